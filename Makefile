@@ -1,0 +1,84 @@
+# Every target sets up what it needs inside this folder; nothing is installed outside .venv.
+#   make run     the app on this machine, no cluster needed
+#   make test    the whole suite that needs no cluster
+# Variables: PYTHON=python3.12 picks another interpreter; PIP_ARGS adds options to every pip call,
+# for example an index that serves CPU builds of torch.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+# One line for each download: silence for a minute reads like a hang, and everything is too much.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile $(PIP_ARGS)
+SHOWN := awk '/Downloading|Installing collected/ {print substr($$0, 1, 110) > "/dev/stderr"}'
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-cluster coverage check format bench screenshots curves dist lock clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+$(VENV)/made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "l2rtui needs Python 3.11 or later; set PYTHON=python3.12 or the like")'
+	@echo "making $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/runtime: requirements/runtime.txt pyproject.toml | $(VENV)/made
+	@echo "installing the app and the runtime (torch is the large one: a minute or two)" >&2
+	@$(PIP) -r requirements/runtime.txt | $(SHOWN)
+	@$(PIP) --quiet --no-deps -e .
+	@touch $@
+
+$(VENV)/dev: requirements/dev.txt $(VENV)/runtime
+	@echo "installing the test tools" >&2
+	@$(PIP) -r requirements/dev.txt | $(SHOWN)
+	@touch $@
+
+setup: $(VENV)/runtime  ## make .venv and install the app and the runtime into it
+
+run: $(VENV)/runtime  ## open the app on this machine
+	@$(BIN)/l2rtui --backend local $(ARGS)
+
+test: $(VENV)/dev  ## run every test that needs no cluster
+	@$(BIN)/python -m pytest -m "not cluster" --ignore=tests/bench $(ARGS)
+
+test-cluster: $(VENV)/dev  ## run the tests that need a Kubernetes behind $KUBECONFIG
+	@$(BIN)/python -m pytest -m cluster $(ARGS)
+
+coverage: $(VENV)/dev  ## fail unless the tests reach every branch of the domain
+	@$(BIN)/python -m pytest tests/unit/domain --quiet --cov=l2rtui.domain --cov-branch --cov-report=term --cov-fail-under=100
+
+check: $(VENV)/dev  ## format, lint, types, contracts
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/dev  ## rewrite the sources in the house style
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/dev  ## print the measurements of tests/bench
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+screenshots: $(VENV)/dev  ## drive the app and write screenshots/
+	@$(BIN)/python -m tests.shots
+
+curves: $(VENV)/dev  ## train the example with three seeds and draw docs/learning.svg (90 minutes)
+	@$(BIN)/python -m tests.bench.curves $(ARGS)
+
+dist: $(VENV)/dev  ## build the wheel and the source archive into dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+
+lock:  ## renew requirements/*.txt from *.in (needs uv)
+	@for set in app runtime dev; do \
+	  uv pip compile --quiet --python-version 3.11 --no-header --no-annotate requirements/$$set.in -o requirements/$$set.txt && \
+	  sed -i -e 's/+cpu$$//' -e "1i # Exact versions that are tested together; made from $$set.in by \`make lock\`." requirements/$$set.txt; done
+
+clean:  ## remove .venv and everything that was built
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
