@@ -1,0 +1,26 @@
+"""``python -m l2rtui``, and the ``l2rtui`` console script."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+EXIT_INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the command line; give its exit code."""
+    try:
+        from l2rtui.cli.main import main as run
+
+        code = run()
+    except KeyboardInterrupt:  # before a verb has begun: nothing was touched
+        print("l2rtui: Interrupted: nothing was done.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # what is done cannot be interrupted any more
+        signal.signal(number, signal.SIG_IGN)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Settings: file, then environment, then flags, each over the one before; and where files live.
+
+The file is ``config.toml`` in ``config_dir()`` (or ``$L2RTUI_CONFIG``); the environment says ``L2RTUI_`` and the
+name in capitals. Importing this costs next to nothing: a TOML parser is loaded only when there is a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from l2rtui.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dataclasses import Field
+
+PREFIX = "L2RTUI_"
+
+
+def _setting(default: object, *, low: float | None = None, high: float | None = None) -> Any:
+    """A field with the smallest and largest value that it may have, both allowed."""
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, complete and checked.
+
+    Attributes:
+        backend: Where things run, a name of ``backends.registry``. Default ``local``: works on every machine.
+        context: Context of a kubeconfig. Default empty: the one that the kubeconfig marks as current.
+        namespaces: Namespaces to look at. Default empty: the context's own.
+        readonly: Refuse everything that changes something. Default off: for demonstrations and shared screens.
+        slots_per_gpu: Workers that share a GPU, a count. Default 4: what a simulator and a small policy leave
+            room for on a card of 24 GB; set 1 where a process fills the card.
+        slots_per_core: Workers that share a CPU core on a machine without a GPU, a count. Default 4: rollouts of
+            small environments wait for the learner most of the time.
+        max_cpu_slots: Most slots of the ``cpu`` device, a count. Default 64: more fit on no screen.
+        grace_seconds: Seconds between SIGTERM and SIGKILL for kill and destroy. Default empty: what each set says
+            (10 unless its spec says otherwise).
+        log_max_bytes: Bytes after which a log file is set aside; one set-aside file is kept for each process.
+            Default 10 MiB, as kubelet's containerLogMaxSize.
+        backoff_seconds: Seconds before the second restart in a row of a failing process; doubles up to 30 times
+            this, and is forgotten after 60 times this without a failure. Default 10: kubelet's 10 s, 5 min, 10 min.
+    """
+
+    backend: str = _setting("local")
+    context: str = _setting("")
+    namespaces: tuple[str, ...] = _setting(())
+    readonly: bool = _setting(default=False)
+    slots_per_gpu: int = _setting(4, low=1, high=64)
+    slots_per_core: int = _setting(4, low=1, high=64)
+    max_cpu_slots: int = _setting(64, low=1, high=1024)
+    grace_seconds: float | None = _setting(None, low=0, high=86400)
+    log_max_bytes: int = _setting(10 << 20, low=4096, high=1 << 40)
+    backoff_seconds: float = _setting(10.0, low=0.001, high=3600)
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            _check_range(one, getattr(self, one.name), f"Settings.{one.name}")
+
+
+def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Join the file, the environment and the flags.
+
+    Args:
+        flags: Values by name of the setting, typed or as text; None stands for a flag that was not given.
+
+    Raises:
+        ConfigError: a name or a value is wrong, or the file cannot be read; the sentence says where.
+    """
+    environ = os.environ if environ is None else environ
+    values = _from_file(environ)
+    for name, text in environ.items():
+        if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG":
+            key = name.removeprefix(PREFIX).lower()
+            values[key] = _decode(key, text, f"The variable {name}", PREFIX)
+    for key, value in (flags or {}).items():
+        if value is not None:
+            values[key] = _decode(key, value, f"The flag --{key.replace('_', '-')}")
+    return Settings(**values)
+
+
+def state_dir() -> Path:
+    """Folder for what must survive a restart: ``$XDG_STATE_HOME/l2rtui``, by default ``~/.local/state/l2rtui``."""
+    return _xdg("XDG_STATE_HOME", ".local/state")
+
+
+def config_dir() -> Path:
+    """Folder of the configuration file: ``$XDG_CONFIG_HOME/l2rtui``, by default ``~/.config/l2rtui``."""
+    return _xdg("XDG_CONFIG_HOME", ".config")
+
+
+def user_name() -> str:
+    """Who we are to other people: the login name, or the number of a user without one."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # no entry in the user database: usual in containers
+        return f"uid-{os.getuid()}"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """``Did you mean X?`` for the most similar name, or nothing."""
+    import difflib
+
+    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"Did you mean {found[0]}?" if found else ""
+
+
+def _xdg(variable: str, default: str) -> Path:
+    # The XDG Base Directory Specification: a relative path is invalid and is ignored.
+    base = os.environ.get(variable, "")
+    return (Path(base) if base.startswith("/") else Path.home() / default) / "l2rtui"
+
+
+def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
+    named = environ.get(f"{PREFIX}CONFIG", "")
+    path = Path(named) if named else config_dir() / "config.toml"
+    if not named and not path.exists():
+        return {}
+    import tomllib
+
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"The configuration file {path} cannot be read: {error.strerror}.",
+            "Correct its path or its permissions.",
+        ) from error
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"The configuration file {path} is not TOML: {error}.", "Correct that line.") from error
+    return {key: _decode(key, value, f"The setting {key} in {path}") for key, value in table.items()}
+
+
+def _decode(key: str, value: object, source: str, prefix: str = "") -> Any:
+    """Give the value of one setting in its own type. Text is read as a person writes it."""
+    known: dict[str, Field[Any]] = {one.name: one for one in fields(Settings)}
+    if key not in known:
+        shown = f"{prefix}{key.upper()}" if prefix else key
+        names = [f"{prefix}{name.upper()}" if prefix else name for name in known]
+        raise ConfigError(
+            f"{source} is not known.", nearest(shown, names) or f"The settings are {', '.join(names)}."
+        )
+    kind = str(known[key].type)
+    try:
+        decoded = _DECODERS[kind](value)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{source} is {value!r}: {_WANTED[kind]} is wanted.") from error
+    _check_range(known[key], decoded, source)
+    return decoded
+
+
+def _check_range(one: Field[Any], value: object, source: str) -> None:
+    low, high = one.metadata["low"], one.metadata["high"]
+    if low is None or value is None or not isinstance(value, int | float):
+        return
+    if not low <= value <= high:
+        raise ConfigError(f"{source} is {value}: write a number from {low} to {high}.")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _names(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise TypeError
+    return tuple(part.strip() for part in map(_text, parts) if part.strip())
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
+    return words[_text(value).lower() or "off"]
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise TypeError
+    return int(value)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError
+    return float(value)
+
+
+def _number_or_none(value: object) -> float | None:
+    return None if value == "" else _number(value)
+
+
+_DECODERS = {
+    "str": _text,
+    "tuple[str, ...]": _names,
+    "bool": _switch,
+    "int": _whole,
+    "float": _number,
+    "float | None": _number_or_none,
+}
+_WANTED = {
+    "str": "text",
+    "tuple[str, ...]": "a list of names, or names with commas between",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "float | None": "a number, or nothing",
+}

@@ -1,0 +1,115 @@
+"""Changes between two snapshots, and the one function that applies them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import assert_never
+
+from l2rtui.domain.node import Node
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A node is new or differs."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGone:
+    """The node with this name is no longer there."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodChanged:
+    """A pod is new or differs."""
+
+    pod: PodView
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """The pod with this uid is no longer there."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunChanged:
+    """A run is new or differs."""
+
+    run: RunView
+
+
+@dataclass(frozen=True, slots=True)
+class RunGone:
+    """The run with this uid is no longer there."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemsChanged:
+    """What cannot be read now; replaces what could not be read before."""
+
+    problems: tuple[str, ...]
+
+
+Change = NodeChanged | NodeGone | PodChanged | PodGone | RunChanged | RunGone | ProblemsChanged
+
+
+def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapshot:
+    """Give the snapshot after the changes; the same object when nothing differs."""
+    nodes, pods, runs = dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs)
+    problems = snapshot.problems
+    for change in changes:
+        match change:
+            case NodeChanged(node):
+                nodes[node.name] = node
+            case NodeGone(name):
+                nodes.pop(name, None)
+            case PodChanged(pod):
+                pods[pod.uid] = pod
+            case PodGone(uid):
+                pods.pop(uid, None)
+            case RunChanged(run):
+                runs[run.uid] = run
+            case RunGone(uid):
+                runs.pop(uid, None)
+            case ProblemsChanged(new):
+                problems = new
+            case _:  # pragma: no cover  (the type checker proves that there is no other change)
+                assert_never(change)
+    if (nodes, pods, runs, problems) == (
+        dict(snapshot.nodes),
+        dict(snapshot.pods),
+        dict(snapshot.runs),
+        snapshot.problems,
+    ):
+        return snapshot
+    return ClusterSnapshot(
+        MappingProxyType(nodes),
+        MappingProxyType(pods),
+        MappingProxyType(runs),
+        snapshot.revision + 1,
+        problems,
+    )
+
+
+def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> tuple[Change, ...]:
+    """The changes that lead from one snapshot to another; for backends that look instead of being told."""
+    changes: list[Change] = []
+    changes.extend(NodeChanged(node) for name, node in new.nodes.items() if old.nodes.get(name) != node)
+    changes.extend(NodeGone(name) for name in old.nodes if name not in new.nodes)
+    changes.extend(RunChanged(run) for uid, run in new.runs.items() if old.runs.get(uid) != run)
+    changes.extend(PodChanged(pod) for uid, pod in new.pods.items() if old.pods.get(uid) != pod)
+    changes.extend(PodGone(uid) for uid in old.pods if uid not in new.pods)
+    changes.extend(RunGone(uid) for uid in old.runs if uid not in new.runs)
+    if old.problems != new.problems:
+        changes.append(ProblemsChanged(new.problems))
+    return tuple(changes)

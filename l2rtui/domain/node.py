@@ -1,0 +1,105 @@
+"""Nodes, their GPUs, and the slots that a GPU is divided into.
+
+A slot is room for one worker on a GPU. (Determined AI calls a whole device a slot; NVIDIA's time-slicing calls
+the shares of a device replicas.) A machine without a GPU has one device of kind ``cpu`` that carries slots too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_SLOT = re.compile(
+    r"(?P<node>[a-z0-9]([-.a-z0-9]*[a-z0-9])?)/(?P<gpu>[0-9]+)\.(?P<slot>[0-9]+)", re.IGNORECASE | re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SlotId:
+    """Where one worker sits, written ``node/gpu.slot``, for example ``phortx1/3.2``."""
+
+    node: str
+    gpu: int
+    slot: int
+
+    @classmethod
+    def parse(cls, text: str) -> SlotId:
+        """Read ``node/gpu.slot``.
+
+        Raises:
+            ValueError: the text has another form; the message shows the right one.
+        """
+        match = _SLOT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a slot: write node/gpu.slot, such as phortx1/3.2")
+        return cls(match["node"], int(match["gpu"]), int(match["slot"]))
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.gpu}.{self.slot}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical device of a node, or the ``cpu`` device of a node that has none.
+
+    Attributes:
+        index: As the driver counts, from 0.
+        uuid: The driver's unique id (``GPU-…``); empty for the cpu device.
+        slots: How many workers it carries.
+    """
+
+    node: str
+    index: int
+    uuid: str = ""
+    model: str = ""
+    memory_bytes: int = 0
+    slots: int = 4
+    is_cpu: bool = False
+
+    def slot_ids(self) -> tuple[SlotId, ...]:
+        """All slots of this device, lowest first."""
+        return tuple(SlotId(self.node, self.index, slot) for slot in range(self.slots))
+
+    @property
+    def label(self) -> str:
+        """How screens name it: ``GPU3`` or ``cpu``."""
+        return "cpu" if self.is_cpu else f"GPU{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A mark that keeps pods off a node unless they tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A Kubernetes Node, or this machine.
+
+    Attributes:
+        ready: The node reports that it can run pods.
+        is_schedulable: False when it is cordoned.
+        is_use_known: False when the pods on it cannot all be listed, so a slot that looks free may not be.
+        cpu_cores, memory_bytes: Allocatable, as Kubernetes uses the word.
+        cpu_used, memory_used_bytes: In use now, or None when nobody measures it.
+    """
+
+    name: str
+    gpus: tuple[Gpu, ...] = ()
+    ready: bool = True
+    is_schedulable: bool = True
+    is_use_known: bool = True
+    cpu_cores: float = 0.0
+    memory_bytes: int = 0
+    cpu_used: float | None = None
+    memory_used_bytes: int | None = None
+    taints: tuple[Taint, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    message: str = ""
+
+    def gpu(self, index: int) -> Gpu | None:
+        """The device with this index, or None."""
+        return next((gpu for gpu in self.gpus if gpu.index == index), None)

@@ -1,0 +1,196 @@
+"""Placement: which replica sits on which slots, by cursor, by name, packed or spread.
+
+A conflict is a value that screens show, not an exception: ``Placement.conflicts`` says in sentences why some
+replicas found no place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import groupby
+
+from l2rtui.domain.ledger import Ledger, SlotState
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
+
+
+class Policy(StrEnum):
+    """How free slots are chosen."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One replica and its slots, all on one device; none for a replica that needs no device."""
+
+    run: str
+    set_name: str
+    index: int
+    slots: tuple[SlotId, ...]
+
+    @property
+    def pod(self) -> str:
+        """Name of the replica's pod."""
+        return pod_name(self.run, self.set_name, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Seats in the order of runs, sets and indices, and what found no place."""
+
+    seats: tuple[Seat, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Slots that a person named: a whole device, or one slot of it."""
+
+    node: str
+    gpu: int
+    slot: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.gpu}" if self.slot is None else f"{self.node}/{self.gpu}.{self.slot}"
+
+
+_PIN = re.compile(r"(?P<node>[^/,\s]+)/(?P<gpus>\d+(-\d+)?)(\.(?P<slots>\d+(-\d+)?))?", re.ASCII)
+
+
+def parse_pins(text: str) -> tuple[Pin, ...]:
+    """Read ``node/gpu[.slot]``, with ranges and commas: ``phortx1/0-3,phortx2/5.0-1``.
+
+    Raises:
+        ValueError: one part has another form; the message names it and shows the right one.
+    """
+    pins: list[Pin] = []
+    for part in text.split(","):
+        match = _PIN.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(
+                f"{part.strip()!r} names no slot: write node/gpu or node/gpu.slot, such as n1/0-3 or n1/3.2"
+            )
+        for gpu in _span(match["gpus"]):
+            slots: Iterable[int | None] = _span(match["slots"]) if match["slots"] else (None,)
+            pins.extend(Pin(match["node"], gpu, slot) for slot in slots)
+    return tuple(pins)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Read seeds: ``0-11``, ``1,5,7``, ``0-3,8``; each once, in the order given.
+
+    Raises:
+        ValueError: not a list of whole numbers and ranges.
+    """
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        if not re.fullmatch(r"\d+(-\d+)?", part.strip(), re.ASCII):
+            raise ValueError(f"{part.strip()!r} is no seed: write whole numbers and ranges, such as 0-11 or 1,5,7")
+        span = _span(part.strip())
+        if span[-1] > MAX_SEED:
+            raise ValueError(f"{part.strip()!r} is no seed: the largest is {MAX_SEED}")
+        seeds.update(dict.fromkeys(span))
+    return tuple(seeds)
+
+
+def _span(text: str) -> range:
+    first, _, last = text.partition("-")
+    low, high = int(first), int(last or first)
+    if high < low or high - low > 4096:
+        raise ValueError(f"{text!r} is no range: write the lower number first, at most 4096 apart")
+    return range(low, high + 1)
+
+
+@dataclass(slots=True)
+class _Free:
+    """The free slots that are still to be had, by device, in order; private to one call of place()."""
+
+    devices: dict[tuple[str, int], list[SlotId]]
+    used: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def take(self, count: int, policy: Policy) -> tuple[SlotId, ...]:
+        """Slots of one device, or nothing when no device has that many left."""
+        fitting = [key for key, slots in self.devices.items() if len(slots) >= count]
+        if not fitting:
+            return ()
+        key = min(fitting, key=lambda one: self.used.get(one, 0)) if policy is Policy.SPREAD else fitting[0]
+        slots = self.devices[key]
+        taken, self.devices[key] = tuple(slots[:count]), slots[count:]
+        self.used[key] = self.used.get(key, 0) + count
+        return taken
+
+
+def place(
+    runs: Sequence[RunSpec],
+    ledger: Ledger,
+    *,
+    policy: Policy = Policy.PACK,
+    pins: Sequence[Pin] = (),
+    taken: Iterable[Seat] = (),
+) -> Placement:
+    """Seat every replica of the runs.
+
+    Args:
+        pins: Only these devices and slots are used, in this order; empty means every free slot.
+        taken: Seats that exist already and are kept out of the result: what scale() adds to.
+    """
+    kept = {seat.pod for seat in taken}
+    free = _candidates(ledger, pins)
+    conflicts = _pin_conflicts(ledger, pins)
+    seats: list[Seat] = []
+    for run in runs:
+        for one in run.sets:
+            missing = 0
+            for index in range(one.replicas):
+                if pod_name(run.name, one.name, index) in kept:
+                    continue
+                slots = free.take(one.slots, policy) if one.slots else ()
+                if one.slots and not slots:
+                    missing += 1
+                    continue
+                seats.append(Seat(run.name, one.name, index, slots))
+            if missing:
+                conflicts.append(_no_room(run, one, missing, ledger, pins))
+    return Placement(tuple(seats), tuple(conflicts))
+
+
+def _candidates(ledger: Ledger, pins: Sequence[Pin]) -> _Free:
+    free = ledger.free()
+    if pins:
+        free = tuple(slot for pin in dict.fromkeys(pins) for slot in free if _matches(pin, slot))
+        free = tuple(dict.fromkeys(free))
+        devices: dict[tuple[str, int], list[SlotId]] = {}
+        for slot in free:
+            devices.setdefault((slot.node, slot.gpu), []).append(slot)
+        return _Free(devices)
+    return _Free({key: list(group) for key, group in groupby(free, key=lambda slot: (slot.node, slot.gpu))})
+
+
+def _matches(pin: Pin, slot: SlotId) -> bool:
+    return (pin.node, pin.gpu) == (slot.node, slot.gpu) and pin.slot in (None, slot.slot)
+
+
+def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin]) -> list[str]:
+    conflicts = []
+    for pin in pins:
+        named = [slot for slot in ledger.slots.values() if _matches(pin, slot.id)]
+        if not named:
+            conflicts.append(f"there is no slot {pin}; `l2rtui slots` lists them")
+        elif pin.slot is not None and named[0].state is not SlotState.FREE:
+            holder = f" by {named[0].pod}" if named[0].pod else ""
+            conflicts.append(f"slot {pin} is {named[0].state}{holder}")
+    return conflicts
+
+
+def _no_room(run: RunSpec, one: SetSpec, missing: int, ledger: Ledger, pins: Sequence[Pin]) -> str:
+    where = f" among {', '.join(map(str, pins))}" if pins else ""
+    each = f" of {one.slots} slots on one device" if one.slots > 1 else ""
+    return (
+        f"{run.name}/{one.name}: {missing} of {one.replicas} replicas{each} find no free slot{where} "
+        f"({len(ledger.free())} of {len(ledger.slots)} slots are free for the whole plan)"
+    )

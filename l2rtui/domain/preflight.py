@@ -1,0 +1,123 @@
+"""Preflight: everything that can be known before a launch, as findings in one sentence each."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from l2rtui.domain.node import Node
+from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import MAX_SET_NAME, name_problem
+
+
+class Weight(StrEnum):
+    """What a finding means for the launch."""
+
+    OK = "ok"
+    WARNING = "warning"
+    REFUSAL = "refusal"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about a plan or a backend.
+
+    Attributes:
+        subject: The object that it is about.
+        sentence: What was found. hint: the next step, empty when none is needed.
+    """
+
+    weight: Weight
+    subject: str
+    sentence: str
+    hint: str = ""
+
+
+def preflight(plan: LaunchPlan, snapshot: ClusterSnapshot, facts: Iterable[Finding] = ()) -> tuple[Finding, ...]:
+    """Judge a plan against the newest snapshot.
+
+    Args:
+        facts: What only the backend can find out: commands, folders, rights.
+
+    Returns:
+        Refusals first, then warnings, then what is in order.
+    """
+    findings = [*_names(plan, snapshot), *_places(plan, snapshot), *_room(plan, snapshot), *facts]
+    order = (Weight.REFUSAL, Weight.WARNING, Weight.OK)
+    return tuple(sorted(findings, key=lambda finding: order.index(finding.weight)))
+
+
+def refusals(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Those that forbid the launch."""
+    return tuple(finding for finding in findings if finding.weight is Weight.REFUSAL)
+
+
+def _names(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
+    counted = Counter(run.spec.name for run in plan.runs)
+    for run in plan.runs:
+        name = run.spec.name
+        problems = [name_problem(name), *(name_problem(one.name, MAX_SET_NAME) for one in run.spec.sets)]
+        for problem in filter(None, problems):
+            yield Finding(Weight.REFUSAL, name, problem)
+        if snapshot.run_named(name) is not None:
+            yield Finding(
+                Weight.REFUSAL,
+                name,
+                f"a run named {name} exists",
+                f"Choose another with --name, or `l2rtui destroy {name}` first.",
+            )
+        elif counted[name] > 1:
+            yield Finding(Weight.REFUSAL, name, f"the plan holds {counted[name]} runs named {name}")
+        else:
+            yield Finding(Weight.OK, name, "the name is free")
+
+
+def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
+    hint = "Wait, scale down, destroy a run, or name other slots with --on."
+    for conflict in plan.conflicts:
+        subject, colon, sentence = conflict.partition(": ")
+        yield Finding(Weight.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
+    slots = [slot for run in plan.runs for pod in run.pods for slot in pod.seat.slots]
+    if slots and not plan.conflicts:
+        nodes = ", ".join(sorted({slot.node for slot in slots}))
+        yield Finding(Weight.OK, "slots", f"{nodes}: every slot that is asked for is free")
+    for name in sorted({slot.node for slot in slots}):
+        node = snapshot.nodes.get(name)
+        if node is None:
+            yield Finding(Weight.REFUSAL, name, f"node {name} is gone")
+        elif not node.is_use_known:
+            yield Finding(Weight.WARNING, name, f"others may use the GPUs of {name}: their pods cannot be listed")
+
+
+def _room(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
+    cores: defaultdict[str, float] = defaultdict(float)
+    memory: defaultdict[str, int] = defaultdict(int)
+    for pod in (pod for run in plan.runs for pod in run.pods):
+        cores[pod.node] += pod.set_spec.resources.cpu_cores or 0.0
+        memory[pod.node] += pod.set_spec.resources.memory_bytes or 0
+    for name in sorted(cores):
+        node = snapshot.nodes.get(name)
+        if node is not None:
+            yield from _room_on(node, cores[name], memory[name])
+
+
+def _room_on(node: Node, cores: float, memory: int) -> Iterable[Finding]:
+    if node.cpu_cores and cores > node.cpu_cores:
+        asked, there = format_cores(cores), format_cores(node.cpu_cores)
+        yield Finding(
+            Weight.WARNING,
+            node.name,
+            f"{asked} CPU cores are asked of {node.name}, which has {there}: it will be slow",
+        )
+    left = node.memory_bytes - (node.memory_used_bytes or 0)
+    if node.memory_bytes and memory > left:
+        asked, there = format_bytes(memory), format_bytes(left)
+        yield Finding(
+            Weight.WARNING,
+            node.name,
+            f"{asked} of memory are asked of {node.name}, which has {there} left: processes may be killed",
+        )

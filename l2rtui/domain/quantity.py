@@ -1,0 +1,56 @@
+"""Kubernetes quantities (``500m``, ``16Gi``) to numbers and back.
+
+Source: the Quantity format of the Kubernetes API, ``apimachinery/pkg/api/resource/quantity.go``.
+"""
+
+from __future__ import annotations
+
+import re
+from math import inf, isfinite
+
+_SUFFIXES = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
+}  # fmt: skip
+_QUANTITY = re.compile(
+    r"\s*([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d+)|(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?)\s*", re.ASCII
+)
+
+
+def parse_quantity(text: str | float) -> float:
+    """Give the number that a quantity stands for: cores for CPU, bytes for memory.
+
+    Raises:
+        ValueError: the text is not a quantity; the message names it.
+    """
+    try:
+        value = float(text) if isinstance(text, int | float) else _parse(text)
+    except OverflowError:  # a whole number with more than 308 digits
+        value = inf
+    if not isfinite(value):
+        raise ValueError(f"{text!r} is no number of cores or bytes")
+    return value
+
+
+def _parse(text: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not a quantity: write a number with an optional suffix, such as 500m or 16Gi"
+        )
+    number, exponent, suffix = match.groups()
+    return float(f"{number}e{exponent}") if exponent else float(number) * _SUFFIXES[suffix or ""]
+
+
+def format_bytes(count: float) -> str:
+    """Write a number of bytes with at least three significant digits and a binary suffix: ``1.5Gi``."""
+    suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi"]
+    while abs(count) >= 1024 and len(suffixes) > 1:
+        count /= 1024
+        suffixes.pop(0)
+    return (f"{count:.3g}" if abs(count) < 999.5 else f"{count:.0f}") + suffixes[0]
+
+
+def format_cores(cores: float) -> str:
+    """Write CPU cores as Kubernetes does: ``2``, ``500m``."""
+    return str(int(cores)) if cores == int(cores) else f"{round(cores * 1000)}m"

@@ -1,0 +1,101 @@
+"""One word, one level and one sentence for the state of a pod, from what its backend reports.
+
+Phases and reasons are Kubernetes' own and are shown verbatim: Pending, Running, Succeeded, Failed, Unknown;
+CrashLoopBackOff, OOMKilled, Error, Completed and their kin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """Pod phase, as Kubernetes defines it."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process of the pod will run again; such a pod holds nothing."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+class Level(StrEnum):
+    """How a state is coloured: by meaning."""
+
+    OK = "ok"
+    WAIT = "wait"
+    WARN = "warn"
+    BAD = "bad"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What people read of a pod."""
+
+    word: str
+    level: Level
+    sentence: str
+
+
+_SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
+            9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}  # fmt: skip
+
+
+def exit_text(exit_code: int) -> str:
+    """Say how a process ended. 128 + n stands for signal n, as shells and Kubernetes write it."""
+    if exit_code > 128:
+        number = exit_code - 128
+        return f"killed by {_SIGNALS.get(number, f'signal {number}')} (exit {exit_code})"
+    return f"exit {exit_code}"
+
+
+def _with(exit_code: int, verb: str) -> str:
+    """Join ``ended`` or ``failed`` and the exit: ``failed with exit 1``, ``killed by SIGKILL (exit 137)``."""
+    return exit_text(exit_code) if exit_code > 128 else f"{verb} with {exit_text(exit_code)}"
+
+
+def pod_status(
+    phase: Phase,
+    reason: str = "",
+    message: str = "",
+    *,
+    exit_code: int | None = None,
+    restarts: int = 0,
+    is_terminating: bool = False,
+) -> Status:
+    """Join phase, reason and last exit into one Status.
+
+    Args:
+        reason: The backend's reason for a state that is not plain, for example ``CrashLoopBackOff``.
+        message: The backend's own sentence, appended.
+        exit_code: How the last process of the pod ended, None when none has.
+    """
+    times = f"{restarts} restart{'' if restarts == 1 else 's'}"
+    ended = f", last {_with(exit_code, 'ended')}" if exit_code is not None and restarts else ""
+    detail = f": {message}" if message else ""
+    if is_terminating:
+        return Status("Terminating", Level.WAIT, f"is being stopped{detail}")
+    if reason == "CrashLoopBackOff":
+        return Status(reason, Level.BAD, f"fails again and again ({times}{ended}){detail}")
+    match phase:
+        case Phase.RUNNING:
+            again = f"runs, {times}{ended}" if restarts else "runs"
+            return Status(reason or "Running", Level.OK if not reason else Level.WARN, f"{again}{detail}")
+        case Phase.PENDING:
+            return Status(
+                reason or "Pending", Level.WARN if reason else Level.WAIT, f"waits to start{ended}{detail}"
+            )
+        case Phase.SUCCEEDED:
+            return Status(reason or "Completed", Level.DONE, f"finished{detail}")
+        case Phase.FAILED:
+            how = _with(exit_code, "failed") if exit_code is not None else "failed with no exit code"
+            return Status(reason or "Failed", Level.BAD, f"{how}{detail}")
+        case _:  # Phase.UNKNOWN
+            return Status(reason or "Unknown", Level.WARN, f"is in an unknown state{detail}")

@@ -1,0 +1,132 @@
+"""What a person asks for: a run, its sets of equal processes, and what each of them is given.
+
+A RunSpec is the decoded, complete form: every command, environment variable and restart policy is explicit.
+Reading it from YAML, with defaults and sentences for mistakes, is the work of ``services.specfile``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+_DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+MAX_NAME = 40
+"""Longest name of a run: pod names add a set and an index and must stay within the 63 of RFC 1123."""
+MAX_SET_NAME = 14
+MAX_SEED = 2**31 - 1
+"""Largest seed that every library takes."""
+
+
+class Kind(StrEnum):
+    """How the processes of a run work together."""
+
+    LEARNER_WORKERS = "learner-workers"
+    JOB = "job"
+
+
+class Role(StrEnum):
+    """What a process of a run does."""
+
+    LEARNER = "learner"
+    WORKER = "worker"
+    EVALUATOR = "evaluator"
+    JOB = "job"
+
+
+class RestartPolicy(StrEnum):
+    """When a process that ended is started again; Kubernetes' own words."""
+
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+
+    def restarts_after(self, exit_code: int) -> bool:
+        """Whether a process that ended with this code is started again."""
+        return self is RestartPolicy.ALWAYS or (self is RestartPolicy.ON_FAILURE and exit_code != 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one replica is expected to use; None leaves it open.
+
+    Attributes:
+        cpu_cores: CPU cores; also bounds the threads of numerical libraries.
+        memory_bytes: Bytes.
+    """
+
+    cpu_cores: float | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec:
+    """Replicas of one command: the learner, a worker set, the evaluators.
+
+    Attributes:
+        slots: Slots of one device that each replica takes; 0 places it on a node without a device.
+        command: argv, never a shell line.
+        env: Variables that the spec adds, in order.
+        grace_seconds: Time between SIGTERM and SIGKILL.
+    """
+
+    name: str
+    role: Role
+    command: tuple[str, ...]
+    replicas: int = 1
+    slots: int = 1
+    env: tuple[tuple[str, str], ...] = ()
+    restart: RestartPolicy = RestartPolicy.ALWAYS
+    resources: Resources = field(default_factory=Resources)
+    grace_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """One run: a learner and its worker sets, or a job; one seed.
+
+    Attributes:
+        experiment: The name in the spec; with several seeds it groups their runs.
+        name: Unique name of the run in its namespace.
+        train: Training settings, a JSON object as text; handed to each process unread.
+        image: Container image; the local backend runs without one.
+    """
+
+    kind: Kind
+    experiment: str
+    name: str
+    sets: tuple[SetSpec, ...]
+    seed: int = 0
+    image: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+    train: str = "{}"
+
+    def set_named(self, name: str) -> SetSpec | None:
+        """The set with this name, or None."""
+        return next((one for one in self.sets if one.name == name), None)
+
+    def with_replicas(self, set_name: str, replicas: int) -> RunSpec:
+        """The same run with another number of replicas in one set."""
+        sets = tuple(replace(one, replicas=replicas) if one.name == set_name else one for one in self.sets)
+        return replace(self, sets=sets)
+
+
+def with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
+    """One run for each seed, named ``NAME-sSEED``; without seeds, the run as it is."""
+    if not seeds:
+        return (spec,)
+    return tuple(replace(spec, seed=seed, name=f"{spec.name}-s{seed}") for seed in seeds)
+
+
+def pod_name(run: str, set_name: str, index: int) -> str:
+    """Name of one replica, unique in a namespace."""
+    return f"{run}-{set_name}-{index}"
+
+
+def name_problem(name: str, longest: int = MAX_NAME) -> str:
+    """Say what is wrong with a name of a run or set (RFC 1123 label, first a letter); empty when it is right."""
+    if len(name) > longest:
+        return f"{name!r} has {len(name)} characters: use at most {longest}"
+    if not _DNS_LABEL.fullmatch(name):
+        return f"{name!r} is not a name: use lower-case letters, digits and '-', first a letter, last no '-'"
+    return ""

@@ -1,0 +1,72 @@
+"""The errors that people see: what failed, on which object, and what to do next.
+
+Every expected failure of l2rtui is an L2RError; the command line prints its sentence and ends with its
+``exit_code``, the app shows it. Anything else is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_REFUSED = 3
+EXIT_LEFT_BEHIND = 4
+
+
+class L2RError(Exception):
+    """A failure with a sentence for people.
+
+    Args:
+        message: What failed, naming the object.
+        hint: The next step, an imperative sentence; empty when there is none.
+    """
+
+    exit_code: ClassVar[int] = EXIT_FAILED
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+
+class UsageError(L2RError):
+    """The words of the command or the fields of a spec are wrong; nothing was touched."""
+
+    exit_code: ClassVar[int] = EXIT_USAGE
+
+
+class SpecError(UsageError):
+    """A spec file cannot be used: names the file, the line and the field."""
+
+
+class ConfigError(UsageError):
+    """A setting in the configuration file, the environment or a flag is wrong."""
+
+
+class RefusedError(L2RError):
+    """Preflight refuses the plan; nothing was created."""
+
+    exit_code: ClassVar[int] = EXIT_REFUSED
+
+
+class NotFoundError(L2RError):
+    """The named run, set or pod is not there."""
+
+
+class BackendError(L2RError):
+    """The place where things run failed or refused; the cause is chained."""
+
+
+class LaunchError(BackendError):
+    """A launch stopped half-way; the message says what was taken back."""
+
+
+class LeftBehindError(LaunchError):
+    """Something could not be removed; the message names it."""
+
+    exit_code: ClassVar[int] = EXIT_LEFT_BEHIND

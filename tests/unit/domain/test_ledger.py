@@ -1,0 +1,160 @@
+"""The ledger: every case by name, and the promise that a held slot never looks free."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l2rtui.domain.ledger import Claim, Holder, Ledger, SlotState, build_ledger
+from l2rtui.domain.node import Gpu, Node, SlotId
+
+
+def node(name="n", gpus=2, slots=4, **state):
+    return Node(name, tuple(Gpu(name, index, slots=slots) for index in range(gpus)), **state)
+
+
+def holder(pod, *claims, on="n", **state):
+    return Holder(f"uid-{pod}", pod, on, "me", "run", "w", claims, **state)
+
+
+def states(ledger: Ledger, name="n", gpu=0):
+    return "".join(
+        {"free": ".", "busy": "B", "unknown": "?", "off": "-", "failed": "F"}[slot.state]
+        for slot in ledger.of_gpu(name, gpu)
+    )
+
+
+def test_an_empty_node_is_free():
+    ledger = build_ledger([node()], [])
+    assert ledger.count(SlotState.FREE) == 8
+    assert ledger.free()[0] == SlotId("n", 0, 0)
+    assert list(ledger.slots) == sorted(ledger.slots)
+    assert ledger.problems == ()
+
+
+def test_a_numbered_claim_takes_its_slot_and_names_its_holder():
+    ledger = build_ledger([node()], [holder("p", Claim(0, 2))])
+    slot = ledger.slots[SlotId("n", 0, 2)]
+    assert states(ledger) == "..B."
+    assert (slot.state, slot.owner, slot.run, slot.set_name, slot.pod, slot.pod_uid) == (
+        SlotState.BUSY, "me", "run", "w", "p", "uid-p",
+    )  # fmt: skip
+    assert SlotId("n", 0, 2) not in ledger.free()
+
+
+def test_a_failing_holder_still_holds():
+    assert states(build_ledger([node()], [holder("p", Claim(0, 0), is_failing=True)])) == "F..."
+
+
+def test_an_unnumbered_claim_takes_the_highest_free_slots_whoever_comes_first():
+    holders = [holder("a", Claim(0, None, 2)), holder("b", Claim(0, 3))]
+    for order in (holders, holders[::-1]):
+        ledger = build_ledger([node()], order)
+        assert states(ledger) == ".BBB"
+        assert ledger.slots[SlotId("n", 0, 3)].pod == "b"
+        assert ledger.problems == ()
+
+
+def test_a_claim_on_an_unknown_device_makes_the_free_slots_of_its_node_unknown():
+    ledger = build_ledger([node(), node("m")], [holder("p", Claim(None)), holder("q", Claim(1, 0))])
+    assert (states(ledger), states(ledger, gpu=1), states(ledger, "m")) == ("????", "B???", "....")
+    assert ledger.unplaced == {"n": ("p",)}
+
+
+def test_pods_that_may_not_be_listed_leave_unknown_slots():
+    ledger = build_ledger([node(is_use_known=False)], [holder("p", Claim(0, 1))])
+    assert states(ledger) == "?B??"
+    assert ledger.free() == ()
+
+
+def test_a_node_that_is_down_or_cordoned_is_off_and_still_shows_holders():
+    for state in ({"ready": False}, {"is_schedulable": False}):
+        ledger = build_ledger([node(**state)], [holder("p", Claim(0, 1)), holder("q", Claim(None))])
+        assert states(ledger) == "-B--"
+
+
+def test_two_on_one_slot_are_told_and_the_first_is_shown():
+    ledger = build_ledger([node()], [holder("b", Claim(0, 0)), holder("a", Claim(0, 0))])
+    assert ledger.slots[SlotId("n", 0, 0)].pod == "a"
+    assert ledger.problems == ("b and a both hold slot n/0.0",)
+
+
+def test_a_device_that_is_not_there_is_told():
+    ledger = build_ledger([node()], [holder("p", Claim(7, 0)), holder("q", Claim(0, 0), on="gone")])
+    assert ledger.problems == (
+        "p names device 7 of n, which has no such device",
+        "q names device 0 of gone, which has no such device",
+    )
+    assert states(ledger) == "...."
+
+
+def test_more_than_a_device_has_is_over_committed():
+    ledger = build_ledger(
+        [node()], [holder("p", Claim(0, None, 3)), holder("q", Claim(0, None, 3)), holder("r", Claim(1, 9))]
+    )
+    assert states(ledger) == "BBBB"
+    assert len(ledger.problems) == 2
+    assert all("over-committed" in problem for problem in ledger.problems)
+
+
+CLAIMS = st.builds(
+    Claim,
+    gpu=st.one_of(st.none(), st.integers(0, 3)),
+    slot=st.one_of(st.none(), st.integers(0, 5)),
+    count=st.integers(1, 6),
+)
+HOLDERS = st.lists(
+    st.builds(
+        lambda pod, on, claims, is_failing: holder(pod, *claims, on=on, is_failing=is_failing),
+        pod=st.sampled_from("pqrstu"),
+        on=st.sampled_from(["n", "m", "gone"]),
+        claims=st.lists(CLAIMS, max_size=3),
+        is_failing=st.booleans(),
+    ),
+    max_size=6,
+)
+NODES = st.builds(
+    lambda first, second, gpus, slots: [
+        replace(node("n", gpus, slots), **first),
+        replace(node("m", gpus, slots), **second),
+    ],
+    first=st.fixed_dictionaries({}, optional={"ready": st.booleans(), "is_use_known": st.booleans()}),
+    second=st.fixed_dictionaries({}, optional={"is_schedulable": st.booleans()}),
+    gpus=st.integers(0, 3),
+    slots=st.integers(0, 4),
+)
+
+
+@given(NODES, HOLDERS)
+def test_a_held_slot_never_looks_free(nodes, holders):
+    ledger = build_ledger(nodes, holders)
+    unnumbered: Counter[tuple[str, int]] = Counter()
+    for one in holders:
+        for claim in one.claims:
+            if claim.gpu is None:
+                assert not [slot for slot in ledger.free() if slot.node == one.node]
+            elif claim.slot is None:
+                unnumbered[one.node, claim.gpu] += claim.count
+            else:
+                assert SlotId(one.node, claim.gpu, claim.slot) not in ledger.free()
+    for (on, gpu), count in unnumbered.items():
+        slots = ledger.of_gpu(on, gpu)
+        free = sum(slot.state is SlotState.FREE for slot in slots)
+        assert free <= max(0, len(slots) - count)
+
+
+@given(NODES, HOLDERS)
+def test_every_slot_appears_once_and_free_ones_have_no_holder(nodes, holders):
+    ledger = build_ledger(nodes, holders)
+    assert list(ledger.slots) == [slot for one in nodes for gpu in one.gpus for slot in gpu.slot_ids()]
+    assert sum(ledger.count(state) for state in SlotState) == len(ledger.slots)
+    for slot in ledger.slots.values():
+        assert (slot.state in (SlotState.BUSY, SlotState.FAILED)) == bool(slot.pod)
+
+
+@given(NODES, HOLDERS)
+def test_the_order_of_pods_does_not_matter_to_what_is_free(nodes, holders):
+    assert build_ledger(nodes, holders).free() == build_ledger(nodes, holders[::-1]).free()

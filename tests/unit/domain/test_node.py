@@ -1,0 +1,47 @@
+"""Slots and GPUs: how they are written and found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l2rtui.domain.node import Gpu, Node, SlotId
+
+
+@pytest.mark.parametrize("text", ["phortx1/3.2", "n/0.0", "a.b-c/10.31", "NODE/1.1"])
+def test_a_slot_is_written_as_it_is_read(text):
+    assert str(SlotId.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "n", "n/1", "n/1.", "n/.1", "/1.1", "n/a.b", "n/1.1 ", "n//1.1", "-n/1.1", "n/-1.0"]
+)
+def test_what_is_no_slot_is_refused_with_the_right_form(text):
+    with pytest.raises(ValueError, match=r"write node/gpu\.slot"):
+        SlotId.parse(text)
+
+
+@given(st.text())
+def test_any_text_is_a_slot_or_a_value_error(text):
+    try:
+        assert SlotId.parse(str(SlotId.parse(text))) == SlotId.parse(text)
+    except ValueError:
+        pass  # the sentence is tested above
+
+
+def test_slots_are_ordered_by_node_gpu_and_number():
+    slots = [SlotId("b", 0, 0), SlotId("a", 10, 0), SlotId("a", 2, 1), SlotId("a", 2, 0)]
+    assert sorted(slots) == [SlotId("a", 2, 0), SlotId("a", 2, 1), SlotId("a", 10, 0), SlotId("b", 0, 0)]
+
+
+def test_a_gpu_has_its_slots_and_a_label():
+    assert Gpu("n", 3, slots=2).slot_ids() == (SlotId("n", 3, 0), SlotId("n", 3, 1))
+    assert Gpu("n", 3).label == "GPU3"
+    assert Gpu("n", 0, is_cpu=True).label == "cpu"
+
+
+def test_a_node_finds_its_gpu_by_index():
+    node = Node("n", (Gpu("n", 1), Gpu("n", 4)))
+    assert node.gpu(4) is node.gpus[1]
+    assert node.gpu(0) is None

@@ -1,0 +1,216 @@
+"""Placement: pins and seeds as people write them, and seats that never clash."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l2rtui.domain.ledger import Claim, Holder, SlotState, build_ledger
+from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.placement import Pin, Policy, Seat, parse_pins, parse_seeds, place
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
+
+
+def ledger(nodes=1, gpus=2, slots=4, held=()):
+    every = [
+        Node(f"n{number}", tuple(Gpu(f"n{number}", index, slots=slots) for index in range(gpus)))
+        for number in range(nodes)
+    ]
+    holders = [
+        Holder(f"u{number}", f"other-{number}", slot.node, "u1", "", "", (Claim(slot.gpu, slot.slot),))
+        for number, slot in enumerate(map(SlotId.parse, held))
+    ]
+    return build_ledger(every, holders)
+
+
+def run(name="r", *sets):
+    return RunSpec(Kind.LEARNER_WORKERS, name, name, sets)
+
+
+def workers(replicas, slots=1, name="w"):
+    return SetSpec(name, Role.WORKER, ("w",), replicas=replicas, slots=slots)
+
+
+def slots_of(placement):
+    return [" ".join(map(str, seat.slots)) for seat in placement.seats]
+
+
+def test_pack_fills_one_device_after_the_other():
+    placed = place([run("r", workers(5))], ledger())
+    assert slots_of(placed) == ["n0/0.0", "n0/0.1", "n0/0.2", "n0/0.3", "n0/1.0"]
+    assert [seat.pod for seat in placed.seats] == [f"r-w-{index}" for index in range(5)]
+
+
+def test_spread_goes_round():
+    placed = place([run("r", workers(5))], ledger(), policy=Policy.SPREAD)
+    assert slots_of(placed) == ["n0/0.0", "n0/1.0", "n0/0.1", "n0/1.1", "n0/0.2"]
+
+
+def test_several_slots_of_a_replica_are_on_one_device():
+    placed = place([run("r", workers(2, slots=3))], ledger())
+    assert slots_of(placed) == ["n0/0.0 n0/0.1 n0/0.2", "n0/1.0 n0/1.1 n0/1.2"]
+
+
+def test_a_replica_without_a_device_needs_no_slot():
+    placed = place([run("r", workers(2, slots=0))], ledger(gpus=0))
+    assert [seat.slots for seat in placed.seats] == [(), ()]
+    assert placed.conflicts == ()
+
+
+def test_what_finds_no_place_is_said_in_a_sentence():
+    placed = place([run("r", workers(4, slots=3))], ledger())
+    assert len(placed.seats) == 2
+    assert placed.conflicts == (
+        (
+            "r/w: 2 of 4 replicas of 3 slots on one device find no free slot "
+            "(8 of 8 slots are free for the whole plan)"
+        ),
+    )
+
+
+def test_held_slots_are_passed_over():
+    assert slots_of(place([run("r", workers(2))], ledger(held=["n0/0.0", "n0/0.2"]))) == ["n0/0.1", "n0/0.3"]
+
+
+def test_pins_are_used_alone_and_in_their_order():
+    pins = parse_pins("n0/1.2,n0/0,n0/1.2")
+    placed = place([run("r", workers(6))], ledger(), pins=pins)
+    assert slots_of(placed) == ["n0/1.2", "n0/0.0", "n0/0.1", "n0/0.2", "n0/0.3"]
+    assert placed.conflicts == (
+        (
+            "r/w: 1 of 6 replicas find no free slot among n0/1.2, n0/0, n0/1.2 "
+            "(8 of 8 slots are free for the whole plan)"
+        ),
+    )
+
+
+def test_pins_that_cannot_be_had_are_named_with_their_holder():
+    placed = place([run("r", workers(1))], ledger(held=["n0/0.0"]), pins=parse_pins("n0/0.0,n0/9,n5/0.1,n0/1"))
+    assert placed.conflicts == (
+        "slot n0/0.0 is busy by other-0",
+        "there is no slot n0/9; `l2rtui slots` lists them",
+        "there is no slot n5/0.1; `l2rtui slots` lists them",
+    )
+    assert slots_of(placed) == ["n0/1.0"]
+
+
+def test_a_pin_on_an_unknown_slot_has_no_holder_to_name():
+    cluster = build_ledger([Node("n0", (Gpu("n0", 0),), is_use_known=False)], [])
+    assert place([run("r")], cluster, pins=parse_pins("n0/0.0")).conflicts == ("slot n0/0.0 is unknown",)
+
+
+def test_seats_that_exist_are_kept_out_of_the_result():
+    taken = [Seat("r", "w", 1, (SlotId("n0", 0, 1),))]
+    placed = place([run("r", workers(3))], ledger(held=["n0/0.1"]), taken=taken)
+    assert [(seat.index, str(seat.slots[0])) for seat in placed.seats] == [(0, "n0/0.0"), (2, "n0/0.2")]
+
+
+@pytest.mark.parametrize(
+    ("text", "pins"),
+    [
+        ("n1/0", ["n1/0"]),
+        ("n1/3.2", ["n1/3.2"]),
+        ("n1/0-2", ["n1/0", "n1/1", "n1/2"]),
+        ("n1/5.0-1", ["n1/5.0", "n1/5.1"]),
+        ("n1/0-1.0-1", ["n1/0.0", "n1/0.1", "n1/1.0", "n1/1.1"]),
+        (" n1/0 , gpu-7.lab/2.1 ", ["n1/0", "gpu-7.lab/2.1"]),
+        ("n1/4-4", ["n1/4"]),
+    ],
+)
+def test_pins_are_read(text, pins):
+    assert [str(pin) for pin in parse_pins(text)] == pins
+
+
+GARBAGE = [
+    "", ",", "n1", "n1/", "/0", "n1/a", "n1/0.", "n1/0-", "n1/2-1", "n1/0.3-1", "n1/0,", "n1/0;n2/0", "n1/-1",
+    "n1/\u0663", "n1/0-9999999", "n1/0." + "9" * 5000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", GARBAGE)
+def test_pins_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match=r"names no slot|is no range|limit"):
+        parse_pins(text)
+
+
+@given(st.one_of(st.text(), st.text("n1/.-,0 ")))
+def test_any_text_is_pins_or_a_value_error(text):
+    with suppress(ValueError):
+        pins = parse_pins(text)
+        assert pins
+        assert parse_pins(",".join(map(str, pins))) == pins
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"),
+    [
+        ("0-11", tuple(range(12))),
+        ("1,5,7", (1, 5, 7)),
+        ("0-3,8", (0, 1, 2, 3, 8)),
+        ("3,1,3", (3, 1)),
+        (" 2 , 4 ", (2, 4)),
+        ("7-7", (7,)),
+    ],
+)
+def test_seeds_are_read(text, seeds):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "a", "-1", "1-", "3-1", "1;2", "1.5", "0-5000", "\u0663", "1 2", "9" * 5000, "2147483647-2147483648"],
+)
+def test_seeds_that_are_none_are_refused(text):
+    with pytest.raises(ValueError, match=r"is no seed|is no range|limit"):
+        parse_seeds(text)
+
+
+@given(st.one_of(st.text(), st.text("0123456789-, ")))
+def test_any_text_is_seeds_or_a_value_error(text):
+    with suppress(ValueError):
+        seeds = parse_seeds(text)
+        assert seeds
+        assert len(set(seeds)) == len(seeds)
+
+
+SETS = st.lists(
+    st.builds(workers, replicas=st.integers(0, 6), slots=st.integers(0, 5)), min_size=1, max_size=3
+).map(lambda sets: [SetSpec(f"w{n}", Role.WORKER, ("w",), one.replicas, one.slots) for n, one in enumerate(sets)])
+LEDGERS = st.builds(
+    ledger,
+    nodes=st.integers(0, 2),
+    gpus=st.integers(0, 3),
+    slots=st.integers(1, 4),
+    held=st.lists(
+        st.sampled_from([f"n{n}/{g}.{s}" for n in (0, 1) for g in (0, 1) for s in (0, 1, 2)]), unique=True
+    ),
+)
+PINS = st.lists(
+    st.builds(Pin, st.sampled_from(["n0", "n1", "n9"]), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 4))),
+    max_size=4,
+)
+
+
+@given(SETS, LEDGERS, st.sampled_from(Policy), PINS)
+def test_seats_never_clash_and_nobody_is_forgotten(sets, cluster, policy, pins):
+    specs = [run("a", *sets), run("b", *sets)]
+    placed = place(specs, cluster, policy=policy, pins=pins)
+    used = Counter(slot for seat in placed.seats for slot in seat.slots)
+    assert all(count == 1 for count in used.values())
+    assert all(cluster.slots[slot].state is SlotState.FREE for slot in used)
+    for seat in placed.seats:
+        wanted = next(one for one in sets if one.name == seat.set_name)
+        assert len(seat.slots) == wanted.slots
+        assert len({(slot.node, slot.gpu) for slot in seat.slots}) <= 1
+    if pins:
+        assert all(any((p.node, p.gpu) == (s.node, s.gpu) and p.slot in (None, s.slot) for p in pins) for s in used)
+    seated = Counter((seat.run, seat.set_name) for seat in placed.seats)
+    for spec in specs:
+        for one in spec.sets:
+            is_short = seated[spec.name, one.name] < one.replicas
+            assert is_short == any(text.startswith(f"{spec.name}/{one.name}:") for text in placed.conflicts)
+    assert len({seat.pod for seat in placed.seats}) == len(placed.seats)

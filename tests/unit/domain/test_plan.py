@@ -1,0 +1,84 @@
+"""Plans: complete before anything is done, and readable."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.placement import Placement, Seat, place
+from l2rtui.domain.plan import LaunchPlan, Step, Verb, device_env, plan_launch
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
+
+SPEC = RunSpec(
+    Kind.LEARNER_WORKERS,
+    "exp",
+    "r",
+    (
+        SetSpec("learner", Role.LEARNER, ("l2r-runtime", "learner"), slots=0),
+        SetSpec("w", Role.WORKER, ("l2r-runtime", "worker"), replicas=2, env=(("B", "set"), ("C", "3"))),
+    ),
+    seed=5,
+    env=(("A", "1"), ("B", "run")),
+)
+NODES = {"n": Node("n", (Gpu("n", 0, "GPU-aa"), Gpu("n", 1)))}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nvidia", "cuda"),
+    [
+        (None, "none", ""),
+        (Gpu("n", 0, "GPU-aa", is_cpu=True), "none", ""),
+        (Gpu("n", 3, "GPU-aa"), "GPU-aa", "GPU-aa"),
+        (Gpu("n", 3), "3", "3"),
+    ],
+)
+def test_a_process_sees_its_device_and_no_other(gpu, nvidia, cuda):
+    assert device_env(gpu) == (("NVIDIA_VISIBLE_DEVICES", nvidia), ("CUDA_VISIBLE_DEVICES", cuda))
+
+
+def test_a_plan_joins_specs_and_seats():
+    placement = place([SPEC], build_ledger(NODES.values(), []))
+    plan = plan_launch([SPEC], placement, NODES, owner="me", uids=["u1"])
+    (run,) = plan.runs
+    assert (run.uid, run.owner, run.spec) == ("u1", "me", SPEC)
+    learner, first, _ = run.pods
+    assert (learner.name, learner.node, dict(learner.env)["NVIDIA_VISIBLE_DEVICES"]) == ("r-learner-0", "", "none")
+    assert (first.name, first.node, first.index, first.seat.slots) == ("r-w-0", "n", 0, (SlotId("n", 0, 0),))
+    assert dict(first.env) == {
+        "A": "1", "B": "set", "C": "3", "NVIDIA_VISIBLE_DEVICES": "GPU-aa", "CUDA_VISIBLE_DEVICES": "GPU-aa",
+    }  # fmt: skip
+    assert plan.conflicts == ()
+
+
+def test_the_steps_are_the_objects_in_order():
+    placement = place([SPEC], build_ledger(NODES.values(), []))
+    plan = plan_launch([SPEC], placement, NODES, owner="me", uids=["u1"])
+    assert plan.steps() == (
+        Step(Verb.CREATE, "Run", "r", "learner-workers, seed 5"),
+        Step(Verb.CREATE, "Pod", "r-learner-0", "learner on any node, no device: l2r-runtime learner"),
+        Step(Verb.CREATE, "Pod", "r-w-0", "worker on n/0.0: l2r-runtime worker"),
+        Step(Verb.CREATE, "Pod", "r-w-1", "worker on n/0.1: l2r-runtime worker"),
+    )
+
+
+def test_replicas_without_a_seat_are_conflicts_and_not_pods():
+    plan = plan_launch([SPEC], Placement((), ("no room",)), NODES, owner="me", uids=["u1"])
+    assert plan.runs[0].pods == ()
+    assert plan.conflicts == ("no room",)
+
+
+def test_a_seat_on_a_node_that_is_gone_has_no_device():
+    placement = Placement((Seat("r", "w", 0, (SlotId("gone", 0, 0),)),))
+    plan = plan_launch([SPEC], placement, NODES, owner="me", uids=["u1"])
+    assert plan.runs[0].pods[0].node == ""
+    assert dict(plan.runs[0].pods[0].env)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_every_run_needs_an_id_of_its_own():
+    with pytest.raises(ValueError, match="zip"):
+        plan_launch([SPEC, SPEC], Placement(), NODES, owner="me", uids=["u1"])
+
+
+def test_an_empty_plan_has_no_steps():
+    assert LaunchPlan(()).steps() == ()

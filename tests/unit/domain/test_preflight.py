@@ -1,0 +1,110 @@
+"""Preflight: each finding by name, refusals first."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import plan_launch
+from l2rtui.domain.preflight import Finding, Weight, preflight, refusals
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
+from l2rtui.domain.workload import Kind, Resources, Role, RunSpec, SetSpec
+
+GIB = 2**30
+
+
+def cluster(*runs, **state):
+    node = Node("n", (Gpu("n", 0),), **state)
+    return ClusterSnapshot({"n": node}, {}, {run: RunView(run, run, run) for run in runs})
+
+
+def spec(name="r", replicas=2, set_name="w", **resources):
+    one = SetSpec(set_name, Role.WORKER, ("w",), replicas=replicas, resources=Resources(**resources))
+    return RunSpec(Kind.JOB, name, name, (one,))
+
+
+def judge(specs, snapshot, facts=()):
+    placement = place(specs, snapshot.ledger)
+    uids = [str(number) for number in range(len(specs))]
+    return preflight(plan_launch(specs, placement, snapshot.nodes, owner="me", uids=uids), snapshot, facts)
+
+
+def sentences(findings, weight):
+    return [finding.sentence for finding in findings if finding.weight is weight]
+
+
+def test_a_plan_in_order_is_said_to_be():
+    findings = judge([spec()], cluster())
+    assert {finding.weight for finding in findings} == {Weight.OK}
+    assert sentences(findings, Weight.OK) == ["the name is free", "n: every slot that is asked for is free"]
+
+
+@pytest.mark.parametrize(
+    ("specs", "runs", "words"),
+    [
+        ([spec("Bad_Name")], (), "'Bad_Name' is not a name"),
+        ([spec(set_name="x" * 20)], (), "has 20 characters: use at most 14"),
+        ([spec("taken")], ("taken",), "a run named taken exists"),
+        ([spec("twice"), spec("twice")], (), "the plan holds 2 runs named twice"),
+        ([spec(replicas=9)], (), "5 of 9 replicas find no free slot"),
+    ],
+)
+def test_refusals_are_sentences(specs, runs, words):
+    refused = refusals(judge(specs, cluster(*runs)))
+    assert any(words in finding.sentence for finding in refused)
+
+
+def test_a_taken_name_has_a_next_step():
+    (refused,) = refusals(judge([spec("taken")], cluster("taken")))
+    assert refused.hint == "Choose another with --name, or `l2rtui destroy taken` first."
+
+
+def test_a_node_that_vanished_since_the_plan_is_refused():
+    before = cluster()
+    plan = plan_launch([spec()], place([spec()], before.ledger), before.nodes, owner="me", uids=["0"])
+    assert [finding.sentence for finding in refusals(preflight(plan, ClusterSnapshot()))] == ["node n is gone"]
+
+
+def test_a_node_whose_use_is_unknown_is_a_warning():
+    before, after = cluster(), cluster(is_use_known=False)
+    plan = plan_launch([spec()], place([spec()], before.ledger), before.nodes, owner="me", uids=["0"])
+    assert any("cannot be listed" in text for text in sentences(preflight(plan, after), Weight.WARNING))
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "words"),
+    [
+        ({"cpu_cores": 1.5}, {"cpu_cores": 2.0}, "3 CPU cores are asked of n, which has 2"),
+        ({"memory_bytes": 5 * GIB}, {"memory_bytes": 8 * GIB}, "10Gi of memory are asked of n, which has 8Gi left"),
+        (
+            {"memory_bytes": GIB},
+            {"memory_bytes": 8 * GIB, "memory_used_bytes": 7 * GIB},
+            "2Gi of memory are asked of n, which has 1Gi left",
+        ),
+    ],
+)
+def test_too_little_room_is_a_warning(asked, there, words):
+    (warning,) = sentences(judge([spec(**asked)], cluster(**there)), Weight.WARNING)
+    assert warning.startswith(words)
+
+
+@pytest.mark.parametrize("there", [{}, {"cpu_cores": 64.0, "memory_bytes": 64 * GIB}])
+def test_room_that_is_enough_or_unknown_is_no_warning(there):
+    assert not sentences(judge([spec(cpu_cores=2.0, memory_bytes=GIB)], cluster(**there)), Weight.WARNING)
+
+
+def test_replicas_without_a_device_are_not_counted_on_a_node():
+    one = SetSpec("w", Role.WORKER, ("w",), slots=0, resources=Resources(cpu_cores=1000.0))
+    findings = judge([RunSpec(Kind.JOB, "r", "r", (one,))], cluster(cpu_cores=1.0))
+    assert [finding.sentence for finding in findings] == ["the name is free"]
+
+
+def test_facts_of_the_backend_take_their_place_in_the_order():
+    facts = [
+        Finding(Weight.OK, "x", "fine"),
+        Finding(Weight.REFUSAL, "y", "no such command"),
+        Finding(Weight.WARNING, "z", "slow"),
+    ]
+    weights = [finding.weight for finding in judge([spec()], cluster(), facts)]
+    assert weights == [Weight.REFUSAL, Weight.WARNING, Weight.OK, Weight.OK, Weight.OK]

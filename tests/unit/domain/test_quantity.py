@@ -1,0 +1,99 @@
+"""Quantities: Kubernetes' own examples, and back again."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import inf, isfinite, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l2rtui.domain.quantity import format_bytes, format_cores, parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("500m", 0.5),
+        ("16Gi", 16 * 2**30),
+        ("1", 1.0),
+        (" 2 ", 2.0),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("1.", 1.0),
+        ("+3", 3.0),
+        ("-4k", -4000.0),
+        ("1e3", 1000.0),
+        ("1E3", 1000.0),
+        ("12e-2", 0.12),
+        ("1E", 1e18),
+        ("100n", 1e-7),
+        ("7u", 7e-6),
+        ("2Ki", 2048.0),
+        ("3M", 3e6),
+        ("1Pi", 2.0**50),
+        ("0", 0.0),
+        (3, 3.0),
+        (0.25, 0.25),
+    ],
+)
+def test_reads_what_kubernetes_reads(text, number):
+    assert parse_quantity(text) == pytest.approx(number)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Gi", "1 Gi", "1gi", "1KiB", "0x10", "1,5", "one", "--1", "1e", "\u0663", "1\n2"]
+)
+def test_refuses_what_is_none_and_names_it(text):
+    with pytest.raises(ValueError, match="is not a quantity"):
+        parse_quantity(text)
+
+
+@pytest.mark.parametrize("text", ["1e400", "1E+9999999", "9" * 400, "1" + "0" * 300 + "Ei", inf, nan, 10**400])
+def test_refuses_what_no_number_can_hold(text):
+    with pytest.raises(ValueError, match="no number of cores or bytes"):
+        parse_quantity(text)
+
+
+@given(st.one_of(st.text(), st.from_regex(r"[-+]?[0-9.]+([eE][-+]?[0-9]+|[a-zA-Z]{0,2})", fullmatch=True)))
+def test_any_text_is_a_finite_number_or_a_value_error(text):
+    with suppress(ValueError):
+        assert isfinite(parse_quantity(text))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (1023, "1023"),
+        (1024, "1Ki"),
+        (1536, "1.5Ki"),
+        (16 * 2**30, "16Gi"),
+        (1000 * 2**20, "1000Mi"),
+        (1023.9 * 2**20, "1024Mi"),
+        (2000 * 2**50, "2000Pi"),
+        (5 * 2**40, "5Ti"),
+        (3 * 2**50, "3Pi"),
+        (-2048, "-2Ki"),
+    ],
+)
+def test_bytes_are_short(count, text):
+    assert format_bytes(count) == text
+
+
+@given(st.floats(min_value=0, max_value=2**59))
+def test_bytes_come_back_within_three_digits(count):
+    assert parse_quantity(format_bytes(count)) == pytest.approx(count, rel=0.006, abs=0.01)
+
+
+@given(st.integers(min_value=0, max_value=1_000_000))
+def test_millicores_come_back_exactly(millicores):
+    assert round(parse_quantity(format_cores(millicores / 1000)) * 1000) == millicores
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"), [(2, "2"), (0.5, "500m"), (1.25, "1250m"), (0, "0"), (12345678, "12345678")]
+)
+def test_cores_are_written_as_kubernetes_does(cores, text):
+    assert format_cores(cores) == text

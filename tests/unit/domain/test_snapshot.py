@@ -1,0 +1,93 @@
+"""Snapshots: what a name means, and the ledger that follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.domain.ledger import Claim, SlotState
+from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Role
+
+
+def pod(name, run="", set_name="", role=None, index=0, **state):
+    return PodView(f"uid-{name}", name, "n", run=run, set_name=set_name, role=role, index=index, **state)
+
+
+PODS = (
+    pod("exp-s1-w-1", "exp-s1", "w", Role.WORKER, 1),
+    pod("exp-s1-eval-0", "exp-s1", "eval", Role.EVALUATOR),
+    pod("exp-s1-w-0", "exp-s1", "w", Role.WORKER, 0),
+    pod("exp-s1-learner-0", "exp-s1", "learner", Role.LEARNER),
+    pod("exp-s0-w-0", "exp-s0", "w", Role.WORKER, 0),
+    pod("stranger"),
+)
+RUNS = (RunView("u1", "exp-s1", "exp"), RunView("u0", "exp-s0", "exp"))
+SNAPSHOT = ClusterSnapshot({}, {one.uid: one for one in PODS}, {one.uid: one for one in RUNS})
+
+
+def test_pods_of_a_run_come_learner_first_then_by_set_and_index():
+    assert [one.name for one in SNAPSHOT.pods_of("exp-s1")] == [
+        "exp-s1-learner-0", "exp-s1-eval-0", "exp-s1-w-0", "exp-s1-w-1",
+    ]  # fmt: skip
+    assert [one.name for one in SNAPSHOT.pods_of("exp-s1", "w")] == ["exp-s1-w-0", "exp-s1-w-1"]
+    assert SNAPSHOT.pods_of("nothing") == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("exp-s1/w", ["exp-s1-w-0", "exp-s1-w-1"]),
+        ("exp-s1/w/1", ["exp-s1-w-1"]),
+        ("exp-s1/w/7", []),
+        ("exp-s1/w/1/2", []),
+        ("exp-s1/x", []),
+        ("exp-s0", ["exp-s0-w-0"]),
+        ("exp/w", ["exp-s0-w-0", "exp-s1-w-0", "exp-s1-w-1"]),
+        ("stranger", ["stranger"]),
+        ("exp-s1-w-1", ["exp-s1-w-1"]),
+        ("nothing", []),
+        ("nothing/w", []),
+        ("", []),
+    ],
+)
+def test_what_a_person_means_by_a_name(target, names):
+    assert [one.name for one in SNAPSHOT.select(target)] == names
+
+
+def test_runs_are_found_by_name_and_by_experiment():
+    assert SNAPSHOT.run_named("exp-s1") is RUNS[0]
+    assert SNAPSHOT.run_named("exp") is None
+    assert [run.name for run in SNAPSHOT.runs_matching("exp")] == ["exp-s0", "exp-s1"]
+    assert [run.name for run in SNAPSHOT.runs_matching("exp-s0")] == ["exp-s0"]
+
+
+def test_the_ledger_counts_pods_that_are_not_over():
+    holding = (
+        pod("a", claims=(Claim(0, 0),), phase=Phase.RUNNING),
+        pod("b", claims=(Claim(0, 1),), phase=Phase.PENDING, reason="CrashLoopBackOff"),
+        pod("c", claims=(Claim(0, 2),), phase=Phase.SUCCEEDED),
+        pod("d", claims=(Claim(0, 3),), phase=Phase.FAILED),
+        pod("e", claims=(Claim(1, 0),), phase=Phase.RUNNING, is_terminating=True),
+    )
+    nodes = {"n": Node("n", (Gpu("n", 0), Gpu("n", 1)))}
+    ledger = ClusterSnapshot(nodes, {one.uid: one for one in holding}).ledger
+    shown = [slot.state for slot in ledger.of_gpu("n", 0)]
+    assert shown == [SlotState.BUSY, SlotState.FAILED, SlotState.FREE, SlotState.FREE]
+    assert ledger.slots[SlotId("n", 1, 0)].state is SlotState.BUSY
+
+
+def test_a_pod_knows_its_exact_slots_alone():
+    one = pod("p", claims=(Claim(0, 2), Claim(1), Claim(None)))
+    assert one.slots == (SlotId("n", 0, 2),)
+
+
+def test_a_pod_that_fails_is_for_people_to_look_at():
+    assert pod("p", phase=Phase.FAILED).is_failing
+    assert not pod("p", phase=Phase.RUNNING).is_failing
+
+
+def test_the_empty_snapshot_is_empty():
+    assert not EMPTY_SNAPSHOT.nodes
+    assert EMPTY_SNAPSHOT.ledger.free() == ()

@@ -1,0 +1,81 @@
+"""Runs and their sets: names, seeds, replicas, restart policies."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l2rtui.domain.workload import (
+    MAX_NAME,
+    MAX_SET_NAME,
+    Kind,
+    RestartPolicy,
+    Role,
+    RunSpec,
+    SetSpec,
+    name_problem,
+    pod_name,
+    with_seeds,
+)
+
+SPEC = RunSpec(
+    Kind.LEARNER_WORKERS,
+    "exp",
+    "exp",
+    (SetSpec("learner", Role.LEARNER, ("l",)), SetSpec("w", Role.WORKER, ("w",), replicas=4)),
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "after_success", "after_failure"),
+    [
+        (RestartPolicy.ALWAYS, True, True),
+        (RestartPolicy.ON_FAILURE, False, True),
+        (RestartPolicy.NEVER, False, False),
+    ],
+)
+def test_restart_policies_are_those_of_kubernetes(policy, after_success, after_failure):
+    assert policy.restarts_after(0) is after_success
+    assert policy.restarts_after(1) is after_failure
+    assert policy.restarts_after(137) is after_failure
+
+
+def test_a_set_is_found_by_name():
+    assert SPEC.set_named("w") is SPEC.sets[1]
+    assert SPEC.set_named("nothing") is None
+
+
+def test_replicas_change_in_one_set_alone():
+    changed = SPEC.with_replicas("w", 9)
+    assert [one.replicas for one in changed.sets] == [1, 9]
+    assert [one.replicas for one in SPEC.sets] == [1, 4]
+
+
+def test_seeds_give_a_run_each():
+    runs = with_seeds(SPEC, (0, 7))
+    assert [(run.name, run.seed, run.experiment) for run in runs] == [("exp-s0", 0, "exp"), ("exp-s7", 7, "exp")]
+    assert with_seeds(SPEC, ()) == (SPEC,)
+
+
+@pytest.mark.parametrize("name", ["a", "racing-sac", "r7", "a" * MAX_NAME, "a-1"])
+def test_names_that_are_right(name):
+    assert name_problem(name) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["", "A", "7up", "a_b", "a.b", "-a", "a-", "a b", "ä", "a/b", "a\n", "a" * (MAX_NAME + 1)]
+)
+def test_names_that_are_wrong_are_named(name):
+    assert repr(name) in name_problem(name)
+
+
+@given(
+    st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True),
+    st.from_regex(r"[a-z]([-a-z0-9]{0,12}[a-z0-9])?", fullmatch=True),
+    st.integers(min_value=0, max_value=99_999),
+)
+def test_names_that_are_right_make_pod_names_that_are_right(run, one, index):
+    assert not name_problem(run)
+    assert not name_problem(one, MAX_SET_NAME)
+    assert not name_problem(pod_name(run, one, index), 63)

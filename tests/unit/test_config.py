@@ -1,0 +1,136 @@
+"""Settings: file, environment, flags; and a sentence for everything that is wrong in them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from l2rtui import config
+from l2rtui.backends.registry import BACKENDS, make_backend
+from l2rtui.config import Settings, load_settings
+from l2rtui.errors import ConfigError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "config" / "l2rtui").mkdir(parents=True)
+    return tmp_path
+
+
+def write(home: Path, text: str) -> Path:
+    path = home / "config" / "l2rtui" / "config.toml"
+    path.write_text(text)
+    return path
+
+
+def test_without_any_source_the_defaults_hold():
+    assert load_settings({}, {}) == Settings()
+
+
+def test_flags_are_over_the_environment_over_the_file(home):
+    write(home, 'slots_per_gpu = 2\nslots_per_core = 2\nmax_cpu_slots = 2\nnamespaces = ["a", "b"]\n')
+    environ = {"L2RTUI_SLOTS_PER_CORE": "3", "L2RTUI_MAX_CPU_SLOTS": "3", "OTHER": "x"}
+    settings = load_settings({"max_cpu_slots": 4, "readonly": None}, environ)
+    assert (settings.slots_per_gpu, settings.slots_per_core, settings.max_cpu_slots) == (2, 3, 4)
+    assert settings.namespaces == ("a", "b")
+    assert settings.readonly is False
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("READONLY", "yes", True),
+        ("READONLY", "", False),
+        ("NAMESPACES", "a, b,", ("a", "b")),
+        ("GRACE_SECONDS", "2.5", 2.5),
+        ("GRACE_SECONDS", "", None),
+        ("LOG_MAX_BYTES", "8192", 8192),
+        ("CONTEXT", "lab", "lab"),
+    ],
+)
+def test_the_environment_is_read_as_people_write(name, text, value):
+    assert getattr(load_settings({}, {f"L2RTUI_{name}": text}), name.lower()) == value
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"L2RTUI_SLOT_PER_GPU": "8"}, "L2RTUI_SLOT_PER_GPU is not known. Did you mean L2RTUI_SLOTS_PER_GPU?"),
+        ({"L2RTUI_SLOTS_PER_GPU": "many"}, "The variable L2RTUI_SLOTS_PER_GPU is 'many': a whole number is wanted"),
+        ({"L2RTUI_SLOTS_PER_GPU": "0"}, "The variable L2RTUI_SLOTS_PER_GPU is 0: write a number from 1 to 64"),
+        ({"L2RTUI_READONLY": "maybe"}, "true or false is wanted"),
+        ({"L2RTUI_BACKOFF_SECONDS": "nan"}, "write a number from"),
+        ({"L2RTUI_CONFIG": "/no/such/file"}, "The configuration file /no/such/file cannot be read"),
+    ],
+)
+def test_wrong_variables_are_refused_with_a_sentence(environ, sentence):
+    with pytest.raises(ConfigError) as caught:
+        load_settings({}, environ)
+    assert sentence in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("slots_per_gpu = ", "is not TOML"),
+        ("slots_per_gpu = true", "is True: a whole number is wanted"),
+        ("slots_per_gpu = 2.5", "is 2.5: a whole number is wanted"),
+        ("grace_seconds = true", "a number, or nothing is wanted"),
+        ("namespaces = 3", "a list of names"),
+        ("namespaces = [3]", "a list of names"),
+        ("backend = 3", "text is wanted"),
+        ("slots = 3", "is not known. Did you mean"),
+        ("[slots_per_gpu]", "a whole number is wanted"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_name(home, text, sentence):
+    path = write(home, text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings({}, {})
+    assert sentence in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_wrong_flag_is_named():
+    with pytest.raises(ConfigError, match="The flag --slots-per-gpu is 'x'"):
+        load_settings({"slots_per_gpu": "x"}, {})
+
+
+def test_settings_made_by_hand_are_checked_too():
+    with pytest.raises(ConfigError, match=r"Settings\.backoff_seconds is 0: write"):
+        Settings(backoff_seconds=0)
+
+
+def test_folders_follow_xdg(home, monkeypatch):
+    assert config.state_dir() == home / "state" / "l2rtui"
+    assert config.config_dir() == home / "config" / "l2rtui"
+    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/invalid")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert config.state_dir() == Path("/home/me/.local/state/l2rtui")
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    assert config.user_name() == f"uid-{os.getuid()}"
+    monkeypatch.setenv("USER", "anna")
+    assert config.user_name() == "anna"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_backends_are_made_by_name(name):
+    backend = make_backend(name, Settings())
+    assert backend.name == name
+    assert (await backend.snapshot()).nodes
+    await backend.close()
+
+
+def test_an_unknown_backend_is_refused_with_the_nearest():
+    with pytest.raises(UsageError, match=r"There is no backend 'locl'\. Did you mean local\?"):
+        make_backend("locl", Settings())
