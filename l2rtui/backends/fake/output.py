@@ -1,0 +1,115 @@
+"""What the pods of the in-memory cluster print: a pure function of the pod and the time, so that two looks agree.
+
+The curves are drawn, not learned. They have the shape of the real ones, so that screens have numbers to show.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from zlib import crc32
+
+from l2rtui.backends.base import LogLine, LogQuery
+from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.workload import Role
+from runtime.contract import METRIC_PREFIX
+
+PERIODS = {Role.LEARNER: 1.0, Role.WORKER: 2.0, Role.EVALUATOR: 5.0}
+"""Seconds between two lines, by role; every other pod prints once in 2 s."""
+KEPT_LINES = 2_000
+STEPS_PER_SECOND = 1_900.0
+UPDATES_PER_SECOND = 11.2
+
+
+def lines(pod: PodView, query: LogQuery, now: float) -> list[LogLine]:
+    """The lines of one pod up to a moment, as the query wants them, oldest first."""
+    if pod.started is None or query.previous:
+        found = list(_before(pod)) if query.previous else []
+    else:
+        found = [*_opening(pod, pod.started), *_steady(pod, pod.started, now, query.since)]
+    if query.since is not None:
+        found = [line for line in found if line.time > query.since]
+    return found if query.tail is None else found[len(found) - min(query.tail, len(found)) :]
+
+
+def _opening(pod: PodView, started: float) -> Iterator[LogLine]:
+    if pod.restarts:
+        code = "" if pod.exit_code is None else f", exit {pod.exit_code} {pod.reason}".rstrip()
+        yield LogLine(started, pod.name, f"restart {pod.restarts}{code}", is_mark=True)
+    yield LogLine(started, pod.name, f"INFO {pod.role or 'process'} {pod.name} starts with seed {pod.seed}")
+
+
+def _before(pod: PodView) -> Iterator[LogLine]:
+    if pod.restarts:
+        yield LogLine(pod.created, pod.name, f"INFO {pod.role or 'process'} {pod.name} starts with seed {pod.seed}")
+        yield LogLine(pod.created + 31.0, pod.name, "ERROR out of memory: 16.0Gi of 16.0Gi in use")
+
+
+def _steady(pod: PodView, started: float, now: float, since: float | None) -> Iterator[LogLine]:
+    period = PERIODS.get(pod.role, 2.0) if pod.role else 2.0
+    last = int((now - started) / period)
+    # Lines before `since` are not drawn at all: a follower asks ten times a second.
+    seen = 0 if since is None else int((since - started) / period)
+    for number in range(max(1, last - KEPT_LINES, seen), last + 1):
+        age = number * period
+        yield LogLine(started + age, pod.name, _text(pod, age, started + age))
+
+
+def _text(pod: PodView, age: float, at: float) -> str:
+    match pod.role:
+        case Role.LEARNER:
+            return _record("learner", at, learner_values(pod, age))
+        case Role.WORKER:
+            rate = STEPS_PER_SECOND / 4 + 20 * _wobble(pod, age)
+            return _record(
+                "worker",
+                at,
+                {
+                    "env_steps": int(age * rate),
+                    "policy_version": int(age * 1.1),
+                    "env_steps_per_second": round(rate, 1),
+                },
+            )
+        case Role.EVALUATOR:
+            reached = f"return {_return(pod, age):.1f}, progress {_progress(age):.2f} laps"
+            return f"INFO evaluation {int(age / 5)}: {reached}"
+        case _:
+            return f"INFO step {int(age)}"
+
+
+def learner_values(pod: PodView, age: float) -> dict[str, object]:
+    """What a learner's record holds at an age in seconds; names as in ``runtime.contract``."""
+    steps_rate = STEPS_PER_SECOND + 60 * _wobble(pod, age)
+    return {
+        "env_steps": int(age * STEPS_PER_SECOND),
+        "updates": int(age * UPDATES_PER_SECOND),
+        "policy_version": int(age * 1.1),
+        "policy_lag": [0, round(1.4 + 0.3 * _wobble(pod, age), 2), 4],
+        "env_steps_per_second": round(steps_rate, 1),
+        "updates_per_second": round(UPDATES_PER_SECOND + 0.4 * _wobble(pod, age), 2),
+        "mean_return": round(_return(pod, age), 2),
+        "eval_return": round(_return(pod, age) + 2.0, 2) if age > 5 else None,
+        "eval_progress": round(_progress(age), 3) if age > 5 else None,
+        "workers": 4,
+        "actor_loss": round(-0.3 * _return(pod, age) / 10, 4),
+        "critic_loss": round(0.8 + 0.1 * _wobble(pod, age), 4),
+    }
+
+
+def _record(kind: str, at: float, values: dict[str, object]) -> str:
+    rest = json.dumps({"time": round(at, 3), **values}, separators=(",", ":"))
+    return f'{METRIC_PREFIX}{kind}",{rest[1:]}'
+
+
+def _return(pod: PodView, age: float) -> float:
+    return 45.0 * (1.0 - math.exp(-age / 900.0)) - 4.0 + 2.0 * _wobble(pod, age)
+
+
+def _progress(age: float) -> float:
+    return 1.2 * (1.0 - math.exp(-age / 1200.0))
+
+
+def _wobble(pod: PodView, age: float) -> float:
+    """Noise between -1 and 1 that depends on the pod's name and the second alone."""
+    return (crc32(f"{pod.name} {int(age)}".encode()) % 2001 - 1000) / 1000.0

@@ -1,0 +1,212 @@
+"""What every backend promises, run against each: one body, and a fixture that knows how to make them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from l2rtui.backends.base import Backend, DestroyProgress, LogQuery, Receipt
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.backends.local.backend import LocalBackend
+from l2rtui.config import Settings
+from l2rtui.domain.change import apply
+from l2rtui.domain.ledger import SlotState
+from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import LaunchPlan, ScalePlan, plan_launch, plan_pod
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, RunView
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
+from l2rtui.errors import NotFoundError, RefusedError
+
+DEADLINE_SECONDS = 20.0
+SPEAKS = ("sh", "-c", "echo hello; exec sleep 600")
+
+
+@pytest.fixture(params=["local", "fake"])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    """An empty backend with a node of eight slots."""
+    if request.param == "local":
+        made: Backend = LocalBackend(Settings(slots_per_core=8, max_cpu_slots=8), state=tmp_path / "local")
+    else:
+        made = fake = FakeBackend(time.time, is_empty=True)
+        fake.put_node(Node("n1", (Gpu("n1", 0, "GPU-0", slots=8),), cpu_cores=8, memory_bytes=1 << 34))
+    yield made
+    for run in (await made.snapshot()).runs.values():
+        receipt = [item async for item in made.destroy(run, grace_seconds=0.0, purge=True)][-1]
+        assert isinstance(receipt, Receipt)
+        assert receipt.left == ()
+    await made.close()
+
+
+def spec(name: str = "run", replicas: int = 2) -> RunSpec:
+    sets = (
+        SetSpec("learner", Role.LEARNER, SPEAKS, grace_seconds=2.0),
+        SetSpec("w", Role.WORKER, SPEAKS, replicas=replicas, grace_seconds=2.0),
+    )
+    return RunSpec(Kind.LEARNER_WORKERS, name, name, sets)
+
+
+async def plan_of(backend: Backend, one: RunSpec) -> LaunchPlan:
+    snapshot = await backend.snapshot()
+    placement = place([one], snapshot.ledger)
+    return plan_launch([one], placement, snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
+
+
+async def launched(backend: Backend, one: RunSpec | None = None) -> ClusterSnapshot:
+    one = one or spec()
+    async for done in backend.launch(await plan_of(backend, one)):
+        assert done.error == ""
+    wanted = sum(each.replicas for each in one.sets)
+    return await until(backend, lambda snapshot: sum(pod.ready for pod in snapshot.pods_of(one.name)) == wanted)
+
+
+async def until(backend: Backend, is_true: Callable[[ClusterSnapshot], bool]) -> ClusterSnapshot:
+    """Follow the watch until something is true; the watch alone must tell it."""
+    snapshot = EMPTY_SNAPSHOT
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        async for changes in backend.watch():
+            snapshot = apply(snapshot, changes)
+            if is_true(snapshot):
+                return snapshot
+    raise AssertionError(snapshot)
+
+
+async def destroyed(backend: Backend, run: RunView | None) -> tuple[list[DestroyProgress], Receipt]:
+    assert run is not None
+    *progress, receipt = [item async for item in backend.destroy(run)]
+    assert isinstance(receipt, Receipt)
+    assert all(isinstance(item, DestroyProgress) for item in progress)
+    return progress, receipt
+
+
+async def test_an_empty_backend_shows_its_nodes(backend):
+    snapshot = await until(backend, lambda snapshot: bool(snapshot.nodes))
+    assert len(snapshot.ledger.free()) == 8
+    assert (snapshot.runs, snapshot.problems) == ({}, ())
+    assert await backend.leaks() == ()
+    assert await backend.doctor()
+
+
+async def test_a_launch_reports_each_step_and_fills_slots(backend):
+    plan = await plan_of(backend, spec())
+    assert not (await backend.snapshot()).runs
+    assert await backend.check(plan)
+    assert not (await backend.snapshot()).runs
+    steps = [done.step async for done in backend.launch(plan)]
+    assert tuple(steps) == plan.steps()
+    snapshot = await until(
+        backend, lambda snapshot: len(snapshot.pods) == 3 and all(pod.ready for pod in snapshot.pods.values())
+    )
+    run = snapshot.runs[plan.runs[0].uid]
+    assert (run.name, run.owner, run.kind, run.reason) == ("run", "me", "learner-workers", "")
+    assert {(one.name, one.replicas) for one in run.sets} == {("learner", 1), ("w", 2)}
+    for planned in plan.runs[0].pods:
+        (pod,) = [pod for pod in snapshot.pods.values() if pod.name == planned.name]
+        assert pod.slots == planned.seat.slots
+        slot = snapshot.ledger.slots[pod.slots[0]]
+        assert (slot.state, slot.owner, slot.run, slot.pod) == (SlotState.BUSY, "me", "run", pod.name)
+    assert await backend.spec("run") == spec()
+
+
+async def test_names_and_slots_are_taken_once(backend):
+    plan = await plan_of(backend, spec())
+    other = await plan_of(backend, spec("other"))
+    await launched(backend)
+    for refused in (plan, other):
+        with pytest.raises(RefusedError):
+            [done async for done in backend.launch(refused)]
+    assert [run.name for run in (await backend.snapshot()).runs.values()] == ["run"]
+
+
+async def test_a_killed_pod_comes_back_as_another(backend):
+    snapshot = await launched(backend)
+    before = snapshot.select("run/w/0")[0]
+    await backend.kill([before])
+    snapshot = await until(
+        backend, lambda seen: any(pod.ready and pod.uid != before.uid for pod in seen.select("run/w/0"))
+    )
+    after = snapshot.select("run/w/0")[0]
+    assert (after.name, after.slots) == (before.name, before.slots)
+    with pytest.raises(NotFoundError):
+        await backend.kill([before])
+
+
+async def test_a_set_is_scaled(backend):
+    snapshot = await launched(backend)
+    await backend.scale(ScalePlan("run", "w", 1, (), ("run-w-1",)))
+    snapshot = await until(backend, lambda seen: len(seen.pods_of("run", "w")) == 1)
+    wanted = (await backend.spec("run")).with_replicas("w", 3)
+    (seat, other) = place([wanted], snapshot.ledger, taken=[_seat(pod) for pod in snapshot.pods_of("run")]).seats
+    one = wanted.sets[1]
+    added = (plan_pod(wanted, one, seat, snapshot.nodes), plan_pod(wanted, one, other, snapshot.nodes))
+    await backend.scale(ScalePlan("run", "w", 3, added, ()))
+    snapshot = await until(backend, lambda seen: sum(pod.ready for pod in seen.pods_of("run", "w")) == 3)
+    assert [one.replicas for one in snapshot.run_named("run").sets] == [1, 3]
+    assert await backend.spec("run") == wanted
+
+
+def _seat(pod):
+    from l2rtui.domain.placement import Seat
+
+    return Seat(pod.run, pod.set_name, pod.index, pod.slots)
+
+
+async def test_logs_are_read_and_followed_to_the_end(backend):
+    snapshot = await launched(backend)
+    pod = snapshot.select("run/w/0")[0]
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not (lines := [line async for line in backend.logs(pod, LogQuery(tail=5))]):
+            await asyncio.sleep(0.05)
+    assert 0 < len(lines) <= 5
+    assert {line.pod for line in lines} == {pod.name}
+    assert all(time.time() - 120 < line.time < time.time() + 1 for line in lines)
+    assert not [line async for line in backend.logs(pod, LogQuery(since=time.time() + 3600))]
+
+    async def follow():
+        return [line async for line in backend.logs(pod, LogQuery(follow=True))]
+
+    following = asyncio.ensure_future(follow())
+    await asyncio.sleep(0)
+    await destroyed(backend, snapshot.run_named("run"))
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert {line.pod for line in await following} <= {pod.name}
+
+
+async def test_a_destroy_counts_down_and_ends_with_a_receipt(backend):
+    snapshot = await launched(backend)
+    run = snapshot.run_named("run")
+    progress, receipt = await destroyed(backend, run)
+    assert ("Pod", 3) in progress[0].left
+    assert (receipt.run, receipt.left) == ("run", ())
+    assert receipt.objects >= 4
+    snapshot = await backend.snapshot()
+    assert (snapshot.runs, snapshot.pods_of("run")) == ({}, ())
+    assert len(snapshot.ledger.free()) == 8
+    assert await backend.leaks() == ()
+    with pytest.raises(NotFoundError):
+        await destroyed(backend, run)
+
+
+async def test_what_is_not_there_is_not_found(backend):
+    with pytest.raises(NotFoundError):
+        await backend.spec("nothing")
+    with pytest.raises(NotFoundError):
+        await backend.scale(ScalePlan("nothing", "w", 1, (), ()))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+async def test_a_launch_that_is_left_early_can_be_seen_and_destroyed(backend, steps):
+    plan = await plan_of(backend, spec())
+    stream = backend.launch(plan)
+    for _ in range(steps):
+        await anext(stream)
+    await stream.aclose()
+    run = (await backend.snapshot()).runs[plan.runs[0].uid]
+    _, receipt = await destroyed(backend, run)
+    assert receipt.left == ()
+    assert not (await backend.snapshot()).pods

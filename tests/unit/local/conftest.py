@@ -1,0 +1,140 @@
+"""A laboratory: the local backend over a state folder of its own, and an eye that does not trust its books."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from l2rtui.backends.base import LogQuery, Receipt, StepDone
+from l2rtui.backends.local.backend import LocalBackend
+from l2rtui.backends.local.layout import Root, RunFolder
+from l2rtui.config import Settings
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import LaunchPlan, plan_launch
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView
+from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
+
+WORKER = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "fakes" / "worker.py"))
+DEADLINE_SECONDS = 20.0
+
+
+class Lab:
+    """Short words for what the tests do."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.settings = Settings(backoff_seconds=0.05, slots_per_core=8)
+        self.backend = self.another()
+
+    def another(self, settings: Settings | None = None) -> LocalBackend:
+        """A backend as the next start of the app would make it."""
+        return LocalBackend(settings or self.settings, state=self.state)
+
+    def folder(self, run: str = "run") -> RunFolder:
+        return Root(self.state).run(run)
+
+    @staticmethod
+    def set(*actions: str, name: str = "w", **wishes: object) -> SetSpec:
+        wishes = {"role": Role.WORKER, "restart": RestartPolicy.ALWAYS, "grace_seconds": 2.0, **wishes}
+        return SetSpec(name, command=wishes.pop("command", (*WORKER, *actions)), **wishes)
+
+    async def plan(self, *sets: SetSpec, name: str = "run", seed: int = 0) -> LaunchPlan:
+        snapshot = await self.backend.snapshot()
+        spec = RunSpec(Kind.LEARNER_WORKERS, name, name, sets, seed=seed)
+        uids = [uuid.uuid4().hex]
+        return plan_launch([spec], place([spec], snapshot.ledger), snapshot.nodes, owner="me", uids=uids)
+
+    async def launch(self, *sets: SetSpec, name: str = "run") -> list[StepDone]:
+        plan = await self.plan(*sets, name=name)
+        return [done async for done in self.backend.launch(plan)]
+
+    async def until(
+        self, is_true: Callable[[ClusterSnapshot], object], backend: LocalBackend | None = None
+    ) -> ClusterSnapshot:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            snapshot = await (backend or self.backend).snapshot()
+            if is_true(snapshot):
+                return snapshot
+            assert time.monotonic() < deadline, (snapshot.runs, list(snapshot.pods.values()), snapshot.problems)
+            await asyncio.sleep(0.01)
+
+    async def pod(self, is_true: Callable[[PodView], object], name: str = "run-w-0") -> PodView:
+        """The pod of this name once something is true of it."""
+
+        def found(snapshot: ClusterSnapshot) -> PodView | None:
+            return next((one for one in snapshot.pods.values() if one.name == name and is_true(one)), None)
+
+        pod = found(await self.until(found))
+        assert pod is not None
+        return pod
+
+    async def lines(self, query: LogQuery | None = None, name: str = "run-w-0") -> list[str]:
+        pod = await self.pod(lambda _: True, name)
+        return [line.text async for line in self.backend.logs(pod, query or LogQuery())]
+
+    async def until_line(self, text: str, name: str = "run-w-0") -> list[str]:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while text not in (lines := await self.lines(name=name)):
+            assert time.monotonic() < deadline, lines
+            await asyncio.sleep(0.02)
+        return lines
+
+    async def destroy(self, name: str = "run", **wishes: object) -> Receipt:
+        run = (await self.backend.snapshot()).run_named(name)
+        assert run is not None
+        items = [item async for item in self.backend.destroy(run, **wishes)]
+        assert isinstance(items[-1], Receipt)
+        return items[-1]
+
+    def supervisor(self, run: str = "run") -> psutil.Process:
+        status = LocalBackend(self.settings, state=self.state)._store.named(run).status
+        return psutil.Process(status.supervisor.pid)
+
+    def kill_supervisor(self, run: str = "run") -> None:
+        process = self.supervisor(run)
+        process.kill()
+        wait_gone(process)
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything on this machine that has our state folder in its environment, by psutil alone."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and any(
+                    str(self.state) in value for value in process.environ().values()
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return [process for process in found if process.pid != os.getpid()]
+
+
+def wait_gone(process: psutil.Process) -> None:
+    """Until it is gone, or a zombie of somebody who does not care."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
+    lab = Lab(tmp_path / "local")
+    yield lab
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while processes := lab.processes():  # a supervisor may start one more before its own turn comes
+        assert time.monotonic() < deadline, processes
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    await lab.backend.close()

@@ -1,0 +1,232 @@
+"""Every way to destroy ends with a receipt that an independent look at the machine confirms."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import signal
+
+import psutil
+import pytest
+
+from l2rtui.backends.base import DestroyProgress, Receipt
+from l2rtui.backends.local import files, processes
+from l2rtui.domain.workload import RestartPolicy
+from l2rtui.errors import NotFoundError, RefusedError
+
+
+def assert_nothing_left(lab, receipt: Receipt) -> None:
+    assert receipt.left == ()
+    assert lab.processes() == []
+    assert list((lab.state / "runs").iterdir()) == []
+
+
+async def test_a_run_is_destroyed_and_counted(lab):
+    await lab.launch(lab.set("sleep", "600", replicas=3))
+    run = (await lab.backend.snapshot()).run_named("run")
+    items = [item async for item in lab.backend.destroy(run)]
+    assert items[0] == DestroyProgress((("Pod", 3), ("Run", 1)))
+    receipt = items[-1]
+    # Record, supervisor, three pods; and the folder of sockets, where paths are short enough for one.
+    assert receipt.objects in (5, 6)
+    assert receipt.kept == ""
+    assert receipt.seconds < 2
+    assert receipt.sentence.startswith("nothing left of run")
+    assert_nothing_left(lab, receipt)
+    with pytest.raises(NotFoundError):
+        [item async for item in lab.backend.destroy(run)]
+
+
+async def test_deaf_processes_forks_and_escapees_go_too(lab):
+    await lab.launch(lab.set("deaf", "fork", "escape", "say", "up", "sleep", "600", grace_seconds=0.2))
+    await lab.until_line("up")
+    assert_nothing_left(lab, await lab.destroy())
+
+
+async def test_grace_is_given(lab):
+    await lab.launch(lab.set("deaf", "say", "up", "sleep", "600", grace_seconds=600.0))
+    await lab.until_line("up")
+    receipt = await lab.destroy(grace_seconds=0.3)
+    assert receipt.seconds >= 0.3
+    assert_nothing_left(lab, receipt)
+
+
+async def test_a_second_destroy_hurries_the_first(lab):
+    await lab.launch(lab.set("deaf", "say", "up", "sleep", "600", grace_seconds=600.0))
+    await lab.until_line("up")
+    run = (await lab.backend.snapshot()).run_named("run")
+    patient = asyncio.ensure_future(lab.destroy(grace_seconds=600.0))
+    await lab.until(lambda snapshot: all(pod.is_terminating for pod in snapshot.pods_of("run")))
+    patient.cancel()
+    await asyncio.wait([patient])
+    *_, receipt = [item async for item in lab.another().destroy(run, grace_seconds=0.0)]
+    assert receipt.seconds < 2
+    assert_nothing_left(lab, receipt)
+
+
+async def test_a_full_disk_stops_no_destroy(lab, monkeypatch):
+    await lab.launch(lab.set("sleep", "600", replicas=2))
+
+    def full(*_args: object, **_wishes: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_atomic", full)
+    assert_nothing_left(lab, await lab.destroy(grace_seconds=2.0))
+
+
+async def test_results_are_kept_unless_purged(lab):
+    for purge in (False, True):
+        await lab.launch(lab.set("sleep", "600"))
+        data = lab.folder().data
+        (data / "checkpoints").mkdir()
+        (data / "checkpoints" / "1.safetensors").write_bytes(b"weights")
+        receipt = await lab.destroy(purge=purge)
+        assert_nothing_left(lab, receipt)
+        assert bool(receipt.kept) is not purge
+    (kept,) = (lab.state / "results").iterdir()
+    assert (kept / "checkpoints" / "1.safetensors").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_dead_or_stopped_supervisor_is_replaced(lab, number, monkeypatch):
+    monkeypatch.setattr("l2rtui.backends.local.destroy._ANSWER_SECONDS", 0.2)
+    await lab.launch(lab.set("escape", "say", "up", "sleep", "600", replicas=2))
+    await lab.until_line("up", "run-w-1")
+    lab.supervisor().send_signal(number)
+    assert_nothing_left(lab, await lab.destroy())
+
+
+async def test_a_supervisor_that_dies_half_way_is_replaced(lab):
+    await lab.launch(lab.set("deaf", "say", "up", "sleep", "600", replicas=2, grace_seconds=0.5))
+    await lab.until_line("up")
+    await lab.until_line("up", "run-w-1")
+    run = (await lab.backend.snapshot()).run_named("run")
+    killed = False
+    receipt = None
+    supervisor = lab.supervisor()
+    async for item in lab.backend.destroy(run):
+        if not killed:
+            await lab.until(lambda snapshot: snapshot.run_named("run").is_terminating)
+            supervisor.kill()
+            killed = True
+        receipt = item
+    assert_nothing_left(lab, receipt)
+
+
+async def test_without_any_supervisor_the_mark_is_enough(lab, monkeypatch):
+    await lab.launch(lab.set("escape", "say", "up", "sleep", "600"))
+    await lab.until_line("up")
+    lab.kill_supervisor()
+    monkeypatch.setattr("sys.executable", "/no/python")
+    assert_nothing_left(lab, await lab.destroy())
+
+
+async def test_destroys_at_once_all_end_with_a_true_receipt(lab):
+    await lab.launch(lab.set("deaf", "say", "up", "sleep", "600", grace_seconds=0.2, replicas=2))
+    await lab.until_line("up")
+    run = (await lab.backend.snapshot()).run_named("run")
+    (lab.folder().data / "metrics.jsonl").write_text("{}")
+
+    async def one():
+        return [item async for item in lab.another().destroy(run)][-1]
+
+    for receipt in await asyncio.gather(one(), one(), one()):
+        assert_nothing_left(lab, receipt)
+        assert receipt.kept.endswith(f"results/run-{run.uid[:8]}")
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.15])
+async def test_destroy_during_launch(lab, delay):
+    plan = await lab.plan(lab.set("sleep", "600", replicas=4))
+
+    async def launch():
+        return [done async for done in lab.another().launch(plan)]
+
+    task = asyncio.ensure_future(launch())
+    await lab.until(lambda snapshot: snapshot.run_named("run"))
+    await asyncio.sleep(delay)
+    receipt = await lab.destroy()
+    await task
+    assert_nothing_left(lab, receipt)
+
+
+async def test_a_finished_and_a_failing_run_are_destroyed(lab):
+    await lab.launch(
+        lab.set("exit", "0", name="a", restart=RestartPolicy.NEVER), lab.set("exit", "1", name="b"), name="run"
+    )
+    await lab.pod(lambda pod: pod.restarts > 2, "run-b-0")
+    assert_nothing_left(lab, await lab.destroy())
+
+
+async def test_what_cannot_be_removed_is_named(lab, monkeypatch):
+    await lab.launch(lab.set("sleep", "600"))
+
+    def refuse(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    receipt = await lab.destroy()
+    assert [one.kind for one in receipt.left] == ["Folder"]
+    assert "Permission denied" in receipt.sentence
+    assert lab.processes() == []
+    monkeypatch.undo()
+    assert [leak.kind for leak in await lab.backend.leaks()] == []  # it is young: a destroy may be at work
+
+
+async def test_what_does_not_die_is_named(lab, monkeypatch):
+    await lab.launch(lab.set("sleep", "600"))
+    monkeypatch.setattr("l2rtui.backends.local.destroy._KILL_SECONDS", 0.1)
+    me = processes.identify(os.getpid())
+    immortal = processes.Marked(me, "immortal", "", "run", "", "", "")
+    monkeypatch.setattr("l2rtui.backends.local.processes.kill_marked", lambda _: [immortal])
+    receipt = await lab.destroy()
+    assert [(one.kind, one.name) for one in receipt.left] == [("Process", f"{me.pid} immortal")]
+    assert lab.folder().path.exists()
+
+
+async def test_a_run_that_is_being_destroyed_takes_no_orders(lab):
+    await lab.launch(lab.set("deaf", "say", "up", "sleep", "600", grace_seconds=30.0))
+    await lab.until_line("up")
+    run = (await lab.backend.snapshot()).run_named("run")
+    stream = lab.backend.destroy(run)
+    await anext(stream)
+    await stream.aclose()  # the app goes away; the supervisor goes on
+    snapshot = await lab.until(lambda snapshot: snapshot.run_named("run").is_terminating)
+    with pytest.raises(RefusedError, match="is being destroyed"):
+        await lab.backend.kill(snapshot.pods_of("run"))
+    assert_nothing_left(lab, await lab.destroy(grace_seconds=0.0))
+
+
+async def test_leaks_are_found_by_the_mark(lab):
+    await lab.launch(lab.set("escape", "say", "up", "sleep", "600"))
+    await lab.until_line("up")
+    assert await lab.backend.leaks() == ()
+    lab.kill_supervisor()
+    shutil.rmtree(lab.folder().path)
+    (lab.state / "runs" / ".new-broken").mkdir()
+    os.utime(lab.state / "runs" / ".new-broken")
+    leaks = await lab.backend.leaks()
+    assert [(leak.run, leak.kind) for leak in leaks] == [("run", "Process"), ("run", "Process")]
+    assert {int(leak.name.split()[0]) for leak in leaks} == {process.pid for process in lab.processes()}
+    # A run of that name that is launched now does not inherit them.
+    await lab.launch(lab.set("sleep", "600"))
+    assert len(await lab.backend.leaks()) == 2
+    assert_left = await lab.destroy()
+    assert assert_left.left == ()
+    assert len(lab.processes()) == 2
+
+
+async def test_cycles_leave_nothing(lab):
+    me = psutil.Process()
+    await lab.launch(lab.set("sleep", "600"))
+    await lab.destroy()
+    files, threads = me.num_fds(), me.num_threads()
+    for _ in range(20):
+        await lab.launch(lab.set("sleep", "600", replicas=2))
+        assert_nothing_left(lab, await lab.destroy())
+    assert me.num_fds() == files
+    assert me.num_threads() <= threads + 8  # the event loop's pool
+    assert me.children(recursive=True) == []
+    assert sorted(path.name for path in lab.state.iterdir()) == ["lock", "runs"]

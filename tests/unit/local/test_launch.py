@@ -1,0 +1,233 @@
+"""Claims: of two launches on one slot one wins; and whenever a launch is broken off, what exists can be seen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from l2rtui.backends.local import control
+from l2rtui.backends.local.backend import LocalBackend
+from l2rtui.config import Settings
+from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.workload import RestartPolicy
+from l2rtui.errors import BackendError, RefusedError
+
+
+async def drain(backend, plan):
+    return [done async for done in backend.launch(plan)]
+
+
+async def test_of_launches_on_the_last_slot_exactly_one_wins(lab):
+    lab.settings = Settings(max_cpu_slots=1)
+    lab.backend = lab.another()
+    plans = [await lab.plan(lab.set("sleep", "600"), name=f"run-{number}") for number in range(4)]
+    results = await asyncio.gather(*(drain(lab.another(), plan) for plan in plans), return_exceptions=True)
+    refused = [result for result in results if isinstance(result, RefusedError)]
+    assert len(refused) == 3
+    assert all("is busy by run-" in str(result) for result in refused)
+    assert len((await lab.backend.snapshot()).runs) == 1
+    assert len(lab.processes()) == 2
+
+
+async def test_a_name_is_taken_once(lab):
+    plan = await lab.plan(lab.set("sleep", "600"))
+    other = await lab.plan(lab.set("sleep", "600", slots=0))
+    await drain(lab.backend, plan)
+    with pytest.raises(RefusedError, match="A run named run exists"):
+        await drain(lab.backend, other)
+    with pytest.raises(RefusedError, match="is busy by run-w-0"):
+        await drain(lab.backend, plan)
+
+
+async def test_several_runs_are_claimed_together_or_not_at_all(lab):
+    first = await lab.plan(lab.set("sleep", "600"), name="run-a")
+    second = await lab.plan(lab.set("sleep", "600"), name="run-b")
+    with pytest.raises(RefusedError, match="run-a-w-0, so run-b-w-0 cannot sit there"):
+        await drain(lab.backend, LaunchPlan((*first.runs, *second.runs)))
+    assert not (await lab.backend.snapshot()).runs
+    done = await drain(lab.backend, first)
+    assert [one.error for one in done] == ["", ""]
+
+
+async def test_a_plan_with_conflicts_or_without_such_a_slot_is_refused(lab):
+    plan = await lab.plan(lab.set("sleep", "600", replicas=999))
+    with pytest.raises(RefusedError, match="find no free slot"):
+        await drain(lab.backend, plan)
+    plan = await lab.plan(lab.set("sleep", "600"))
+    small = lab.another(Settings(max_cpu_slots=1))
+    seat = dataclasses.replace(plan.runs[0].pods[0].seat, slots=(next(iter(await slots(lab)))[-1:] or ()))
+    assert seat
+    await drain(small, plan)
+    with pytest.raises(RefusedError, match="There is no slot"):
+        await drain(small, await lab.plan(lab.set("sleep", "600"), name="other"))
+
+
+async def slots(lab):
+    return [list((await lab.backend.snapshot()).ledger.slots)]
+
+
+async def test_an_unwritable_state_folder_is_named_with_the_next_step(tmp_path):
+    (tmp_path / "file").touch()
+    backend = LocalBackend(Settings(), state=tmp_path / "file" / "local")
+    assert not (await backend.snapshot()).runs
+    findings = await backend.check(LaunchPlan(()))
+    assert findings[0].weight == "refusal"
+    with pytest.raises(BackendError, match=r"state folder .*file/local cannot be written: .* set XDG_STATE_HOME"):
+        await drain(backend, LaunchPlan(()))
+    await backend.close()
+
+
+async def test_a_failure_while_writing_takes_back_what_was_written(lab):
+    first = await lab.plan(lab.set("sleep", "600"), name="run-a")
+    second = await lab.plan(lab.set("sleep", "600", slots=0), name="run-b")
+    control.make_root(lab.backend._root)
+    # The second run's folder cannot be built: its place is taken.
+    (lab.state / "runs" / f".new-{second.runs[0].uid}").touch()
+    with pytest.raises(BackendError, match="cannot be written"):
+        await drain(lab.backend, LaunchPlan((*first.runs, *second.runs)))
+    assert not (await lab.backend.snapshot()).runs
+    assert not lab.processes()
+
+
+async def test_a_supervisor_that_cannot_start_fails_each_step(lab, monkeypatch):
+    monkeypatch.setattr("sys.executable", "/no/python")
+    done = await lab.launch(lab.set("sleep", "600"))
+    assert len(done) == 2
+    assert all("The supervisor of run did not start" in one.error for one in done)
+    monkeypatch.undo()
+    assert not (await lab.destroy()).left
+
+
+async def test_long_paths_get_short_sockets_of_our_own(lab, monkeypatch, tmp_path):
+    temp = tmp_path / "t"
+    temp.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temp))
+    lab.state = tmp_path / ("d" * 60) / ("e" * 60)
+    lab.backend = lab.another()
+    await lab.launch(lab.set("env", "L2R_ENDPOINT", "sleep", "600"))
+    (folder,) = temp.glob("l2r-*")
+    assert await lab.until_line(f"L2R_ENDPOINT=ipc://{folder}")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "data.sock").touch()
+    receipt = await lab.destroy()
+    assert receipt.left == ()
+    assert receipt.objects == 4
+    assert list(temp.iterdir()) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_launch_that_is_cancelled_anywhere_can_be_destroyed(lab, seed):
+    plan = await lab.plan(lab.set("sleep", "600", replicas=3))
+    task = asyncio.ensure_future(drain(lab.backend, plan))
+    await asyncio.sleep(random.Random(seed).random() * 0.25)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    view = (await lab.backend.snapshot()).runs.get(plan.runs[0].uid)
+    if view is not None:
+        items = [item async for item in lab.backend.destroy(view, grace_seconds=1.0)]
+        assert items[-1].left == ()
+    assert not lab.processes()
+    assert await lab.backend.leaks() == ()
+    assert list((lab.state / "runs").iterdir()) == [] if lab.state.exists() else True
+
+
+async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
+    plan = await lab.plan(
+        lab.set(name="a", command=("no-such-command",), slots=0),
+        lab.set(name="b", command=("l2r-runtime", "worker"), slots=0),
+        lab.set(name="c", command=("./not-executable",), slots=0, restart=RestartPolicy.NEVER),
+    )
+    plan = LaunchPlan(
+        (dataclasses.replace(plan.runs[0], spec=dataclasses.replace(plan.runs[0].spec, image="me/racing:1")),)
+    )
+    found = {finding.subject: finding for finding in await lab.backend.check(plan)}
+    assert found["no-such-command"].weight == found["./not-executable"].weight == "refusal"
+    assert found["l2r-runtime"].weight == "ok"
+    assert Path(found["l2r-runtime"].sentence.split()[-1]).name == "l2r-runtime"
+    assert "is not used" in found["image"].sentence
+    monkeypatch.setattr("l2rtui.backends.local.checks._RUNTIME_NEEDS", ("torch_that_is_not_there",))
+    found = {finding.subject: finding for finding in await lab.backend.check(plan)}
+    assert found["l2r-runtime"].weight == "refusal"
+    assert "pip install 'l2rtui[runtime]'" in found["l2r-runtime"].hint
+
+
+@pytest.mark.parametrize(
+    ("train", "weight", "sentence"),
+    [
+        ("{}", "ok", "the training settings are understood"),
+        ('{"learnrate":1}', "refusal", "train of run: there is no setting 'learnrate'"),
+        ('{"num_envs":0}', "refusal", "num_envs"),
+    ],
+)
+async def test_check_lets_the_runtime_judge_the_training_settings(lab, train, weight, sentence):
+    plan = await lab.plan(lab.set(command=("l2r-runtime", "worker"), slots=0))
+    run = plan.runs[0]
+    plan = LaunchPlan((dataclasses.replace(run, spec=dataclasses.replace(run.spec, train=train)),))
+
+    found = {finding.subject: finding for finding in await lab.backend.check(plan)}["train"]
+
+    assert found.weight == weight
+    assert sentence in found.sentence
+
+
+async def test_the_doctor_looks_at_everything(lab, monkeypatch):
+    await lab.launch(lab.set("sleep", "600"))
+    lab.kill_supervisor()
+    found = {finding.subject: finding for finding in await lab.backend.doctor()}
+    assert set(found) == {"node", "state", "disk", "runtime", "gpu", "run"}
+    assert found["run"].sentence.startswith("its supervisor is gone")
+    assert found["gpu"].weight == "ok"
+
+
+async def test_names_that_are_no_names_never_become_folders(lab):
+    with pytest.raises(RefusedError, match=r"'\.\./x' is not a name"):
+        await drain(lab.backend, await lab.plan(lab.set("sleep", "600"), name="../x"))
+    assert not list((lab.state / "runs").iterdir())
+
+
+async def test_the_next_launch_sweeps_what_a_broken_one_left(lab, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    control.make_root(lab.backend._root)
+    for path in (lab.state / "runs" / ".new-1", lab.state / "runs" / ".gone-2", tmp_path / "l2r-3"):
+        path.mkdir()
+        os.utime(path, (0, 0))
+    (tmp_path / "l2r-3" / "run").symlink_to(lab.state / "runs" / "gone")
+    (tmp_path / "l2r-of-another-program").mkdir()
+    monkeypatch.setattr("l2rtui.backends.local.checks._STALE_SECONDS", 0.0)
+    assert {leak.kind for leak in await lab.backend.leaks()} == {"Folder", "Sockets"}
+    await lab.launch(lab.set("sleep", "600"))
+    assert await lab.backend.leaks() == ()
+    assert (tmp_path / "l2r-of-another-program").exists()
+
+
+async def test_a_working_folder_that_is_gone_stops_nobody(lab, monkeypatch, tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    plan = await lab.plan(lab.set("sleep", "600"))
+    assert not [finding for finding in await lab.backend.check(plan) if finding.weight == "refusal"]
+    assert [done.error for done in await drain(lab.backend, plan)] == ["", ""]
+    await lab.pod(lambda pod: pod.ready)
+
+
+async def test_a_state_that_is_no_folder_is_a_problem_and_not_an_end(lab):
+    lab.state.mkdir()
+    (lab.state / "runs").touch()
+    snapshot = await lab.backend.snapshot()
+    assert any("cannot be read: Not a directory" in problem for problem in snapshot.problems)
+    assert snapshot.nodes
+
+
+async def test_somebody_who_keeps_the_lock_is_named(lab, monkeypatch):
+    monkeypatch.setattr(control, "_LOCK_SECONDS", 0.1)
+    async with control.locked(lab.backend._root):
+        with pytest.raises(BackendError, match=r"has held .*/lock for 0.1 s"):
+            await drain(lab.another(), LaunchPlan(()))

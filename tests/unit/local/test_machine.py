@@ -1,0 +1,183 @@
+# ruff: noqa: N802  (the names are those of pynvml)
+"""This machine as a node: GPUs by NVML, other people's processes, cores and limits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from l2rtui.backends.local import capacity
+from l2rtui.backends.local.backend import LocalBackend
+from l2rtui.backends.local.gpus import GpuReader, cpu_device
+from l2rtui.config import Settings
+from l2rtui.domain.ledger import Claim, SlotState
+
+
+class NVMLError(Exception):
+    pass
+
+
+class LibraryNotFoundError(NVMLError):
+    pass
+
+
+class DriverNotLoadedError(NVMLError):
+    pass
+
+
+class NotSupportedError(NVMLError):
+    pass
+
+
+class FakeNvml:
+    """The few functions of pynvml that are used, over a list of GPUs."""
+
+    NVMLError = NVMLError
+    NVMLError_LibraryNotFound = LibraryNotFoundError
+    NVMLError_DriverNotLoaded = DriverNotLoadedError
+    NVMLError_NotSupported = NotSupportedError
+
+    def __init__(self, *compute: list[int], error: Exception | None = None) -> None:
+        self.compute = compute
+        self.error = error
+        self.opened = 0
+
+    def nvmlInit(self):
+        if self.error:
+            raise self.error
+        self.opened += 1
+
+    def nvmlShutdown(self):
+        self.opened -= 1
+
+    def nvmlDeviceGetCount(self):
+        if self.error:
+            raise self.error
+        return len(self.compute)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetUUID(self, device):
+        return f"GPU-{device}".encode()  # older versions of the module give bytes
+
+    def nvmlDeviceGetName(self, device):
+        return "NVIDIA RTX 3090"
+
+    def nvmlDeviceGetMemoryInfo(self, device):
+        return SimpleNamespace(total=24 << 30)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device):
+        return [SimpleNamespace(pid=pid) for pid in self.compute[device]]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, device):
+        if device:
+            raise NotSupportedError
+        return self.nvmlDeviceGetComputeRunningProcesses(device)
+
+
+async def test_gpus_are_devices_with_slots_and_strangers_hold_some(tmp_path):
+    with subprocess.Popen(["sleep", "600"]) as stranger:
+        nvml = FakeNvml([stranger.pid, 2**22 + 1], [])
+        backend = LocalBackend(Settings(slots_per_gpu=3), state=tmp_path, nvml=nvml)
+        snapshot = await backend.snapshot()
+        (node,) = snapshot.nodes.values()
+        assert [(gpu.uuid, gpu.model, gpu.slots, gpu.is_cpu) for gpu in node.gpus] == [
+            ("GPU-0", "NVIDIA RTX 3090", 3, False),
+            ("GPU-1", "NVIDIA RTX 3090", 3, False),
+        ]
+        (pod,) = snapshot.pods.values()
+        assert (pod.name, pod.claims, pod.run) == (f"sleep-{stranger.pid}", (Claim(0),), "")
+        assert pod.owner == psutil.Process().username()
+        assert snapshot.ledger.count(SlotState.BUSY) == 1
+        await backend.close()
+        assert nvml.opened == 0
+        stranger.kill()
+
+
+async def test_our_own_processes_on_a_gpu_are_no_strangers(lab):
+    await lab.launch(lab.set("escape", "say", "up", "sleep", "600"))
+    await lab.until_line("up")
+    nvml = FakeNvml([process.pid for process in lab.processes()])
+    backend = LocalBackend(lab.settings, state=lab.state, nvml=nvml)
+    assert [pod.name for pod in (await backend.snapshot()).pods.values()] == ["run-w-0"]
+    await backend.close()
+
+
+@pytest.mark.parametrize("error", [LibraryNotFoundError(), DriverNotLoadedError()])
+async def test_without_a_driver_the_cpu_carries_the_slots(tmp_path, error):
+    backend = LocalBackend(Settings(), state=tmp_path, nvml=FakeNvml(error=error))
+    snapshot = await backend.snapshot()
+    (node,) = snapshot.nodes.values()
+    assert [gpu.label for gpu in node.gpus] == ["cpu"]
+    assert snapshot.problems == ()
+    await backend.close()
+
+
+async def test_a_broken_driver_is_a_problem_and_no_reason_to_stop(tmp_path):
+    nvml = FakeNvml([], error=NVMLError("Driver/library version mismatch"))
+    backend = LocalBackend(Settings(), state=tmp_path, nvml=nvml)
+    snapshot = await backend.snapshot()
+    assert snapshot.problems == ("the GPUs cannot be read: NVML says Driver/library version mismatch",)
+    assert snapshot.ledger.slots == {}
+    findings = {finding.subject: finding for finding in await backend.doctor()}
+    assert findings["gpu"].weight == "warning"
+    await backend.close()
+
+
+def test_a_driver_that_breaks_later_is_opened_again():
+    nvml = FakeNvml([])
+    reader = GpuReader("n", 4, nvml)
+    assert len(reader.read().gpus) == 1
+    nvml.error = NVMLError("GPU is lost")
+    assert "GPU is lost" in reader.read().problem
+    nvml.error = None
+    assert reader.read().problem == ""
+    assert nvml.opened == 1
+    reader.close()
+
+
+def test_without_the_module_there_is_a_sentence(monkeypatch):
+    monkeypatch.setattr("importlib.import_module", lambda name: (_ for _ in ()).throw(ImportError(f"no {name}")))
+    assert GpuReader("n", 4).read().problem == "the GPUs cannot be read: no pynvml"
+
+
+@pytest.mark.parametrize(("cores", "slots"), [(0.2, 1), (2, 8), (2.5, 10), (64, 64)])
+def test_slots_of_the_cpu_follow_the_cores(cores, slots):
+    assert cpu_device("n", cores, 4, 64).slots == slots
+
+
+@pytest.mark.parametrize(
+    ("host", "name"), [("phortx1.lab.example", "phortx1"), ("My_Mac.local", "my-mac"), ("---", "node")]
+)
+def test_the_node_has_a_dns_name(monkeypatch, host, name):
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=host))
+    assert capacity.node_name.__wrapped__() == name
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "memory"),
+    [
+        ({}, 8.0, None),
+        ({"a/b/cpu.max": "150000 100000", "memory.max": "max"}, 1.5, None),
+        ({"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000", "a/memory.max": "1073741824"}, 0.5, 1 << 30),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2.0, None),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8.0, None),
+    ],
+)
+def test_limits_of_containers_count(monkeypatch, tmp_path, files, cores, memory):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    real = capacity._lines
+    own = Path("/proc/self/cgroup")
+    monkeypatch.setattr(capacity, "_lines", lambda path: ["0::/a/b"] if path == own else real(path))
+    monkeypatch.setattr(capacity, "_CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert capacity.usable_cores() == cores
+    assert capacity.memory_limit() == memory

@@ -1,0 +1,279 @@
+"""Supervisors that are killed, apps that die, files that rot, pids that are used again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import msgspec
+import psutil
+import pytest
+
+from l2rtui.backends.base import LogQuery
+from l2rtui.backends.local import files
+from l2rtui.backends.local.records import Proc, RunRecord, RunStatus
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import RestartPolicy
+from l2rtui.errors import BackendError
+
+
+async def test_pods_outlive_their_supervisor_and_the_next_one_takes_them_over(lab):
+    await lab.launch(lab.set("count", "100000", "0.01"))
+    await lab.until_line("count 5")
+    before = await lab.pod(lambda pod: pod.ready)
+    lab.kill_supervisor()
+    snapshot = await lab.until(lambda snapshot: snapshot.run_named("run").reason == "Unsupervised")
+    assert snapshot.run_named("run").message
+    assert snapshot.pods[before.uid].ready
+    await lab.backend.adopt("run")
+    snapshot = await lab.backend.snapshot()
+    assert snapshot.run_named("run").reason == ""
+    assert snapshot.pods[before.uid].pid == before.pid
+    lines = [line for line in await lab.lines() if line.startswith("count")]
+    last = int(lines[-1].split()[1])
+    lines = await lab.until_line(f"count {last + 20}")
+    assert lines == [f"count {number}" for number in range(len(lines))]
+
+
+async def test_no_line_is_lost_or_doubled_while_supervisors_die(lab):
+    await lab.launch(lab.set("count", "400", "0.003", "sleep", "600"))
+    for number in (20, 90, 160):
+        await lab.until_line(f"count {number}")
+        lab.kill_supervisor()
+        await lab.backend.adopt("run")
+    assert await lab.until_line("count 399") == [f"count {number}" for number in range(400)]
+
+
+async def test_an_unfinished_line_is_not_lost_with_the_supervisor(lab):
+    await lab.launch(lab.set("part", "hel", "sleep", "1", "say", "lo", "sleep", "600"))
+    log = lab.folder().log_dir("run-w-0") / "0.log"
+    await lab.until(lambda _: log.read_bytes().endswith(b" hel"))
+    assert await lab.lines() == ["hel"]
+    lab.kill_supervisor()
+    await lab.backend.adopt("run")
+    assert await lab.until_line("hello") == ["hello"]
+
+
+async def test_a_process_that_ends_unseen_counts_as_failed(lab):
+    await lab.launch(lab.set("sleep", "600", restart=RestartPolicy.ON_FAILURE))
+    before = await lab.pod(lambda pod: pod.ready)
+    lab.kill_supervisor()
+    psutil.Process(before.pid).kill()
+    unseen = await lab.pod(lambda pod: not pod.ready)
+    assert (unseen.phase, unseen.reason) == (Phase.UNKNOWN, "Unsupervised")
+    await lab.backend.adopt("run")
+    after = await lab.pod(lambda pod: pod.ready and pod.restarts == 1)
+    assert (after.uid, after.exit_code) == (before.uid, None)
+    assert "restart 1, exit code unknown" in await lab.lines()
+
+
+async def test_a_process_that_is_taken_over_is_restarted_when_it_ends(lab):
+    await lab.launch(lab.set("escape", "say", "up", "sleep", "600"))
+    await lab.until_line("up")
+    lab.kill_supervisor()
+    await lab.backend.adopt("run")
+    before = await lab.pod(lambda pod: pod.ready)
+    psutil.Process(before.pid).kill()
+    await lab.pod(lambda pod: pod.ready and pod.restarts == 1)
+    await lab.until(lambda _: len(lab.processes()) == 3)
+
+
+async def test_a_kill_starts_the_missing_supervisor(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    before = await lab.pod(lambda pod: pod.ready)
+    lab.kill_supervisor()
+    await lab.backend.kill([before])
+    await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
+    assert len(lab.processes()) == 2
+
+
+async def test_a_finished_run_can_be_killed_into_life_again(lab):
+    await lab.launch(lab.set("exit", "0", restart=RestartPolicy.NEVER))
+    before = await lab.pod(lambda pod: pod.phase.is_over)
+    await lab.until(lambda _: not lab.processes())
+    await lab.backend.kill([before])
+    await lab.pod(lambda pod: pod.phase.is_over and pod.uid != before.uid)
+
+
+async def test_there_is_never_a_second_supervisor(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    done = subprocess.run(
+        [sys.executable, "-m", "l2rtui.backends.local.supervisor", str(lab.folder().path)],
+        check=False,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (3, b"")
+    assert len(lab.processes()) == 2
+
+
+async def test_everything_is_found_again_by_another_app(lab):
+    await lab.launch(lab.set("sleep", "600", replicas=2))
+    seen = await lab.until(lambda snapshot: sum(pod.ready for pod in snapshot.pods.values()) == 2)
+    again = await lab.another().snapshot()
+    assert (again.pods, again.runs) == (seen.pods, seen.runs)
+
+
+async def test_the_app_can_die_at_once_and_its_run_lives(lab, tmp_path):
+    program = f"""
+import asyncio, os, pathlib, uuid
+from l2rtui.backends.local.backend import LocalBackend
+from l2rtui.config import Settings
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import plan_launch
+from l2rtui.domain.workload import *
+
+async def main():
+    backend = LocalBackend(Settings(), state=pathlib.Path({str(lab.state)!r}))
+    snapshot = await backend.snapshot()
+    spec = RunSpec(Kind.JOB, "run", "run", (SetSpec("w", Role.JOB, ("sleep", "600")),))
+    placement = place([spec], snapshot.ledger)
+    plan = plan_launch([spec], placement, snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
+    async for done in backend.launch(plan):
+        pass
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, start_new_session=True)
+    assert done.returncode == -9
+    await lab.pod(lambda pod: pod.ready)
+    assert not (await lab.destroy()).left
+    assert not lab.processes()
+
+
+async def test_a_pid_that_is_used_again_is_never_taken_for_ours(lab):
+    await lab.launch(lab.set("sleep", "600", restart=RestartPolicy.NEVER))
+    before = await lab.pod(lambda pod: pod.ready)
+    lab.kill_supervisor()
+    psutil.Process(before.pid).kill()
+    await lab.pod(lambda pod: not pod.ready)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as stranger:
+        status = files.read(lab.folder().status, RunStatus)
+        # As if the kernel had given our pids to this process since.
+        status.pods[0].proc = Proc(stranger.pid, before.uid)
+        status.supervisor = Proc(stranger.pid, status.supervisor.start)
+        files.write_atomic(lab.folder().status, status, sync=False)
+        snapshot = await lab.backend.snapshot()
+        assert snapshot.run_named("run").reason == "Unsupervised"
+        assert not snapshot.pods[before.uid].ready
+        await lab.backend.adopt("run")
+        await lab.pod(lambda pod: pod.phase is Phase.FAILED)
+        assert not (await lab.destroy(grace_seconds=0.0)).left
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+async def test_a_rotten_status_is_set_aside_and_written_anew(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    before = await lab.pod(lambda pod: pod.ready)
+    lab.folder().status.write_bytes(b'{"half": ')
+    snapshot = await lab.backend.snapshot()
+    assert any("status.json cannot be read" in problem for problem in snapshot.problems)
+    await lab.backend.kill([before])
+    await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
+    snapshot = await lab.backend.snapshot()
+    assert any("a file was unreadable and is kept as" in problem for problem in snapshot.problems)
+    assert not (await lab.destroy()).left
+
+
+async def test_processes_without_a_status_are_taken_over_by_their_mark(lab):
+    await lab.launch(lab.set("count", "100000", "0.01"))
+    await lab.until_line("count 3")
+    before = await lab.pod(lambda pod: pod.ready)
+    lab.kill_supervisor()
+    lab.folder().status.write_bytes(b"\xff")
+    await lab.backend.adopt("run")
+    after = await lab.pod(lambda pod: pod.ready)
+    assert (after.pid, after.uid) == (before.pid, before.uid)
+    await lab.until_line("count 30")
+
+
+async def test_a_rotten_record_is_healed_by_the_living_supervisor(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    before = await lab.pod(lambda pod: pod.ready)
+    lab.folder().record.write_bytes(b"[]")
+    snapshot = await lab.backend.snapshot()
+    assert any("run.json cannot be read" in problem for problem in snapshot.problems)
+    assert snapshot.run_named("run").reason == "Corrupt"
+    assert snapshot.pods[before.uid].slots == before.slots
+    lab.supervisor().send_signal(signal.SIGUSR1)
+    await lab.until(lambda snapshot: snapshot.run_named("run").reason == "")
+    assert (await lab.pod(lambda pod: pod.ready)).pid == before.pid
+
+
+async def test_a_run_without_record_and_supervisor_is_seen_refused_and_destroyed(lab):
+    await lab.launch(lab.set("escape", "say", "up", "sleep", "600"))
+    await lab.until_line("up")
+    before = await lab.pod(lambda pod: pod.ready)
+    lab.kill_supervisor()
+    lab.folder().record.write_bytes(b"")
+    run = (await lab.backend.snapshot()).run_named("run")
+    assert run.reason == "Corrupt"
+    with pytest.raises(BackendError, match="record of run cannot be read"):
+        await lab.backend.kill([before])
+    receipt = await lab.destroy()
+    assert receipt.left == ()
+    assert not lab.processes()
+    assert not lab.folder().path.exists()
+
+
+async def test_another_format_is_unreadable_instead_of_misread(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    await lab.pod(lambda pod: pod.ready)
+    lab.kill_supervisor()
+    record = files.read(lab.folder().record, RunRecord)
+    files.write_atomic(lab.folder().record, msgspec.structs.replace(record, format=99), sync=False)
+    snapshot = await lab.backend.snapshot()
+    assert any("format 99" in problem for problem in snapshot.problems)
+
+
+async def test_a_folder_that_is_deleted_by_hand_takes_its_processes_along(lab, monkeypatch):
+    await lab.launch(lab.set("sleep", "600"))
+    supervisor = lab.supervisor()
+    lab.folder().path.rename(lab.state / "elsewhere")
+    supervisor.send_signal(signal.SIGUSR1)
+    await lab.until(lambda _: not lab.processes())
+
+
+async def test_runs_of_another_machine_are_left_alone(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    await lab.pod(lambda pod: pod.ready)
+    lab.kill_supervisor()
+    record = files.read(lab.folder().record, RunRecord)
+    there = msgspec.structs.replace(record, node="elsewhere", boot="other")
+    files.write_atomic(lab.folder().record, there, sync=False)
+    snapshot = await lab.backend.snapshot()
+    assert not snapshot.runs
+    assert any("run run was launched on elsewhere" in problem for problem in snapshot.problems)
+
+
+async def test_followers_hear_of_kills_and_end_with_the_run(lab):
+    await lab.launch(lab.set("count", "5", "0.001", "sleep", "600"))
+    await lab.until_line("count 4")
+    pod = await lab.pod(lambda pod: pod.ready)
+    seen = []
+    async for line in lab.backend.logs(pod, LogQuery(follow=True, tail=2)):
+        seen.append((line.text, line.is_mark))
+        if len(seen) == 2:
+            await lab.backend.kill([pod])
+        if line.text == "count 4" and len(seen) > 2:
+            async for _ in lab.backend.destroy((await lab.backend.snapshot()).run_named("run")):
+                pass
+    assert seen == [
+        ("count 3", False),
+        ("count 4", False),
+        ("replaced, killed by SIGTERM (exit 143)", True),
+        *((f"count {number}", False) for number in range(5)),
+    ]
+
+
+async def test_a_rotten_record_of_a_living_supervisor_can_be_destroyed(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    lab.folder().record.write_bytes(b"[]")
+    run = (await lab.backend.snapshot()).run_named("run")
+    assert run.reason == "Corrupt"
+    receipt = [item async for item in lab.backend.destroy(run)][-1]
+    assert receipt.left == ()
+    assert not lab.processes()
+    assert not lab.folder().path.exists()
