@@ -1,0 +1,52 @@
+"""An append-only record of everything that was changed: when, by whom, what, with which outcome.
+
+One JSON object a line in ``journal.jsonl`` under the state directory. A journal that cannot be written never stops
+the work that it records; it is for people who ask later, not for the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from l2rtui.config import state_dir, user_name
+
+_MAX_BYTES = 8 * 1_048_576
+
+
+def record(verb: str, target: str, outcome: str, **details: Any) -> None:
+    """Append one entry; ``details`` must be JSON values."""
+    entry = {
+        "time": time.time(),
+        "user": user_name(),
+        "verb": verb,
+        "target": target,
+        "outcome": outcome,
+        **details,
+    }
+    line = json.dumps(entry, ensure_ascii=False) + "\n"
+    with contextlib.suppress(OSError):
+        path = state_dir() / "journal.jsonl"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and path.stat().st_size > _MAX_BYTES:
+            path.replace(path.with_suffix(".jsonl.1"))
+        # One write of one line with O_APPEND: two programs at once do not mix their entries.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode(errors="backslashreplace"))  # a path may hold bytes that are no text
+        finally:
+            os.close(descriptor)
+
+
+def entries() -> Iterator[dict[str, Any]]:
+    """Read the entries, oldest first; a damaged line is passed over."""
+    path = state_dir() / "journal.jsonl"
+    for part in (path.with_suffix(".jsonl.1"), path):
+        with contextlib.suppress(OSError), part.open(encoding="utf-8") as file:
+            for line in file:
+                with contextlib.suppress(ValueError):
+                    yield json.loads(line)

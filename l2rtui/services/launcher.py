@@ -1,0 +1,227 @@
+"""Launch, scale, kill and destroy: plan first, act second, and leave nothing half-done behind.
+
+The app and the headless verbs both come through here, so what one shows is what the other does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from l2rtui.backends.base import Backend, DestroyProgress, Receipt, StepDone
+from l2rtui.config import user_name
+from l2rtui.domain.change import apply
+from l2rtui.domain.placement import Pin, Policy, Seat, place
+from l2rtui.domain.plan import LaunchPlan, ScalePlan, plan_launch, plan_pod
+from l2rtui.domain.preflight import Finding, preflight, refusals
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.status import Level, Phase
+from l2rtui.domain.workload import Role, with_seeds
+from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
+from l2rtui.services import journal
+from l2rtui.services.specfile import Wish
+
+SETTLE_SECONDS = 0.5
+"""How long a pod must stay Running to count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan and what preflight says of it."""
+
+    plan: LaunchPlan
+    findings: tuple[Finding, ...]
+
+
+async def prepare(
+    backend: Backend,
+    wish: Wish,
+    *,
+    seeds: tuple[int, ...] = (),
+    pins: tuple[Pin, ...] | None = None,
+    policy: Policy | None = None,
+) -> Prepared:
+    """Place the runs of a wish on what is free now and judge the plan. Nothing is created.
+
+    Args:
+        seeds: One run for each; empty means one run with the spec's own seed.
+        pins, policy: Take the place of the spec's own when given.
+    """
+    snapshot = await backend.snapshot()
+    specs = with_seeds(wish.spec, seeds)
+    placement = place(
+        specs,
+        snapshot.ledger,
+        policy=wish.policy if policy is None else policy,
+        pins=wish.pins if pins is None else pins,
+    )
+    uids = [uuid.uuid4().hex for _ in specs]
+    plan = plan_launch(specs, placement, snapshot.nodes, owner=user_name(), uids=uids)
+    return Prepared(plan, preflight(plan, snapshot, await backend.check(plan)))
+
+
+async def launch(backend: Backend, prepared: Prepared) -> AsyncGenerator[StepDone, None]:
+    """Carry out a plan and report each step.
+
+    When a step fails, or the caller stops (Ctrl-C), everything that this launch created is destroyed again.
+
+    Raises:
+        RefusedError: preflight refuses, or another launch took a slot first; nothing is left.
+        LaunchError: a step failed, and what was started was taken back.
+        LeftBehindError: the same, but not everything could be taken back; names what is left.
+    """
+    if refused := refusals(prepared.findings):
+        reasons = "; ".join(finding.sentence for finding in refused)
+        raise RefusedError(f"The launch is refused: {reasons}.", refused[0].hint)
+    plan = prepared.plan
+    names = ", ".join(run.spec.name for run in plan.runs)
+    try:
+        async with aclosing(backend.launch(plan)) as steps:
+            async for done in steps:
+                yield done
+                if done.error:
+                    raise LaunchError(f"{done.step.kind} {done.step.name} was not started: {done.error}.")
+    except L2RError as error:
+        receipts = await _take_back(backend, plan)
+        journal.record("launch", names, "failed", error=str(error))
+        if left := [receipt.sentence for receipt in receipts if receipt.left]:
+            raise LeftBehindError(f"{error.message} {'. '.join(left)}.", "Try `l2rtui destroy` again.") from error
+        if isinstance(error, RefusedError):
+            raise
+        back = "What was started was taken back; nothing is left." if receipts else "Nothing was created."
+        raise LaunchError(f"{error.message} {back}", error.hint) from error
+    except (asyncio.CancelledError, GeneratorExit):
+        await asyncio.shield(asyncio.ensure_future(_take_back(backend, plan)))
+        journal.record("launch", names, "taken back")
+        raise
+    journal.record("launch", names, "done", pods=[pod.name for run in plan.runs for pod in run.pods])
+
+
+async def _take_back(backend: Backend, plan: LaunchPlan) -> list[Receipt]:
+    """Destroy what a broken launch created, found by its unique ids."""
+    snapshot = await backend.snapshot()
+    receipts: list[Receipt] = []
+    for run in plan.runs:
+        view = snapshot.runs.get(run.uid)
+        if view is not None:
+            items = backend.destroy(view, grace_seconds=2.0, purge=True)
+            receipts.extend([item async for item in items if isinstance(item, Receipt)])
+    return receipts
+
+
+async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: float) -> ClusterSnapshot:
+    """Wait until every pod of the runs is Running, and stays so for a moment, or has finished well.
+
+    Raises:
+        LaunchError: a pod failed, or the time is over; names the pod and its state. The runs are left as they are.
+    """
+    snapshot = EMPTY_SNAPSHOT
+    try:
+        async with asyncio.timeout(timeout_seconds), aclosing(backend.watch()) as batches:
+            async for changes in batches:
+                snapshot = apply(snapshot, changes)
+                if _all_run(snapshot, runs) and await _stays(backend, runs, snapshot):
+                    break
+    except TimeoutError:
+        snapshot = await backend.snapshot()
+        pods = [pod for run in runs for pod in snapshot.pods_of(run)]
+        late = next((pod for pod in pods if not pod.ready and pod.phase is not Phase.SUCCEEDED), None)
+        what = "they have only just started" if pods else "no pod has appeared"
+        if late is not None:
+            what = f"{late.name} {late.status.sentence}"
+        sentence = f"Not every worker runs after {timeout_seconds:g} s: {what}."
+        raise LaunchError(sentence, _next_step(late, runs)) from None
+    return snapshot
+
+
+async def _stays(backend: Backend, runs: Sequence[str], before: ClusterSnapshot) -> bool:
+    """Whether the same processes still run a moment later: one that dies of its settings was Running, too."""
+    await asyncio.sleep(SETTLE_SECONDS)
+    after = await backend.snapshot()
+
+    def processes(snapshot: ClusterSnapshot) -> set[tuple[str, int]]:
+        return {(pod.uid, pod.restarts) for run in runs for pod in snapshot.pods_of(run)}
+
+    return _all_run(after, runs) and processes(after) == processes(before)
+
+
+def _next_step(pod: PodView | None, runs: Sequence[str]) -> str:
+    target = pod.name if pod else " ".join(runs)
+    return f"See `l2rtui logs {target}`; what was launched stays until `l2rtui destroy {' '.join(runs)}`."
+
+
+def _all_run(snapshot: ClusterSnapshot, runs: Sequence[str]) -> bool:
+    for name in runs:
+        run, pods = snapshot.run_named(name), snapshot.pods_of(name)
+        for pod in pods:
+            if pod.status.level is Level.BAD:
+                raise LaunchError(f"{pod.name} {pod.status.sentence}.", _next_step(pod, runs))
+        wanted = sum(one.replicas for one in run.sets) if run else 1
+        if sum(pod.ready or pod.phase is Phase.SUCCEEDED for pod in pods) < wanted:
+            return False
+    return True
+
+
+async def scale(backend: Backend, run: str, set_name: str, replicas: int) -> ScalePlan:
+    """Give a set another number of replicas.
+
+    Raises:
+        NotFoundError: there is no such run or set.
+        RefusedError: the number is not possible, or there is no free slot; nothing was changed.
+    """
+    snapshot = await backend.snapshot()
+    if snapshot.run_named(run) is None:
+        raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
+    spec = await backend.spec(run)
+    one = spec.set_named(set_name)
+    if one is None:
+        raise NotFoundError(f"{run} has no set {set_name}: it has {', '.join(one.name for one in spec.sets)}.")
+    if replicas < 0 or (one.role is Role.LEARNER and replicas != 1):
+        most = "exactly one replica" if one.role is Role.LEARNER else "0 replicas or more"
+        raise RefusedError(f"{run}/{set_name} cannot be scaled to {replicas}: a {one.role} set has {most}.")
+    pods = [pod for pod in snapshot.pods_of(run, set_name) if not pod.is_terminating]
+    kept = [pod for pod in pods if pod.index < replicas]
+    # A pod that an earlier scale has given up may still be there: by the spec its place is to be filled again.
+    present = {other.name: other.replicas for other in spec.sets}
+    taken = [
+        Seat(run, other.set_name, other.index, other.slots)
+        for other in snapshot.pods_of(run)
+        if other.index < present.get(other.set_name, 0)
+    ]
+    placement = place([spec.with_replicas(set_name, replicas)], snapshot.ledger, taken=taken)
+    wanted = spec.set_named(set_name) or one
+    seats = [seat for seat in placement.seats if seat.set_name == set_name]
+    plan = ScalePlan(
+        run,
+        set_name,
+        replicas,
+        added=tuple(plan_pod(spec, wanted, seat, snapshot.nodes) for seat in seats),
+        removed=tuple(pod.name for pod in sorted(pods, key=lambda pod: -pod.index) if pod not in kept),
+        conflicts=placement.conflicts,
+    )
+    if plan.conflicts:
+        raise RefusedError(f"{'; '.join(plan.conflicts)}.", "Free slots first, or scale to fewer.")
+    await backend.scale(plan)
+    journal.record("scale", f"{run}/{set_name}", "asked", replicas=replicas)
+    return plan
+
+
+async def kill(backend: Backend, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
+    """Stop pods; their sets replace them."""
+    await backend.kill(pods, grace_seconds)
+    journal.record("kill", ", ".join(pod.name for pod in pods), "asked")
+
+
+async def destroy(
+    backend: Backend, run: RunView, *, grace_seconds: float | None = None, purge: bool = False
+) -> AsyncGenerator[DestroyProgress | Receipt, None]:
+    """Remove a run and all it owns; the last item is the Receipt, which is also journalled."""
+    async with aclosing(backend.destroy(run, grace_seconds=grace_seconds, purge=purge)) as items:
+        async for item in items:
+            if isinstance(item, Receipt):
+                left = [f"{one.kind} {one.name}" for one in item.left]
+                journal.record("destroy", run.name, "left" if left else "done", left=left, objects=item.objects)
+            yield item

@@ -1,0 +1,258 @@
+"""Launch, scale, kill, destroy over the in-memory cluster: refusals, taking back, and what is recorded.
+
+That these work on real processes is shown by the contract suite and the command line's tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from l2rtui.backends.base import Leftover, Receipt
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.placement import Policy, parse_pins
+from l2rtui.domain.preflight import refusals
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
+from l2rtui.errors import LaunchError, LeftBehindError, NotFoundError, RefusedError
+from l2rtui.services import journal, launcher
+from l2rtui.services.specfile import Wish
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def backend():
+    backend = FakeBackend(is_empty=True)
+    for name in ("n1", "n2"):
+        backend.put_node(Node(name, tuple(Gpu(name, index, slots=4) for index in range(2)), cpu_cores=8))
+    return backend
+
+
+def wish(workers=4):
+    sets = (
+        SetSpec("learner", Role.LEARNER, ("true",)),
+        SetSpec("w", Role.WORKER, ("true",), replicas=workers),
+    )
+    return Wish(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets))
+
+
+@asynccontextmanager
+async def ticking(backend):
+    async def clock():
+        while True:
+            backend.advance(1)
+            await asyncio.sleep(0.001)
+
+    task = asyncio.create_task(clock())
+    yield
+    task.cancel()
+
+
+async def launched(backend, **options):
+    prepared = await launcher.prepare(backend, wish(), **options)
+    done = [step async for step in launcher.launch(backend, prepared)]
+    backend.advance(5)
+    return done
+
+
+async def test_a_launch_seats_every_replica_and_is_recorded(backend):
+    done = await launched(backend)
+    snapshot = await launcher.wait_running(backend, ["r"], 5)
+
+    assert [step.step.kind for step in done] == ["Run"] + ["Pod"] * 5
+    assert len(snapshot.pods_of("r")) == 5
+    assert len(snapshot.ledger.free()) == 16 - 5
+    assert next(iter(journal.entries()))["outcome"] == "done"
+
+
+async def test_pins_policy_and_seeds(backend):
+    await launched(backend, seeds=(3, 8), pins=parse_pins("n2/0-1,n1/1"), policy=Policy.SPREAD)
+    snapshot = await launcher.wait_running(backend, ["r-s3", "r-s8"], 5)
+
+    assert {run.seed for run in snapshot.runs.values()} == {3, 8}
+    assert {run.experiment for run in snapshot.runs.values()} == {"r"}
+    used = {(slot.node, slot.gpu) for pod in snapshot.pods.values() for slot in pod.slots}
+    assert used == {("n2", 0), ("n2", 1), ("n1", 1)}
+
+
+async def test_too_many_workers_are_refused_and_nothing_is_made(backend):
+    prepared = await launcher.prepare(backend, wish(workers=40))
+
+    with pytest.raises(RefusedError, match="25 of 40 replicas find no free slot"):
+        [step async for step in launcher.launch(backend, prepared)]
+
+    assert not (await backend.snapshot()).runs
+
+
+async def test_a_name_in_use_is_refused(backend):
+    await launched(backend)
+
+    prepared = await launcher.prepare(backend, wish())
+
+    assert [finding.sentence for finding in refusals(prepared.findings)] == ["a run named r exists"]
+
+
+async def test_the_last_slots_taken_meanwhile_refuse_and_leave_the_winner_alone(backend):
+    first = await launcher.prepare(backend, wish(workers=10))
+    second = await launcher.prepare(backend, Wish(launcher.with_seeds(wish(workers=10).spec, (2,))[0]))
+    [step async for step in launcher.launch(backend, first)]
+
+    with pytest.raises(RefusedError):
+        [step async for step in launcher.launch(backend, second)]
+
+    assert [run.name for run in (await backend.snapshot()).runs.values()] == ["r"]
+
+
+async def test_a_failing_step_takes_the_launch_back(backend):
+    backend.broken_pods["r-w-2"] = "no such command"
+    prepared = await launcher.prepare(backend, wish())
+
+    async with ticking(backend):
+        with pytest.raises(LaunchError, match=r"Pod r-w-2 was not started: no such command\. What was started was"):
+            [step async for step in launcher.launch(backend, prepared)]
+
+    snapshot = await backend.snapshot()
+    assert (len(snapshot.runs), len(snapshot.pods)) == (0, 0)
+    assert list(journal.entries())[-1]["outcome"] == "failed"
+
+
+async def test_stopping_a_launch_half_way_takes_it_back():
+    backend = FakeBackend(asyncio.get_running_loop().time, is_empty=True, step_seconds=0.05)
+    backend.put_node(Node("n1", (Gpu("n1", 0, slots=8),)))
+    prepared = await launcher.prepare(backend, wish())
+
+    async def go():
+        async with aclosing(launcher.launch(backend, prepared)) as steps:
+            async for _ in steps:
+                started.set()
+
+    started = asyncio.Event()
+    task = asyncio.create_task(go())
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert not (await backend.snapshot()).runs
+    assert list(journal.entries())[-1]["outcome"] == "taken back"
+
+
+async def test_waiting_ends_with_the_name_of_the_pod_that_does_not_run(backend):
+    prepared = await launcher.prepare(backend, wish())
+    [step async for step in launcher.launch(backend, prepared)]
+
+    with pytest.raises(LaunchError, match=r"Not every worker runs after 0\.05 s: r-learner-0 waits to start"):
+        await launcher.wait_running(backend, ["r"], 0.05)
+
+
+async def test_waiting_for_less_than_a_moment_says_so(backend):
+    prepared = await launcher.prepare(backend, wish())
+    [step async for step in launcher.launch(backend, prepared)]
+    backend.advance(5)
+
+    with pytest.raises(LaunchError) as caught:
+        await launcher.wait_running(backend, ["r"], launcher.SETTLE_SECONDS / 2)
+    assert "they have only just started" in str(caught.value)
+    assert "what was launched stays until `l2rtui destroy r`" in str(caught.value)
+
+
+async def test_scale_up_and_down(backend):
+    await launched(backend)
+
+    up = await launcher.scale(backend, "r", "w", 6)
+    assert [pod.name for pod in up.added] == ["r-w-4", "r-w-5"]
+    backend.advance(5)
+    down = await launcher.scale(backend, "r", "w", 1)
+    assert down.removed == ("r-w-5", "r-w-4", "r-w-3", "r-w-2", "r-w-1")
+
+
+async def test_what_was_given_up_a_moment_ago_is_wanted_again(backend):
+    await launched(backend)
+    await launcher.scale(backend, "r", "w", 1)
+
+    again = await launcher.scale(backend, "r", "w", 3)
+
+    assert [pod.name for pod in again.added] == ["r-w-1", "r-w-2"]
+    backend.advance(5)
+    snapshot = await backend.snapshot()
+    assert [pod.name for pod in snapshot.pods_of("r", "w") if pod.ready] == ["r-w-0", "r-w-1", "r-w-2"]
+
+
+@pytest.mark.parametrize(
+    ("run", "set_name", "replicas", "error", "sentence"),
+    [
+        ("x", "w", 1, NotFoundError, "There is no run x"),
+        ("r", "x", 1, NotFoundError, "r has no set x: it has learner, w"),
+        ("r", "w", -1, RefusedError, "cannot be scaled to -1"),
+        ("r", "learner", 2, RefusedError, "a learner set has exactly one replica"),
+        ("r", "w", 99, RefusedError, "find no free slot"),
+    ],
+)
+async def test_scaling_that_cannot_be(backend, run, set_name, replicas, error, sentence):
+    await launched(backend)
+
+    with pytest.raises(error, match=sentence):
+        await launcher.scale(backend, run, set_name, replicas)
+
+
+async def test_destroy_ends_in_a_receipt_that_is_recorded(backend):
+    await launched(backend)
+    run = (await backend.snapshot()).run_named("r")
+    assert run is not None
+
+    async with ticking(backend):
+        items = [item async for item in launcher.destroy(backend, run)]
+
+    assert isinstance(items[-1], Receipt)
+    assert items[-1].sentence.startswith("nothing left of r (6 objects, 0 leaks, ")
+    assert list(journal.entries())[-1]["verb"] == "destroy"
+
+
+async def test_kill_brings_back_the_same_replica_under_another_uid(backend):
+    await launched(backend)
+    before = (await backend.snapshot()).pods_of("r", "w")[1]
+
+    await launcher.kill(backend, [before])
+    backend.advance(5)
+    after = (await backend.snapshot()).pods_of("r", "w")[1]
+
+    assert after.name == before.name
+    assert after.uid != before.uid
+
+
+async def test_a_process_that_dies_at_once_does_not_count_as_running(backend):
+    prepared = await launcher.prepare(backend, wish(workers=1))
+    [step async for step in launcher.launch(backend, prepared)]
+    backend.advance(5)
+
+    async def die():
+        await asyncio.sleep(launcher.SETTLE_SECONDS / 2)
+        pod = (await backend.snapshot()).pods_of("r", "w")[0]
+        backend.put_pod(replace(pod, phase=Phase.FAILED, ready=False, exit_code=2))
+
+    dying = asyncio.create_task(die())
+    with pytest.raises(LaunchError, match=r"r-w-0 failed with exit 2\. See `l2rtui logs r-w-0`"):
+        await launcher.wait_running(backend, ["r"], 5)
+    await dying
+
+
+async def test_what_cannot_be_taken_back_is_named(backend, monkeypatch):
+    backend.broken_pods["r-w-2"] = "no such command"
+    prepared = await launcher.prepare(backend, wish())
+
+    async def stuck(run, **_):
+        yield Receipt(run.name, 3, (Leftover("Pod", "r-w-0", "does not end"),), 1.0)
+
+    monkeypatch.setattr(backend, "destroy", stuck)
+    with pytest.raises(LeftBehindError, match=r"1 left of r: Pod r-w-0 \(does not end\)") as caught:
+        [step async for step in launcher.launch(backend, prepared)]
+
+    assert caught.value.exit_code == 4

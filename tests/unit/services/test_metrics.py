@@ -1,0 +1,125 @@
+"""Metric records: read what was agreed, pass over everything else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.workload import Role
+from l2rtui.errors import NotFoundError
+from l2rtui.services import metrics
+
+RECORD = {
+    "l2r": "learner",
+    "time": 12.5,
+    "env_steps": 1000,
+    "updates": 50,
+    "policy_version": 5,
+    "policy_lag": [0, 1.5, 4],
+    "env_steps_per_second": 800.0,
+    "updates_per_second": 40.0,
+    "mean_return": 3.5,
+    "eval_return": None,
+    "eval_progress": None,
+    "workers": 4,
+}
+
+
+def line(record):
+    return json.dumps(record, separators=(",", ":"))
+
+
+def test_a_record_becomes_numbers():
+    record = metrics.parse_record(line(RECORD))
+    assert record is not None
+    found = metrics.Series("r").add(record)
+
+    assert (found.run, found.env_steps, found.updates, found.policy_version) == ("r", 1000, 50, 5)
+    assert (found.policy_lag, found.policy_lag_max, found.mean_return, found.workers) == (1.5, 4.0, 3.5, 4)
+    assert (found.returns, found.rates) == ((3.5,), (800.0,))
+
+
+def test_the_evaluation_draws_the_curve_once_there_is_one():
+    series = metrics.Series("r")
+    series.add(RECORD)
+
+    assert series.add({**RECORD, "eval_return": 9.0}).returns == (3.5, 9.0)
+
+
+def test_history_is_bounded():
+    series = metrics.Series("r")
+    for number in range(metrics.HISTORY + 50):
+        found = series.add({**RECORD, "mean_return": number})
+
+    assert len(found.returns) == metrics.HISTORY
+    assert found.returns[-1] == metrics.HISTORY + 49
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        '{"l2r":',
+        '{"l2r":"learner"',
+        '{"l2r":5}',
+        '{"l2r":"x"}' + " " * 70_000,
+        '{"l2r":"' + "[" * 9000,
+    ],
+)
+def test_other_lines_are_no_records(text):
+    assert metrics.parse_record(text) is None
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(RECORD)), VALUES | st.lists(VALUES, max_size=4)))
+def test_no_record_can_break_the_reader(record):
+    found = metrics.Series("r").add(record)
+
+    assert isinstance(found.env_steps, int)
+    assert all(isinstance(one, float) for one in found.returns)
+
+
+async def test_the_latest_metrics_of_a_run():
+    backend = FakeBackend()
+    run = next(run for run in (await backend.snapshot()).runs.values())
+
+    found = await metrics.latest(backend, run.name)
+
+    assert found.run == run.name
+    assert found.env_steps > 0
+
+
+async def test_follow_gives_one_after_each_record():
+    backend = FakeBackend()
+    snapshot = await backend.snapshot()
+    pod = next(pod for pod in snapshot.pods.values() if pod.role is Role.LEARNER)
+    run = snapshot.run_named(pod.run)
+    assert run is not None
+
+    stream = metrics.follow(backend, run, pod)
+    first = await anext(stream)
+    second = await anext(stream)
+    await stream.aclose()
+
+    assert second.time > first.time
+
+
+async def test_a_run_without_a_learner_has_no_metrics():
+    backend = FakeBackend()
+    snapshot = await backend.snapshot()
+    pods = {uid: pod for uid, pod in snapshot.pods.items() if pod.role is not Role.LEARNER}
+    with pytest.raises(NotFoundError, match="has no learner"):
+        metrics.learner_of(replace(snapshot, pods=pods), next(iter(snapshot.runs.values())).name)
+
+
+async def test_a_run_that_is_not_there():
+    with pytest.raises(NotFoundError, match="There is no run nobody"):
+        await metrics.latest(FakeBackend(is_empty=True), "nobody")

@@ -1,0 +1,235 @@
+"""Spec files: what is right comes through whole, what is wrong gets a sentence with file, line and field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from l2rtui.domain.placement import Pin, Policy
+from l2rtui.domain.workload import Kind, RestartPolicy, Role
+from l2rtui.errors import SpecError
+from l2rtui.services import specfile
+
+EXAMPLES = sorted(Path("manifests").glob("*.yaml"))
+
+MINIMAL = """\
+kind: learner-workers
+name: r
+"""
+
+FULL = """\
+kind: learner-workers
+name: r
+seed: 7
+image: example/l2r:1
+env: {A: 1, B: true}
+learner:
+  command: [python, -m, learn]
+  slots: 2
+  restart: Always
+  resources: {cpu: 1500m, memory: 2Gi}
+workers:
+  - name: near
+    replicas: 3
+    env: {C: x y}
+  - name: far
+    replicas: 0
+evaluator: {name: judge, grace_seconds: 1.5}
+train: {env: racing, deep: [1, 2]}
+placement: {policy: spread, on: "n1/0-1,n2/3.2"}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text: str | bytes) -> str:
+        path = tmp_path / "spec.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
+    return _write
+
+
+def test_defaults_make_a_learner_and_one_worker(write):
+    wish = specfile.load(write(MINIMAL))
+
+    assert [(one.name, one.role, one.replicas) for one in wish.spec.sets] == [
+        ("learner", Role.LEARNER, 1),
+        ("w", Role.WORKER, 1),
+    ]
+    assert wish.spec.sets[0].command == ("l2r-runtime", "learner")
+    assert (wish.policy, wish.pins) == (Policy.PACK, ())
+
+
+def test_every_field_arrives(write):
+    wish = specfile.load(write(FULL))
+    learner, near, far, judge = wish.spec.sets
+
+    assert wish.spec.kind is Kind.LEARNER_WORKERS
+    assert (wish.spec.seed, wish.spec.image) == (7, "example/l2r:1")
+    assert wish.spec.env == (("A", "1"), ("B", "true"))
+    assert wish.spec.train == '{"env":"racing","deep":[1,2]}'
+    assert (learner.command, learner.slots, learner.restart) == (("python", "-m", "learn"), 2, RestartPolicy.ALWAYS)
+    assert (learner.resources.cpu_cores, learner.resources.memory_bytes) == (1.5, 2 * 2**30)
+    assert (near.replicas, near.env, far.replicas) == (3, (("C", "x y"),), 0)
+    assert (judge.name, judge.role, judge.grace_seconds) == ("judge", Role.EVALUATOR, 1.5)
+    assert (wish.policy, wish.pins) == (Policy.SPREAD, (Pin("n1", 0), Pin("n1", 1), Pin("n2", 3, 2)))
+
+
+def test_a_job(write):
+    wish = specfile.load(write("kind: job\nname: j\njob: {command: [sleep, '1'], replicas: 2}\n"))
+
+    assert [(one.role, one.slots, one.replicas) for one in wish.spec.sets] == [(Role.JOB, 0, 2)]
+
+
+@pytest.mark.parametrize("text", [MINIMAL, FULL, "kind: job\nname: j\njob: {command: [ls]}\n"])
+def test_writing_a_spec_back_gives_the_same_spec(write, text):
+    spec = specfile.load(write(text)).spec
+
+    again = specfile.load(write(yaml.safe_dump(specfile.to_document(spec), sort_keys=False))).spec
+
+    assert again == spec
+
+
+def test_overrides_reach_fields_lists_and_names(write):
+    path = write(FULL)
+    overrides = ["workers.near.replicas=5", "workers.1.slots=2", "train.new.inner=[1, a]", "env.A=z=1"]
+
+    spec = specfile.load(path, overrides, name="other").spec
+
+    assert (spec.name, spec.experiment) == ("other", "other")
+    assert [one.replicas for one in spec.sets] == [1, 5, 0, 1]
+    assert spec.sets[2].slots == 2
+    assert '"new":{"inner":[1,"a"]}' in spec.train
+    assert spec.env[0] == ("A", "z=1")
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_load_and_fit_the_published_schema(path):
+    specfile.load(str(path))
+
+    jsonschema.validate(yaml.safe_load(path.read_text()), specfile.schema())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("kind: learner-workers\nname: r\nworker: []\n", ":3: there is no field worker. Did you mean workers?"),
+        (
+            "kind: learner-workers\nname: r\nworkers:\n - name: w\n   replica: 4\n",
+            ":5: there is no field workers[0].replica. Did you mean replicas?",
+        ),
+        ("kind: learner-workers\nname: r\nzzz: 1\n", "The fields here are name, seed, image"),
+        (
+            "kind: learner-workers\nname: r\nworkers: [{replicas: -1}]\n",
+            ":3: workers[0].replicas is -1: expected a whole number >= 0.",
+        ),
+        ("kind: learner-workers\nname: r\nseed: many\n", ":3: seed is 'many': expected a whole number, got text."),
+        ("kind: learner-workers\nname: Big_Name\n", ":2: name is 'Big_Name': expected lower-case letters"),
+        ("kind: learner-workers\n", "name is missing"),
+        ("name: r\n", "kind is missing: write learner-workers or job"),
+        ("kind: elastick\nname: r\n", ":1: kind 'elastick' is not known: write one of learner-workers, job."),
+        ("kind: job\nname: j\njob: {command: []}\n", ":3: job.command is []"),
+        ("kind: job\nname: j\njob: {command: [a], restart: Sometimes}\n", "job.restart is 'Sometimes'"),
+        (
+            "kind: job\nname: j\njob: {command: [a], resources: {cpu: lots}}\n",
+            "job: resources.cpu: 'lots' is not a quantity",
+        ),
+        (
+            "kind: job\nname: j\njob: {command: [a], resources: {memory: -1Gi}}\n",
+            "job: resources.memory: -1Gi is less than nothing",
+        ),
+        (
+            "kind: job\nname: j\njob: {command: [a]}\ntrain: {rates: [1, .nan]}\n",
+            ":4: train holds .nan or .inf, which JSON does not have",
+        ),
+        ("kind: job\nname: j\njob: {command: [a]}\nplacement: {on: x}\n", ":4: placement.on: 'x' names no slot"),
+        ("kind: learner-workers\nname: r\nworkers: [{name: a}, {name: a}]\n", "two sets are named a"),
+        ("kind: job\nkind: job\nname: j\n", ":2: kind is written twice"),
+        ("kind: [job\nname: j\n", ":2: not YAML"),
+        ("a: 1\n---\nb: 2\n", "not YAML"),
+        ("", "this file holds nothing"),
+        ("- 1\n", "this file holds a list"),
+        (b"name: \xff\xfe\n", "not YAML"),
+        (b"\x00\x01", "not YAML"),
+    ],
+)
+def test_a_mistake_gets_a_sentence(write, text, sentence):
+    with pytest.raises(SpecError) as caught:
+        specfile.load(write(text))
+
+    assert sentence in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("seed", "write it as field.field=value"),
+        ("=1", "write it as field.field=value"),
+        ("workers.nobody.slots=1", "none is number or name 'nobody'"),
+        ("name.x=1", "is a plain value"),
+        ("sed=1", "there is no field sed. Did you mean seed?"),
+    ],
+)
+def test_a_wrong_override_gets_a_sentence(write, override, sentence):
+    with pytest.raises(SpecError) as caught:
+        specfile.load(write(FULL), [override])
+
+    assert sentence in str(caught.value)
+
+
+def test_a_missing_and_an_unreadable_file(tmp_path):
+    with pytest.raises(SpecError, match="There is no spec file"):
+        specfile.load(str(tmp_path / "none.yaml"))
+    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
+        specfile.load(str(tmp_path))
+
+
+def test_a_huge_file_and_an_alias_bomb_are_refused(write):
+    with pytest.raises(SpecError, match="larger than 1 MiB"):
+        specfile.load(write("#" * 1_100_000))
+    bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+        f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+    )
+    with pytest.raises(SpecError, match="too many or too deeply nested"):
+        specfile.load(write(bomb))
+
+
+def test_a_file_and_an_override_that_nest_without_end_are_refused(write):
+    with pytest.raises(SpecError, match="too many or too deeply nested"):
+        specfile.load(write("[" * 20_000))
+    with pytest.raises(SpecError, match=r"--set train\.x: too many or too deeply nested"):
+        specfile.load(write("kind: learner-workers\nname: r\n"), ["train.x=" + "[" * 20_000])
+
+
+def test_an_alias_to_itself_is_refused(write):
+    with pytest.raises(SpecError, match="too many or too deeply nested"):
+        specfile.load(write("a: &a [*a]\n"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "sentence"),
+    [
+        (
+            ["workers.w.replicas=-1"],
+            "",
+            "--set workers.w.replicas=-1: workers[0].replicas is -1: expected a whole number",
+        ),
+        (["workers=[{replicas: x}]"], "", "--set workers=[{replicas: x}]: workers[0].replicas is 'x'"),
+        (["sed=1"], "", "--set sed=1: there is no field sed. Did you mean seed?"),
+        ([], "Big", "--name Big: name is 'Big': expected lower-case letters"),
+        (["seed=1"], "", ""),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_not_blamed_on_the_file(write, overrides, name, sentence):
+    path = write("kind: learner-workers\nname: r\nworkers:\n - name: w\n   replicas: 2\n")
+    if not sentence:
+        assert specfile.load(path, overrides, name).spec.seed == 1
+        return
+    with pytest.raises(SpecError) as caught:
+        specfile.load(path, overrides, name)
+    assert str(caught.value).startswith(sentence)
