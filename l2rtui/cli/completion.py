@@ -1,0 +1,109 @@
+"""Completion: a short script for each shell, which asks the hidden verb ``__complete`` what may come next.
+
+The words and options come from the parser itself, the names of runs, sets and pods from the backend at that moment.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+
+from l2rtui.cli.parser import SHELLS, VERBS, Parser, app_parser, split_verb, verb_parser
+from l2rtui.errors import EXIT_DONE
+
+SCRIPTS = {
+    "bash": """\
+# eval "$(l2rtui completion bash)"
+_l2rtui() {
+    local IFS=$'\\n'
+    COMPREPLY=($(l2rtui __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _l2rtui l2rtui""",
+    "zsh": """\
+#compdef l2rtui
+# eval "$(l2rtui completion zsh)"
+_l2rtui() {
+    local -a found
+    found=("${(@f)$(l2rtui __complete -- "${(@)words[2,$CURRENT]}" 2>/dev/null)}")
+    if [[ -n "${found[1]}" ]]; then compadd -a found; else _files; fi
+}
+compdef _l2rtui l2rtui""",
+    "fish": """\
+# l2rtui completion fish | source
+complete -c l2rtui -f -a '(l2rtui __complete -- (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
+complete -c l2rtui -n '__fish_seen_subcommand_from plan launch' -s f -l file -r -F""",
+}
+_SNAPSHOT_SECONDS = 2.0
+
+
+def complete(words: Sequence[str]) -> int:
+    """Print what may stand in place of the last word, one a line."""
+    *before, last = list(words[1:] if words[:1] == ["--"] else words) or [""]
+    for candidate in _candidates(before, last):
+        if candidate.startswith(last):
+            print(candidate)
+    return EXIT_DONE
+
+
+def _candidates(before: list[str], last: str) -> Iterable[str]:
+    name, others = split_verb(before)
+    if name and name not in VERBS:
+        return ()
+    parser = verb_parser(VERBS[name]) if name else app_parser()
+    previous = before[-1] if before else ""
+    if previous in parser.values:
+        return _values(parser, previous)
+    if last.startswith("-"):
+        return parser.options
+    if not name:
+        return VERBS
+    return SHELLS if name == "completion" else _live_names(name, others)
+
+
+def _values(parser: Parser, option: str) -> Iterable[str]:
+    if option == "--backend":
+        from l2rtui.backends.registry import BACKENDS
+
+        return BACKENDS
+    return parser.values[option]
+
+
+def _live_names(verb: str, words: Sequence[str]) -> Iterable[str]:
+    """Names that are there now; none when the backend does not answer, since a prompt is no place for errors."""
+    if verb not in ("scale", "kill", "destroy", "logs", "metrics", "exec"):
+        return ()
+    import asyncio
+
+    from l2rtui.errors import L2RError
+
+    try:
+        args, _ = app_parser().parse_known_args(words)
+        return asyncio.run(_names(verb, args))
+    except (L2RError, OSError, TimeoutError):
+        return ()
+
+
+async def _names(verb: str, args: Namespace) -> list[str]:
+    import asyncio
+
+    from l2rtui.backends.registry import make_backend
+    from l2rtui.cli.session import settings_of
+
+    settings = settings_of(args)
+    backend = make_backend(settings.backend, settings)
+    try:
+        async with asyncio.timeout(_SNAPSHOT_SECONDS):
+            snapshot = await backend.snapshot()
+    finally:
+        await backend.close()
+    runs = sorted(run.name for run in snapshot.runs.values())
+    sets = [f"{run.name}/{one.name}" for run in snapshot.runs.values() for one in run.sets]
+    match verb:
+        case "scale":
+            return sets
+        case "destroy":
+            return sorted({*runs, *(run.experiment for run in snapshot.runs.values())})
+        case "metrics":
+            return runs
+        case _:
+            return [*runs, *sets, *(pod.name for pod in snapshot.pods.values())]

@@ -1,0 +1,262 @@
+"""Objects as JSON has them. ``docs/json.md`` describes the fields; they are kept when the program grows.
+
+A text that is not there is null, a time is RFC 3339 in UTC, a span is in seconds, memory in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from l2rtui.domain.ledger import Ledger, Slot, SlotState
+from l2rtui.domain.status import Phase
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import Leak, LogLine, Receipt
+    from l2rtui.domain.node import Node
+    from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan
+    from l2rtui.domain.preflight import Finding
+    from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+    from l2rtui.services.metrics import RunMetrics
+
+
+def when(seconds: float | None) -> str | None:
+    """Seconds since the epoch as RFC 3339 in UTC, to the millisecond; None for no time, or one of no calendar."""
+    if not seconds:
+        return None
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):  # a record from inside a run may say anything
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
+    """One node and its GPUs."""
+    gpus = []
+    for gpu in node.gpus:
+        states = [slot.state for slot in ledger.of_gpu(node.name, gpu.index)]
+        gpus.append(
+            {
+                "gpu": gpu.index,
+                "device": gpu.label,
+                "uuid": gpu.uuid or None,
+                "model": gpu.model or None,
+                "memory_bytes": gpu.memory_bytes or None,
+                "slots": gpu.slots,
+                "free": states.count(SlotState.FREE),
+            }
+        )
+    return {
+        "node": node.name,
+        "ready": node.ready,
+        "schedulable": node.is_schedulable,
+        "use_known": node.is_use_known,
+        "slots": sum(gpu.slots for gpu in node.gpus),
+        "free": sum(gpu["free"] for gpu in gpus),
+        "cpu_cores": node.cpu_cores,
+        "cpu_used": node.cpu_used,
+        "memory_bytes": node.memory_bytes,
+        "memory_used_bytes": node.memory_used_bytes,
+        "gpus": gpus,
+        "taints": [{"key": one.key, "value": one.value, "effect": one.effect} for one in node.taints],
+        "labels": dict(node.labels),
+        "message": node.message or None,
+    }
+
+
+def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
+    """One slot and who holds it."""
+    gpu = node.gpu(slot.id.gpu)
+    return {
+        "id": str(slot.id),
+        "node": slot.id.node,
+        "gpu": slot.id.gpu,
+        "device": gpu.label if gpu else None,
+        "slot": slot.id.slot,
+        "state": str(slot.state),
+        "owner": slot.owner or None,
+        "run": slot.run or None,
+        "set": slot.set_name or None,
+        "pod": slot.pod or None,
+    }
+
+
+def pod_document(pod: PodView) -> dict[str, Any]:
+    """One pod."""
+    status = pod.status
+    return {
+        "pod": pod.name,
+        "uid": pod.uid,
+        "node": pod.node or None,
+        "owner": pod.owner or None,
+        "run": pod.run or None,
+        "set": pod.set_name or None,
+        "role": str(pod.role) if pod.role else None,
+        "index": pod.index,
+        "seed": pod.seed,
+        "slots": [str(slot) for slot in pod.slots],
+        "phase": str(pod.phase),
+        "status": status.word,
+        "level": str(status.level),
+        "sentence": status.sentence,
+        "reason": pod.reason or None,
+        "message": pod.message or None,
+        "ready": pod.ready,
+        "terminating": pod.is_terminating,
+        "restarts": pod.restarts,
+        "exit_code": pod.exit_code,
+        "pid": pod.pid,
+        "created": when(pod.created),
+        "started": when(pod.started),
+    }
+
+
+def run_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]:
+    """One run and its sets."""
+    pods = snapshot.pods_of(run.name)
+    return {
+        "run": run.name,
+        "uid": run.uid,
+        "experiment": run.experiment,
+        "owner": run.owner or None,
+        "seed": run.seed,
+        "kind": run.kind or None,
+        "sets": set_documents(run, pods),
+        "pods": len(pods),
+        "ready": sum(pod.ready for pod in pods),
+        "failing": sum(pod.is_failing for pod in pods),
+        "finished": sum(pod.phase is Phase.SUCCEEDED for pod in pods),
+        "terminating": run.is_terminating,
+        "reason": run.reason or None,
+        "message": run.message or None,
+        "created": when(run.created),
+    }
+
+
+def set_documents(run: RunView, pods: Sequence[PodView]) -> list[dict[str, Any]]:
+    """The sets of a run."""
+    return [
+        {
+            "set": one.name,
+            "role": str(one.role),
+            "replicas": one.replicas,
+            "ready": sum(pod.ready for pod in pods if pod.set_name == one.name),
+        }
+        for one in run.sets
+    ]
+
+
+def launched_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]:
+    """A run that was just launched, with its pods."""
+    pods = snapshot.pods_of(run.name)
+    return {
+        "run": run.name,
+        "uid": run.uid,
+        "experiment": run.experiment,
+        "seed": run.seed,
+        "sets": set_documents(run, pods),
+        "pods": [pod_document(pod) for pod in pods],
+    }
+
+
+def plan_document(plan: LaunchPlan, findings: Iterable[Finding], *, is_refused: bool) -> dict[str, Any]:
+    """What a launch would create, and what speaks for and against it."""
+    return {
+        "refused": is_refused,
+        "runs": [_planned_run(run) for run in plan.runs],
+        "findings": [finding_document(finding) for finding in findings],
+    }
+
+
+def _planned_run(run: RunPlan) -> dict[str, Any]:
+    spec = run.spec
+    return {
+        "run": spec.name,
+        "experiment": spec.experiment,
+        "owner": run.owner,
+        "seed": spec.seed,
+        "kind": str(spec.kind),
+        "sets": [
+            {"set": one.name, "role": str(one.role), "replicas": one.replicas, "slots": one.slots}
+            for one in spec.sets
+        ],
+        "pods": [planned_pod(pod, spec.name) for pod in run.pods],
+    }
+
+
+def planned_pod(pod: PodPlan, run: str) -> dict[str, Any]:
+    """One replica of a plan."""
+    return {
+        "pod": pod.name,
+        "run": run,
+        "set": pod.set_spec.name,
+        "role": str(pod.set_spec.role),
+        "node": pod.node or None,
+        "slots": [str(slot) for slot in pod.seat.slots],
+        "command": list(pod.set_spec.command),
+        "env": dict(pod.env),
+    }
+
+
+def scale_document(plan: ScalePlan) -> dict[str, Any]:
+    """What a scale has asked for."""
+    return {
+        "run": plan.run,
+        "set": plan.set_name,
+        "replicas": plan.replicas,
+        "added": [pod.name for pod in plan.added],
+        "removed": list(plan.removed),
+    }
+
+
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """One finding of preflight or of the doctor."""
+    return {
+        "weight": str(finding.weight),
+        "subject": finding.subject,
+        "sentence": finding.sentence,
+        "hint": finding.hint or None,
+    }
+
+
+def receipt_document(receipt: Receipt) -> dict[str, Any]:
+    """The end of a destroy."""
+    return {
+        "run": receipt.run,
+        "objects": receipt.objects,
+        "left": len(receipt.left),
+        "leftovers": [{"kind": one.kind, "name": one.name, "reason": one.reason} for one in receipt.left],
+        "seconds": round(receipt.seconds, 3),
+        "kept": receipt.kept or None,
+    }
+
+
+def leak_document(leak: Leak) -> dict[str, Any]:
+    """Something that a run which is gone has left behind."""
+    return {"run": leak.run, "kind": leak.kind, "name": leak.name, "reason": leak.reason}
+
+
+def line_document(line: LogLine) -> dict[str, Any]:
+    """One line of a log."""
+    return {"time": when(line.time), "pod": line.pod, "text": line.text, "mark": line.is_mark}
+
+
+def metrics_document(metrics: RunMetrics) -> dict[str, Any]:
+    """Where the training of a run stands."""
+    return {
+        "run": metrics.run,
+        "env_steps": metrics.env_steps,
+        "updates": metrics.updates,
+        "policy_version": metrics.policy_version,
+        "policy_lag": metrics.policy_lag,
+        "policy_lag_max": metrics.policy_lag_max,
+        "mean_return": metrics.mean_return,
+        "eval_return": metrics.eval_return,
+        "eval_progress": metrics.eval_progress,
+        "env_steps_per_second": metrics.env_steps_per_second,
+        "updates_per_second": metrics.updates_per_second,
+        "workers": metrics.workers,
+        "time": when(metrics.time),
+    }

@@ -1,0 +1,123 @@
+"""From the words of the command line to an exit code; every expected failure ends here as one sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from l2rtui.cli.parser import app_parser, find_verb, split_verb, verb_parser
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, L2RError
+
+EXIT_BROKEN_PIPE = 141
+"""As for a program that SIGPIPE has ended: shells then know that the reader wanted no more."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run l2rtui; give its exit code.
+
+    Args:
+        words: The command line without the program's name; None takes it from the process.
+    """
+    _repair_streams()
+    code = _guarded(sys.argv[1:] if words is None else words)
+    try:
+        sys.stderr.flush()
+    except OSError:  # nobody listens any more: that is no failure
+        _drop(sys.stderr)
+    return code
+
+
+def _guarded(words: Sequence[str]) -> int:
+    """Run the words and turn every expected failure into a sentence and a code."""
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except L2RError as error:
+        _complain(str(error))
+        return error.exit_code
+    except BrokenPipeError:  # the reader has seen enough (`| head`)
+        _drop(sys.stdout)
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            raise
+        _drop(sys.stdout)
+        _complain(f"The output cannot be written: {error.strerror}.")
+        return EXIT_FAILED
+    return code
+
+
+def _repair_streams() -> None:
+    """Let a stream that was closed by the caller swallow what it gets, and let none stumble over a character."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123  (open to the end)
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop(stream: TextIO) -> None:
+    """Let what is still to be written go nowhere; Python flushes once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _run(words: Sequence[str]) -> int:
+    name, rest = split_verb(words)
+    try:
+        if name == "__complete":
+            from l2rtui.cli.completion import complete
+
+            return complete(rest)
+        if not name:
+            return _open_app(rest)
+        return _run_verb(name, rest)
+    except SystemExit as ended:  # argparse has printed --help or --version
+        return ended.code if isinstance(ended.code, int) else EXIT_DONE
+
+
+def _run_verb(name: str, words: list[str]) -> int:
+    verb = find_verb(name)
+    command: list[str] = []
+    if verb.name == "exec" and "--" in words:
+        cut = words.index("--")
+        words, command = words[:cut], words[cut + 1 :]
+    args = verb_parser(verb).read(words)
+    args.command = command
+    args.verb = verb.name
+    from importlib import import_module
+
+    module = import_module(f"l2rtui.cli.verbs.{verb.module}")
+    run = getattr(module, f"run_{verb.name}")
+    if verb.module == "files":
+        return int(run(args))
+    from l2rtui.cli.session import Session, settings_of
+
+    return Session(args, settings_of(args)).run(run)
+
+
+def _open_app(words: list[str]) -> int:
+    args = app_parser().read(words)
+    term = os.environ.get("TERM", "")
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):  # Textual draws on stderr
+        _complain("The app needs a terminal. Use a verb, such as `l2rtui runs`; `l2rtui --help` lists them.")
+        return EXIT_USAGE
+    if term in ("", "dumb"):
+        _complain(f"The app cannot draw on a terminal of kind {term or 'unknown'!r}. Set TERM, or use a verb.")
+        return EXIT_USAGE
+    from l2rtui.cli.session import settings_of
+    from l2rtui.ui.app import run
+
+    return int(run(settings_of(args)) or EXIT_DONE)
+
+
+def _complain(sentence: str) -> None:
+    from contextlib import suppress
+
+    from l2rtui.domain.sanitize import sanitize
+
+    with suppress(OSError):  # nobody listens
+        print(f"l2rtui: {sanitize(sentence)}", file=sys.stderr)

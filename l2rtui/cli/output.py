@@ -1,0 +1,224 @@
+"""What verbs write: data on stdout as a table or as JSON, YAML or names, talk on stderr.
+
+Text from outside (names, reasons, log lines) may hold anything, so a table passes through ``sanitize`` and JSON
+and YAML escape whatever a terminal would obey or hide. Colours appear on a terminal alone, and never with NO_COLOR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from l2rtui.domain.sanitize import HIDDEN, sanitize
+from l2rtui.domain.status import Level
+
+Document = Mapping[str, Any]
+"""One object as JSON has it; ``docs/json.md`` lists the fields."""
+
+_NUMBER_WIDTH = 8
+"""Of a column of numbers whose later rows are not known yet."""
+_COLOURS = {Level.OK: "32", Level.WAIT: "36", Level.WARN: "33", Level.BAD: "31", Level.DONE: "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        header: In capitals.
+        value: The cell of a document: text, a number, True or False, or None for nothing.
+        is_wide: Shown with ``-o wide`` alone.
+        is_number: Stands at the right.
+        level: Colour by meaning; None leaves the cell plain.
+    """
+
+    header: str
+    value: Callable[[Document], object]
+    is_wide: bool = False
+    is_number: bool = False
+    level: Callable[[Document], Level | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How documents of one kind look: their columns, and their name for ``-o name``."""
+
+    name: Callable[[Document], str]
+    columns: tuple[Column, ...]
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether colour sequences are welcome there."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+class Output:
+    """stdout in one form.
+
+    Args:
+        form: ``table``, ``wide``, ``json``, ``yaml`` or ``name``.
+    """
+
+    def __init__(self, form: str, stream: TextIO | None = None) -> None:
+        self.form = form
+        self.stream = stream or sys.stdout
+        self.has_colours = has_colours(self.stream)
+        self._widths: list[int] = []
+
+    def show_all(self, view: View, documents: Sequence[Document]) -> None:
+        """Write many objects: a list in JSON and YAML, even of one or none."""
+        if self.form in ("table", "wide"):
+            self._table(view, documents)
+        elif self.form == "name":
+            self._names(view, documents)
+        else:
+            self.dump(list(documents))
+
+    def show_one(self, view: View, document: Document) -> None:
+        """Write one object: no list in JSON and YAML."""
+        if self.form in ("json", "yaml"):
+            self.dump(document)
+        else:
+            self.show_all(view, [document])
+
+    def stream_one(self, view: View, document: Document) -> None:
+        """Write one of an endless row of objects: a line of JSON, a document of YAML, a row of the table."""
+        if self.form == "json":
+            self.line(to_json(document, indent=None))
+        elif self.form == "yaml":
+            self.line("---")
+            self.dump(document)
+        elif self.form == "name":
+            self._names(view, [document])
+        else:
+            self._row_of_stream(view, document)
+        self.stream.flush()
+
+    def dump(self, data: Any) -> None:
+        """Write data as JSON or YAML, whatever it is."""
+        self.line(to_yaml(data) if self.form == "yaml" else to_json(data))
+
+    def line(self, text: str) -> None:
+        """Write one line that is safe already."""
+        print(text, file=self.stream)
+
+    def _names(self, view: View, documents: Iterable[Document]) -> None:
+        for document in documents:
+            self.line(sanitize(view.name(document)))
+
+    def _columns(self, view: View) -> list[Column]:
+        return [column for column in view.columns if self.form == "wide" or not column.is_wide]
+
+    def _table(self, view: View, documents: Sequence[Document]) -> None:
+        columns = self._columns(view)
+        rows = [[_cell(column.value(document)) for column in columns] for document in documents]
+        widths = [max([len(column.header), *(len(row[n]) for row in rows)]) for n, column in enumerate(columns)]
+        self.line(self._aligned(columns, widths, [column.header for column in columns]))
+        for row, document in zip(rows, documents, strict=True):
+            self.line(self._aligned(columns, widths, row, document))
+
+    def _row_of_stream(self, view: View, document: Document) -> None:
+        columns = self._columns(view)
+        row = [_cell(column.value(document)) for column in columns]
+        if not self._widths:  # later rows are not known: leave room for growing numbers
+            self._widths = [
+                max(len(column.header), len(cell) + 2, _NUMBER_WIDTH * column.is_number)
+                for column, cell in zip(columns, row, strict=True)
+            ]
+            self.line(self._aligned(columns, self._widths, [column.header for column in columns]))
+        self.line(self._aligned(columns, self._widths, row, document))
+
+    def _aligned(
+        self, columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], document: Document | None = None
+    ) -> str:
+        cells = []
+        for column, width, text in zip(columns, widths, row, strict=True):
+            cell = text.rjust(width) if column.is_number else text.ljust(width)
+            if document is not None and column.level is not None:
+                cell = self.coloured(cell, column.level(document))
+            cells.append(cell)
+        return "  ".join(cells).rstrip()
+
+    def coloured(self, text: str, level: Level | None) -> str:
+        """Colour a text by meaning, where colours are welcome."""
+        if level is None or not self.has_colours:
+            return text
+        return f"\x1b[{_COLOURS[level]}m{text}\x1b[0m"
+
+
+class Talk:
+    """stderr: sentences for people, and a live line on a terminal. When nobody listens, work goes on."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._is_live = self._stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self._has_live_line = False
+        self._last_progress = ""
+
+    def say(self, text: str) -> None:
+        """Write one sentence; text from outside in it is made harmless."""
+        self._write(f"{sanitize(text)}\n")
+
+    def progress(self, text: str) -> None:
+        """Write how far something is: over the last such line on a terminal, as a line of its own elsewhere."""
+        if self._is_live:
+            self._write(sanitize(text)[: _columns_of_terminal() - 1])
+            self._has_live_line = True
+        elif text != self._last_progress:
+            self.say(text)
+        self._last_progress = text
+
+    def ask(self, question: str) -> bool:
+        """Ask for y or N; anything but yes is no."""
+        self._write(f"{sanitize(question)} [y/N] ")
+        answer = sys.stdin.readline()
+        if not answer:
+            self._write("\n")
+        return answer.strip().lower() in ("y", "yes")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(f"\r\x1b[K{text}" if self._has_live_line else text)
+            self._stream.flush()
+        self._has_live_line = False
+
+
+def _columns_of_terminal() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None | "" | ():
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+        case _:
+            return sanitize(str(value))
+
+
+def to_json(data: Any, indent: int | None = 2) -> str:
+    """Write JSON that no terminal obeys: UTF-8, with control, bidirectional and invisible characters escaped."""
+    text = json.dumps(data, ensure_ascii=False, indent=indent, allow_nan=False)
+    return HIDDEN.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
+
+
+def to_yaml(data: Any) -> str:
+    """Write YAML in ASCII: everything else is escaped."""
+    import yaml
+
+    return yaml.safe_dump(data, sort_keys=False, width=110).rstrip("\n")

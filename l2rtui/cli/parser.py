@@ -1,0 +1,290 @@
+"""The words of the command line: verbs, their arguments and options, and a sentence for each wrong one.
+
+One parser is built for each call, for the one verb in it: argparse's own subparsers would build all of them, and
+would hide from a verb the options that stand before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from l2rtui import __version__
+from l2rtui.errors import UsageError
+
+FORMATS = ("table", "wide", "json", "yaml", "name")
+POLICIES = ("pack", "spread")
+SHELLS = ("bash", "zsh", "fish")
+DEFAULT_WAIT_SECONDS = 120.0
+VALUE_OPTIONS = ("--backend", "--context", "-n", "--namespace", "--config", "-o", "--output")
+"""Options that may stand before the verb and take the next word."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors as sentences, the nearest right word in them, and no abbreviations."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._name = prog.removeprefix("l2rtui").strip()
+        self.hint = ""
+        """The next step for a word too many, where ``--help`` is not the best."""
+        self.options: list[str] = ["-h", "--help"]
+        self.values: dict[str, tuple[str, ...]] = {}
+        """Options that take the next word, with the words that it may be; empty when it may be anything."""
+
+    def option(self, *names: str, **settings: Any) -> None:
+        """Add one argument and remember its names for completion and for hints."""
+        if names[0].startswith("-"):
+            self.options += names
+            if "action" not in settings or "metavar" in settings:
+                self.values |= dict.fromkeys(names, settings.get("choices", ()))
+        self.add_argument(*names, **settings)
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse, or raise UsageError with the nearest option for each unknown one."""
+        known, unknown = self.parse_known_args(words)
+        if not unknown:
+            return known
+        word = unknown[0]
+        if not word.startswith("-"):
+            raise UsageError(f"{self._name} takes no further argument {word!r}.", self.hint or self._see())
+        name = word.partition("=")[0]
+        hint = nearest(name, self.options) or self._see()
+        raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
+
+    def error(self, message: str) -> NoReturn:
+        """Turn argparse's complaint into ours."""
+        raise UsageError(f"{self._name}: {message}." if self._name else f"{message}.", self._see())
+
+    def _see(self) -> str:
+        return f"See `{self.prog} --help`."
+
+
+class Verb(NamedTuple):
+    """One word of the command line.
+
+    Attributes:
+        module: Under ``l2rtui.cli.verbs``; imported when the verb runs. It holds ``async def run_<verb>``.
+        add: Adds the verb's own arguments to its parser.
+        formats: The values of ``-o``; empty when it has none.
+    """
+
+    name: str
+    module: str
+    summary: str
+    add: Callable[[Parser], None]
+    formats: tuple[str, ...] = FORMATS
+
+
+def _nothing(parser: Parser) -> None:
+    """Most verbs that look take the common options alone."""
+
+
+def _plan(parser: Parser) -> None:
+    parser.option("-f", "--file", required=True, metavar="SPEC", help="spec file in YAML")
+    parser.option(
+        "--set", action="append", default=[], metavar="K=V", help="change one field, such as workers.0.replicas=8"
+    )
+    parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
+    parser.option("--on", type=_pins, metavar="PINS", help="use only these GPUs or slots: node/0-3,node/5.1")
+    parser.option("--policy", choices=POLICIES, help="fill one GPU after the other, or go round all of them")
+    parser.option("--name", default="", help="name of the run, in place of the one in the file")
+
+
+def _launch(parser: Parser) -> None:
+    _plan(parser)
+    parser.option("--wait", action="store_true", help="return when every pod runs")
+    parser.option(
+        "--timeout",
+        type=_seconds,
+        default=DEFAULT_WAIT_SECONDS,
+        metavar="S",
+        help="how long --wait waits, in seconds (default %(default)g)",
+    )
+    _yes(parser)
+
+
+def _scale(parser: Parser) -> None:
+    parser.option("target", metavar="RUN/SET", help="the set")
+    parser.option("replicas", type=_count, metavar="N", help="how many replicas it shall have")
+
+
+def _kill(parser: Parser) -> None:
+    parser.option("targets", nargs="+", metavar="NAME", help="pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
+    _grace(parser)
+    _yes(parser)
+
+
+def _destroy(parser: Parser) -> None:
+    parser.option("targets", nargs="*", metavar="RUN", help="run or experiment")
+    parser.option("--all-mine", action="store_true", help="every run that is yours")
+    parser.option("--purge", action="store_true", help="also delete results: checkpoints and metrics")
+    _grace(parser)
+    _yes(parser)
+
+
+def _logs(parser: Parser) -> None:
+    parser.option("targets", nargs="+", metavar="TARGET", help="pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
+    parser.option("-f", "--follow", action="store_true", help="go on with new lines")
+    parser.option("--since", metavar="WHEN", help="only lines later than: 10m, 2h, or an RFC 3339 time")
+    parser.option("--tail", type=_count, metavar="N", help="only the last N lines; --grep chooses among those")
+    parser.option("--previous", action="store_true", help="of the process before the present one")
+    parser.option("--grep", default="", metavar="RE", help="only lines in which this pattern is found")
+    parser.option("--exclude", default="", metavar="RE", help="no lines in which this pattern is found")
+    parser.option("--timestamps", action="store_true", help="begin each line with its time, UTC")
+
+
+def _metrics(parser: Parser) -> None:
+    parser.option("run", metavar="RUN", help="the run")
+    parser.option("-w", "--watch", action="store_true", help="one line now and one for each new record")
+
+
+def _exec(parser: Parser) -> None:
+    parser.option("target", metavar="TARGET", help="one pod: its name, or RUN/SET/INDEX")
+    parser.hint = "Write `l2rtui exec TARGET -- CMD`."
+    parser.usage = "%(prog)s [options] TARGET -- CMD [ARGUMENT ...]"
+
+
+def _completion(parser: Parser) -> None:
+    parser.option("shell", choices=SHELLS, help="whose script to print")
+
+
+def _grace(parser: Parser) -> None:
+    parser.option(
+        "--grace",
+        type=_seconds,
+        metavar="S",
+        help="seconds between SIGTERM and SIGKILL (default: as the spec says)",
+    )
+
+
+def _yes(parser: Parser) -> None:
+    parser.option("-y", "--yes", action="store_true", help="do not ask")
+
+
+VERBS = {
+    verb.name: verb
+    for verb in (
+        Verb("nodes", "look", "nodes with their GPUs and load", _nothing),
+        Verb("slots", "look", "every slot of every GPU, and who holds it", _nothing),
+        Verb("pods", "look", "pods: everybody's, with their slots and state", _nothing),
+        Verb("runs", "look", "runs with their sets", _nothing),
+        Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
+        Verb("launch", "launch", "start a run, or one for each seed", _launch),
+        Verb("scale", "change", "give a set another number of replicas", _scale),
+        Verb("kill", "change", "stop pods; their sets replace them", _kill),
+        Verb("destroy", "destroy", "remove runs and all they own, and prove it", _destroy),
+        Verb("leaks", "look", "what runs that are gone have left behind", _nothing),
+        Verb("logs", "logs", "lines of one or many pods, in the order of time", _logs),
+        Verb("metrics", "logs", "where the training of a run stands", _metrics),
+        Verb("exec", "change", "run a command beside a pod's process", _exec, ()),
+        Verb("check", "look", "what works here, what does not, and what to do", _nothing),
+        Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
+        Verb("completion", "files", "completion script for a shell", _completion, ()),
+    )
+}
+
+
+def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Find the verb among the words; give it and the other words. The verb is empty when there is none."""
+    skip = False
+    for number, word in enumerate(words):
+        if skip or word.startswith("-"):
+            skip = not skip and word in VALUE_OPTIONS
+            continue
+        return word, [*words[:number], *words[number + 1 :]]
+    return "", list(words)
+
+
+def app_parser() -> Parser:
+    """The words without a verb: they open the app."""
+    verbs = "\n".join(f"  {verb.name:<11} {verb.summary}" for verb in VERBS.values())
+    parser = Parser(
+        "l2rtui",
+        usage="l2rtui [options]            open the app\n       l2rtui VERB [options]       do one thing",
+        description="Reinforcement learning on shared GPU machines: place, launch, watch, kill and destroy.",
+        epilog=f"verbs:\n{verbs}\n\n`l2rtui VERB --help` explains one.\n"
+        "exit codes: 0 done, 1 failed, 2 usage, 3 refused by preflight, 4 something was left behind",
+    )
+    parser.option("--version", action="version", version=f"l2rtui {__version__}")
+    _common(parser)
+    return parser
+
+
+def verb_parser(verb: Verb) -> Parser:
+    """The words of one verb."""
+    parser = Parser(f"l2rtui {verb.name}", description=f"{verb.summary[0].upper()}{verb.summary[1:]}.")
+    verb.add(parser)
+    if verb.formats:
+        parser.option(
+            "-o", "--output", choices=verb.formats, default=verb.formats[0], help="form of what is printed"
+        )
+    _common(parser)
+    return parser
+
+
+def _common(parser: Parser) -> None:
+    parser.option("--backend", metavar="NAME", help="where runs live: local or demo")
+    parser.option("--context", metavar="NAME", help="cluster of the kubeconfig")
+    parser.option("-n", "--namespace", metavar="NS", help="namespaces, with commas")
+    parser.option("--config", metavar="FILE", help="settings file, in place of the usual one")
+    parser.option("--readonly", action="store_true", default=None, help="change nothing")
+
+
+def find_verb(word: str) -> Verb:
+    """The verb with this name.
+
+    Raises:
+        UsageError: there is none; names the nearest.
+    """
+    if word not in VERBS:
+        hint = nearest(word, VERBS) or f"The verbs are {', '.join(VERBS)}."
+        raise UsageError(f"There is no verb {word!r}.", hint)
+    return VERBS[word]
+
+
+def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str:
+    """Ask whether one of the known words was meant; empty when none is near."""
+    import difflib
+
+    found = difflib.get_close_matches(word, known, n=2, cutoff=0.5)
+    return f"Did you mean {' or '.join(found)}?" if found else ""
+
+
+# --- values of options ----------------------------------------------------------------------------------------
+# argparse shows the text of an ArgumentTypeError as it is, after the option's name.
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 up")
+    return seconds
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    from l2rtui.domain.placement import parse_seeds
+
+    try:
+        return parse_seeds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _pins(text: str) -> tuple[Any, ...]:
+    from l2rtui.domain.placement import parse_pins
+
+    try:
+        return parse_pins(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -1,0 +1,55 @@
+"""scale, kill and exec: what reaches into a run that is there."""
+
+from __future__ import annotations
+
+from l2rtui.cli import documents, views
+from l2rtui.cli.choose import counted, listed, pods_named
+from l2rtui.cli.session import Session
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from l2rtui.services import launcher
+
+
+async def run_scale(session: Session) -> int:
+    """Give a set another number of replicas."""
+    session.require_change("scale")
+    run, cut, set_name = session.args.target.partition("/")
+    if not cut or not run or not set_name or "/" in set_name:
+        raise UsageError(
+            f"{session.args.target!r} is no set.",
+            "Write RUN/SET, such as racing-sac/w; `l2rtui runs -o wide` lists them.",
+        )
+    with session.interruption("`l2rtui pods` shows whether it was done."):
+        plan = await launcher.scale(session.backend, run, set_name, session.args.replicas)
+    session.talk.say(f"{run}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
+    session.out.show_one(views.SCALED, documents.scale_document(plan))
+    return EXIT_DONE
+
+
+async def run_kill(session: Session) -> int:
+    """Stop pods; their sets replace them."""
+    session.require_change("kill")
+    with session.interruption("no pod was stopped."):
+        pods = pods_named(await session.backend.snapshot(), session.args.targets)
+    names = listed(pod.name for pod in pods)
+    if not session.confirm(lambda: f"Kill {counted(len(pods), 'pod')}: {names}? What is killed is replaced."):
+        return EXIT_FAILED
+    grace = session.args.grace if session.args.grace is not None else session.settings.grace_seconds
+    with session.interruption("`l2rtui pods` shows which were stopped."):
+        await launcher.kill(session.backend, pods, grace)
+    session.out.show_all(views.PODS, [documents.pod_document(pod) for pod in pods])
+    return EXIT_DONE
+
+
+async def run_exec(session: Session) -> int:
+    """Run a command beside a pod's process, on this terminal; its exit code is ours."""
+    session.require_change("exec")
+    if not session.args.command:
+        raise UsageError("exec needs a command.", "Write `l2rtui exec TARGET -- CMD`.")
+    pods = pods_named(await session.backend.snapshot(), [session.args.target])
+    if len(pods) != 1:
+        raise UsageError(
+            f"{session.args.target} names {counted(len(pods), 'pod')}: {listed(pod.name for pod in pods)}.",
+            "Name one of them.",
+        )
+    with session.interrupt_belongs_to_child():
+        return await session.backend.exec(pods[0], session.args.command)

@@ -1,0 +1,123 @@
+"""plan and launch: place, judge, ask, carry out, and take back what a stopped launch has made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+
+from l2rtui.backends.base import Receipt
+from l2rtui.cli import documents, views
+from l2rtui.cli.choose import counted
+from l2rtui.cli.session import Session
+from l2rtui.domain.placement import Policy
+from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.preflight import Finding, Weight, refusals
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError
+from l2rtui.services import launcher, specfile
+
+_TAKE_BACK_GRACE_SECONDS = 2.0
+_MOST_STEPS_SHOWN = 24
+
+
+async def _prepare(session: Session) -> launcher.Prepared:
+    args = session.args
+    wish = specfile.load(args.file, args.set, args.name)
+    policy = Policy(args.policy) if args.policy else None
+    return await launcher.prepare(session.backend, wish, seeds=args.seeds, pins=args.on, policy=policy)
+
+
+def _say(session: Session, findings: Iterable[Finding]) -> None:
+    words = {Weight.WARNING: "warning", Weight.REFUSAL: "refused"}
+    for finding in findings:
+        if finding.weight in words:
+            hint = f" {finding.hint}" if finding.hint else ""
+            session.talk.say(f"{words[finding.weight]}: {finding.subject}: {finding.sentence}.{hint}")
+
+
+async def run_plan(session: Session) -> int:
+    """Print what would be created; 3 when it would be refused."""
+    prepared = await _prepare(session)
+    is_refused = bool(refusals(prepared.findings))
+    if session.out.form in ("json", "yaml"):
+        session.out.dump(documents.plan_document(prepared.plan, prepared.findings, is_refused=is_refused))
+    else:
+        pods = [documents.planned_pod(pod, run.spec.name) for run in prepared.plan.runs for pod in run.pods]
+        session.out.show_all(views.PLANNED, pods)
+    _say(session, prepared.findings)
+    return EXIT_REFUSED if is_refused else EXIT_DONE
+
+
+async def run_launch(session: Session) -> int:
+    """Start the runs of a spec and print them; Ctrl-C until then takes everything back."""
+    session.require_change("launch")
+    with session.interruption("nothing was created."):
+        prepared = await _prepare(session)
+    plan = prepared.plan
+    _say(session, prepared.findings)
+    if refusals(prepared.findings):
+        return EXIT_REFUSED
+    if not session.confirm(lambda: _question(session, plan)):
+        return EXIT_FAILED
+    names = [run.spec.name for run in plan.runs]
+    try:
+        await _carry_out(session, prepared)
+        if session.args.wait:
+            session.talk.progress(f"waiting for {', '.join(names)} to run")
+            snapshot = await launcher.wait_running(session.backend, names, session.args.timeout)
+        else:
+            snapshot = await session.backend.snapshot()
+    except asyncio.CancelledError:
+        if await _take_back(session, plan):
+            return EXIT_LEFT_BEHIND
+        raise
+    runs = [run for name in names if (run := snapshot.run_named(name))]
+    if len(runs) < len(names):
+        raise LaunchError("A run was removed while it was being launched.", "See `l2rtui runs`.")
+    launched = [documents.launched_document(run, snapshot) for run in runs]
+    session.talk.say(f"launched {', '.join(names)}: {counted(sum(len(run.pods) for run in plan.runs), 'pod')}")
+    if session.args.seeds:
+        session.out.show_all(views.LAUNCHED, launched)
+    else:
+        session.out.show_one(views.LAUNCHED, launched[0])
+    return EXIT_DONE
+
+
+def _question(session: Session, plan: LaunchPlan) -> str:
+    steps = plan.steps()
+    for step in steps[:_MOST_STEPS_SHOWN]:
+        session.talk.say(f"  {step.verb} {step.kind} {step.name}: {step.detail}")
+    if len(steps) > _MOST_STEPS_SHOWN:
+        session.talk.say(f"  and {len(steps) - _MOST_STEPS_SHOWN} more")
+    pods = sum(len(run.pods) for run in plan.runs)
+    return f"Launch {counted(len(plan.runs), 'run')} with {counted(pods, 'pod')}?"
+
+
+async def _carry_out(session: Session, prepared: launcher.Prepared) -> None:
+    total = len(prepared.plan.steps())
+    async with aclosing(launcher.launch(session.backend, prepared)) as steps:
+        number = 0
+        async for done in steps:
+            number += 1
+            how = f" failed: {done.error}" if done.error else ""
+            session.talk.progress(f"[{number}/{total}] {done.step.verb} {done.step.kind} {done.step.name}{how}")
+            session.stop_if_asked()
+
+
+async def _take_back(session: Session, plan: LaunchPlan) -> bool:
+    """Remove what an interrupted launch has made, as far as the launcher has not done so; tell if any is left."""
+    session.talk.say("Interrupted: taking back what was started.")
+    snapshot = await session.backend.snapshot()
+    is_left = False
+    for run in plan.runs:
+        view = snapshot.runs.get(run.uid)
+        if view is None:
+            continue
+        destroyed = launcher.destroy(session.backend, view, grace_seconds=_TAKE_BACK_GRACE_SECONDS, purge=True)
+        async for item in destroyed:
+            if isinstance(item, Receipt) and item.left:
+                is_left = True
+                session.talk.say(f"{item.sentence}.")
+    if not is_left:
+        session.talk.say("What was started was taken back; nothing is left.")
+    return is_left

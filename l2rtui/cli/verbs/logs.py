@@ -1,0 +1,110 @@
+"""logs and metrics: what runs say."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from l2rtui.backends.base import LogLine, LogQuery
+from l2rtui.cli import documents, views
+from l2rtui.cli.choose import pods_named, runs_named
+from l2rtui.cli.output import Column, View, to_json
+from l2rtui.cli.session import Session
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.errors import EXIT_DONE, NotFoundError, UsageError
+from l2rtui.services import logs, metrics
+
+_SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PREFIX_COLOURS = ("36", "33", "35", "32", "34", "31")
+_LINE = View(lambda document: str(document["pod"]), (Column("TEXT", lambda document: document["text"]),))
+
+
+def since(text: str, now: float) -> float:
+    """Read ``--since``: a span before now (``10m``) or an RFC 3339 time; seconds since the epoch.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if match := _SPAN.fullmatch(text):
+        return now - float(match[1]) * _UNITS[match[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"--since {text!r} is no time.",
+            "Write a span such as 90s, 10m, 2h, or a time such as 2025-06-15T15:06:40Z.",
+        ) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+async def run_logs(session: Session) -> int:
+    """Print the lines of pods, merged in the order of time."""
+    args = session.args
+    query = LogQuery(
+        follow=args.follow,
+        tail=args.tail,
+        since=since(args.since, time.time()) if args.since else None,
+        previous=args.previous,
+    )
+    for text, option in ((args.grep, "--grep"), (args.exclude, "--exclude")):
+        logs.pattern(text, option)
+    pods = pods_named(await session.backend.snapshot(), args.targets)
+    if session.out.form == "name":
+        session.out.show_all(_LINE, [{"pod": pod.name} for pod in pods])
+        return EXIT_DONE
+    write = _writer(session, [pod.name for pod in pods])
+    lines = logs.merged(session.backend, pods, query, include=args.grep, exclude=args.exclude)
+    async with aclosing(lines) as stream:
+        async for line in stream:
+            write(line)
+            if args.follow:
+                session.out.stream.flush()
+    return EXIT_DONE
+
+
+def _writer(session: Session, names: list[str]) -> Callable[[LogLine], None]:
+    out = session.out
+    if out.form == "json":
+        return lambda line: out.line(to_json(documents.line_document(line), indent=None))
+    if out.form == "yaml":
+        return lambda line: out.stream_one(_LINE, documents.line_document(line))
+    width = max(map(len, names))
+    has_times = session.args.timestamps or out.form == "wide"
+
+    def write(line: LogLine) -> None:
+        parts = [f"{documents.when(line.time)} "] if has_times else []
+        if len(names) > 1:
+            prefix = f"{sanitize(line.pod):<{width}} | "
+            colour = _PREFIX_COLOURS[names.index(line.pod) % len(_PREFIX_COLOURS)] if line.pod in names else "2"
+            parts.append(f"\x1b[{colour}m{prefix}\x1b[0m" if out.has_colours else prefix)
+        text = sanitize(line.text, keep_sgr=out.has_colours)
+        parts.append(f"──── {text} ────" if line.is_mark else text)
+        if out.has_colours and "\x1b" in text:
+            parts.append("\x1b[0m")
+        out.line("".join(parts))
+
+    return write
+
+
+async def run_metrics(session: Session) -> int:
+    """Print where the training of a run stands, once or record by record."""
+    if not session.args.watch:
+        found = await metrics.latest(session.backend, session.args.run)
+        session.out.show_one(views.METRICS, documents.metrics_document(found))
+        return EXIT_DONE
+    snapshot = await session.backend.snapshot()
+    (run, *_) = runs_named(snapshot, [session.args.run])
+    learner = metrics.learner_of(snapshot, run.name)
+    try:
+        newest = (await metrics.latest(session.backend, run.name)).time
+    except NotFoundError:
+        newest = 0.0
+    async with aclosing(metrics.follow(session.backend, run, learner)) as stream:
+        async for found in stream:
+            if found.time >= newest:  # what came before is history: the newest one, then what follows
+                session.out.stream_one(views.METRICS, documents.metrics_document(found))
+    return EXIT_DONE

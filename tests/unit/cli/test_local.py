@@ -1,0 +1,298 @@
+"""The verbs on this machine, with real processes; failure as much as success."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import signal
+import termios
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.unit.cli.conftest import eventually, interrupt, processes_of
+
+RECORD = (
+    '{"l2r":"learner","time":%f,"env_steps":%d,"updates":7,"policy_version":3,"policy_lag":[0,1,2],'
+    '"env_steps_per_second":10.0,"updates_per_second":1.0,"mean_return":1.5,"workers":2}'
+)
+LEARNER = f"""
+import time
+for step in range(10_000):
+    print('{RECORD}' % (time.time(), step), flush=True)
+    time.sleep(0.1)
+"""
+SPEC = """\
+kind: learner-workers
+name: t
+learner:
+  command: [python3, -u, learner.py]
+workers:
+  - name: w
+    replicas: 2
+    command: [sh, -c, "echo hello from $L2R_POD; exec sleep 600"]
+"""
+
+
+STUBBORN = """\
+kind: job
+name: t
+job: {command: [sh, -c, "trap '' TERM; echo ready; exec sleep 600"]"""
+
+
+@pytest.fixture
+def spec(local):
+    script = local.home / "learner.py"
+    script.write_text(LEARNER)
+    path = local.home / "spec.yaml"
+    path.write_text(SPEC.replace("learner.py", str(script)))
+    return str(path)
+
+
+def test_a_run_from_launch_to_receipt(local, spec):
+    launched = local.json("launch", "-f", spec, "--yes", "--wait")
+    assert launched["run"] == "t"
+    assert [(one["set"], one["replicas"], one["ready"]) for one in launched["sets"]] == [
+        ("learner", 1, 1),
+        ("w", 2, 2),
+    ]
+    assert {pod["phase"] for pod in launched["pods"]} == {"Running"}
+    (run,) = local.json("runs")
+    assert (run["run"], run["ready"], run["failing"]) == ("t", 3, 0)
+    held = [slot for slot in local.json("slots") if slot["run"] == "t"]
+    assert {slot["pod"] for slot in held} == {"t-learner-0", "t-w-0", "t-w-1"}
+    assert {slot["state"] for slot in held} == {"busy"}
+
+    eventually(lambda: local.run("metrics", "t").returncode == 0, "a metric record")
+    first = local.json("metrics", "t")
+    eventually(lambda: local.json("metrics", "t")["env_steps"] > first["env_steps"], "more steps")
+
+    eventually(lambda: "hello from t-w-1" in local.run("logs", "t/w").stdout, "the worker's line")
+    lines = [
+        json.loads(line) for line in local.run("logs", "t/w", "--grep", "hello", "-o", "json").stdout.splitlines()
+    ]
+    assert {(line["pod"], line["text"]) for line in lines} == {
+        ("t-w-0", "hello from t-w-0"),
+        ("t-w-1", "hello from t-w-1"),
+    }
+
+    done = local.run("exec", "t/w/0", "--", "sh", "-c", "echo $L2R_POD; exit 7")
+    assert (done.returncode, done.stdout) == (7, "t-w-0\n")
+
+    (victim,) = local.json("kill", "t/w/0", "--grace", "0", "--yes")
+    assert victim["pod"] == "t-w-0"
+
+    def is_back():
+        pods = {pod["pod"]: pod for pod in local.json("pods")}
+        fresh = pods.get("t-w-0", {})
+        return fresh.get("ready") and fresh["pid"] != victim["pid"]
+
+    eventually(is_back, "a new worker")
+
+    assert local.json("scale", "t/w", "3")["added"] == ["t-w-2"]
+    eventually(lambda: local.json("runs")[0]["ready"] == 4, "the third worker")
+    assert local.json("scale", "t/w", "1")["removed"] == ["t-w-2", "t-w-1"]
+    eventually(lambda: len(local.json("pods")) == 2, "two workers less")
+
+    receipt = local.json("destroy", "t", "--yes", "--purge")
+    assert (receipt["run"], receipt["left"], receipt["leftovers"]) == ("t", 0, [])
+    assert processes_of(local.home) == []
+    assert local.json("runs") == []
+    assert local.json("leaks") == []
+
+
+def test_one_run_a_seed_and_destroy_by_experiment(local, spec):
+    launched = local.json("launch", "-f", spec, "--yes", "--seeds", "0-1", "--set", "workers.0.replicas=1")
+    assert [(run["run"], run["seed"], len(run["pods"])) for run in launched] == [("t-s0", 0, 2), ("t-s1", 1, 2)]
+    receipts = local.json("destroy", "t", "--grace", "0", "--yes")
+    assert [(receipt["run"], receipt["left"]) for receipt in receipts] == [("t-s0", 0), ("t-s1", 0)]
+    assert processes_of(local.home) == []
+
+
+def test_following_logs_goes_on_until_it_is_stopped(local, spec):
+    local.json("launch", "-f", spec, "--yes", "--wait")
+    follower = local.start("logs", "t/learner", "-f", "--tail", "1", "--timestamps")
+    first, second = follower.stdout.readline(), follower.stdout.readline()
+    assert first.split()[0] < second.split()[0] <= datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    code, _, err = interrupt(follower)
+    assert (code, err) == (130, "")
+
+
+def test_watching_metrics_prints_a_line_for_each_record(local, spec):
+    local.json("launch", "-f", spec, "--yes", "--wait")
+    eventually(lambda: local.run("logs", "t/learner").stdout.count("\n") > 5, "some history")
+    before = local.json("metrics", "t")["env_steps"]
+    watcher = local.start("metrics", "t", "-w", "-o", "json")
+    steps = [json.loads(watcher.stdout.readline())["env_steps"] for _ in range(3)]
+    assert steps == sorted(set(steps))
+    assert steps[0] >= before
+    assert interrupt(watcher)[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "code", "sentence"),
+    [
+        (None, (), 2, "nothing.yaml"),
+        ("kind: [", (), 2, "nothing.yaml:1: not YAML"),
+        ("kind: job\nname: t\nprogram: {}\njob: {command: [true]}\n", (), 2, "program"),
+        ("kind: job\nname: t\njob: {comand: [sleep, '9']}\n", (), 2, "did you mean command"),
+        ("kind: job\nname: t\njob: {command: [sleep, '9'], replicas: -1}\n", (), 2, "replicas"),
+        ("kind: job\nname: t\njob: {command: [sleep, '9']}\n", ("--set", "job.replicas=-3"), 2, "replicas"),
+        ("kind: job\nname: t\njob: {command: [sleep, '9'], replicas: 999, slots: 1}\n", (), 3, "find no free slot"),
+        ("kind: job\nname: t\njob: {command: [no-such-command]}\n", (), 3, "no-such-command"),
+        (
+            "kind: job\nname: t\njob: {command: [sleep, '9'], slots: 1}\n",
+            ("--on", "nowhere/0"),
+            3,
+            "there is no slot",
+        ),
+        ("kind: job\nname: Bad_Name\njob: {command: [sleep, '9']}\n", (), 2, "Bad_Name"),
+    ],
+    ids=[
+        "missing",
+        "malformed",
+        "field",
+        "typo",
+        "negative",
+        "negative-set",
+        "too-many",
+        "no-command",
+        "pin",
+        "name",
+    ],
+)
+def test_a_bad_spec_is_a_sentence_and_starts_nothing(local, text, words, code, sentence):
+    path = local.home / "nothing.yaml"
+    if text is not None:
+        path.write_text(text)
+    done = local.run("launch", "-f", str(path), *words, "--yes")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert sentence.lower() in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+    assert processes_of(local.home) == []
+    assert local.json("runs") == []
+
+
+@pytest.mark.parametrize("verb", [("slots",), ("runs",), ("launch", "--yes", "-f")])
+def test_a_state_folder_that_cannot_be_made_is_a_sentence(local, spec, verb):
+    (local.home / "file").write_text("in the way")
+    words = (*verb, spec) if verb[0] == "launch" else verb
+    done = local.run(*words, XDG_STATE_HOME=str(local.home / "file"))
+    assert "Traceback" not in done.stderr
+    if done.returncode:
+        assert str(local.home / "file") in done.stderr
+    else:
+        assert verb[0] != "launch"
+    assert processes_of(local.home) == []
+
+
+def test_a_run_that_fails_at_once_is_told_and_left_to_look_at(local):
+    path = local.home / "spec.yaml"
+    path.write_text("kind: job\nname: t\njob: {command: [sh, -c, 'echo broken; exit 3']}\n")
+    done = local.run("launch", "-f", str(path), "--yes", "--wait")
+    if done.returncode:  # else it was seen running before it ended
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "t-job-0" in done.stderr
+        assert "exit 3" in done.stderr
+    eventually(lambda: local.json("runs")[0]["failing"], "a failed pod")
+    (pod,) = local.json("pods")
+    assert (pod["phase"], pod["exit_code"], pod["level"]) == ("Failed", 3, "bad")
+    assert local.run("logs", "t").stdout == "broken\n"
+
+
+def test_a_job_that_has_finished_is_completed(local):
+    path = local.home / "spec.yaml"
+    path.write_text('kind: job\nname: t\njob: {command: ["true"]}\n')
+    local.json("launch", "-f", str(path), "--yes", "--wait")
+    (run,) = local.json("runs")
+    assert (run["pods"], run["ready"], run["finished"]) == (1, 0, 1)
+    assert local.run("runs").stdout.splitlines()[1].split()[3] == "Completed"
+
+
+def test_ctrl_c_during_a_launch_takes_everything_back(local, spec):
+    launching = local.start("launch", "-f", spec, "--yes", "--wait")
+    assert launching.stderr.readline().startswith("[1/4] create Run t")
+    code, out, err = interrupt(launching)
+    assert (code, out) == (130, "")
+    assert "What was started was taken back; nothing is left." in err
+    assert processes_of(local.home) == []
+    assert local.json("runs") == []
+
+
+def test_a_second_ctrl_c_is_told_to_wait(local):
+    path = local.home / "spec.yaml"
+    path.write_text(f"{STUBBORN}, replicas: 150}}\n")
+    launching = local.start("launch", "-f", str(path), "--yes")
+    stop_in_the_middle(launching)
+    # One pod that ignores SIGTERM keeps the clearing up busy for its whole grace, however fast the others end.
+    eventually(lambda: "ready" in local.run("logs", "t").stdout, "the trap")
+    launching.send_signal(signal.SIGINT)
+    said = read_until(launching, "Interrupted")
+    launching.send_signal(signal.SIGINT)
+    with launching:
+        said += launching.stderr.read()
+        out = launching.stdout.read()
+    assert (launching.returncode, out) == (130, "")
+    assert "Still clearing up, one moment." in said
+    assert "What was started was taken back; nothing is left." in said
+    assert processes_of(local.home) == []
+    assert local.json("runs") == []
+
+
+def read_until(process, word):
+    """Read stderr up to a line that starts with the word; the stream keeps what it has read ahead."""
+    said = ""
+    for line in process.stderr:
+        said += line
+        if line.startswith(word):
+            return said
+    raise AssertionError(f"{word!r} never appeared in {said!r}")
+
+
+def stop_in_the_middle(launching):
+    """Hold a launch of many pods between two steps: it writes a line for each into a pipe that nobody reads."""
+    fcntl.fcntl(launching.stderr, fcntl.F_SETPIPE_SZ, 4096)
+
+    def is_full():
+        assert launching.poll() is None
+        waiting = array.array("i", [0])
+        fcntl.ioctl(launching.stderr, termios.FIONREAD, waiting)
+        return waiting[0] > 4096 - 32
+
+    eventually(is_full, "a full pipe")
+
+
+@pytest.mark.parametrize("delay_seconds", [0.05, 0.2, 0.35, 0.5, 0.65, 0.9])
+def test_a_signal_at_any_time_leaves_all_or_nothing(local, spec, delay_seconds):
+    number = signal.SIGHUP if delay_seconds in (0.35, 0.9) else signal.SIGTERM
+    launching = local.start("launch", "-f", spec, "--yes", "--wait", "-o", "json")
+    time.sleep(delay_seconds)  # the moment is the point of the test, not a wait for something
+    code, out, err = interrupt(launching, number)
+    runs = local.json("runs")
+    if code == 0:
+        assert [run["run"] for run in runs] == [json.loads(out)["run"]] == ["t"]
+    else:
+        assert code in (128 + number, -number), err
+        assert code == -number or "Interrupted: " in err
+        assert runs == []
+        assert processes_of(local.home) == []
+
+
+def test_ctrl_c_during_a_destroy_says_how_to_go_on(local):
+    path = local.home / "spec.yaml"
+    path.write_text(f"{STUBBORN}}}\n")
+    local.json("launch", "-f", str(path), "--yes", "--wait")
+    eventually(lambda: "ready" in local.run("logs", "t").stdout, "the trap")
+    destroying = local.start("destroy", "t", "--grace", "30", "--yes")
+    for line in destroying.stderr:
+        if line.startswith("destroying t"):
+            break
+    code, out, err = interrupt(destroying)
+    assert (code, out) == (130, "")
+    assert "Interrupted: t may be half gone. `l2rtui destroy t` goes on." in err
+    receipt = local.json("destroy", "t", "--grace", "0", "--yes")
+    assert receipt["left"] == 0
+    assert receipt["seconds"] < 3  # hurried, not waited for
+    assert processes_of(local.home) == []

@@ -1,0 +1,95 @@
+"""The words of the command line: what is understood, and a sentence with the nearest right word for the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.cli import main as entry
+from l2rtui.cli.parser import VERBS, find_verb, split_verb, verb_parser
+from l2rtui.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "rest"),
+    [
+        ([], "", []),
+        (["slots"], "slots", []),
+        (["--backend", "demo", "slots", "-o", "json"], "slots", ["--backend", "demo", "-o", "json"]),
+        (["--backend=demo", "slots"], "slots", ["--backend=demo"]),
+        (["-n", "slots", "pods"], "pods", ["-n", "slots"]),
+        (["--readonly"], "", ["--readonly"]),
+        (["--backend"], "", ["--backend"]),
+        (["logs", "slots"], "logs", ["slots"]),
+    ],
+)
+def test_the_verb_is_found_among_the_options(words, verb, rest):
+    assert split_verb(words) == (verb, rest)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["slts"], "There is no verb 'slts'. Did you mean slots"),
+        (["destory", "x"], "There is no verb 'destory'. Did you mean destroy"),
+        (["qqq"], "There is no verb 'qqq'. The verbs are nodes, slots,"),
+        (["launch", "-f", "x", "--sed", "3"], "launch has no option --sed. Did you mean --seeds"),
+        (["launch", "-f", "x", "--polcy=pack"], "launch has no option --polcy. Did you mean --policy"),
+        (["slots", "--zzz"], "slots has no option --zzz. See `l2rtui slots --help`."),
+        (["slots", "phortx1"], "slots takes no further argument 'phortx1'."),
+        (["--sluts"], "l2rtui without a verb has no option --sluts."),
+        (["slots", "-o", "xml"], "argument -o/--output: invalid choice: 'xml'"),
+        (["launch"], "the following arguments are required: -f/--file"),
+        (["launch", "-f", "x", "--seeds", "a"], "'a' is no seed"),
+        (["launch", "-f", "x", "--on", "phortx1"], "'phortx1' names no slot"),
+        (["launch", "-f", "x", "--timeout", "soon"], "'soon' is not a number of seconds"),
+        (["launch", "-f", "x", "--timeout", "nan"], "'nan' is not a number of seconds"),
+        (["kill", "x", "--grace", "-1"], "'-1' is not a number of seconds"),
+        (["scale", "r/w", "-2"], "'-2' is not a whole number from 0 up"),
+        (["scale", "r/w", "1.5"], "'1.5' is not a whole number from 0 up"),
+        (["logs", "r", "--tail", "some"], "'some' is not a whole number"),
+        (["completion", "tcsh"], "invalid choice: 'tcsh'"),
+        (["--backend"], "l2rtui: argument --backend: expected one argument. See `l2rtui --help`."),
+        (["exec", "r/w/0", "ls"], "exec takes no further argument 'ls'. Write `l2rtui exec TARGET -- CMD`."),
+        (["destroy"], "destroy needs the names of runs"),
+        (["--backend", "kubernets", "slots"], "There is no backend 'kubernets'. Use local or demo."),
+        (["slots", "--backend", "demo", "--context", "x"], "The demo backend has no contexts"),
+        (["slots", "--backend", "local", "--context", "x"], "The local backend has no contexts"),
+        (["slots", "--backend", "local", "-n", "x"], "The local backend has no namespaces"),
+        (["slots", "--backend", "demo", "--config", "/nowhere.toml"], "/nowhere.toml cannot be read"),
+    ],
+)
+def test_wrong_words_are_a_usage_error_with_a_sentence(words, sentence, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert entry.main(words) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith("l2rtui: ")
+    assert written.err.count("\n") == 1
+    assert sentence in written.err
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_explains_itself(name, capsys):
+    assert entry.main([name, "--help"]) == 0
+    written = capsys.readouterr()
+    assert written.out.startswith(f"usage: l2rtui {name}")
+    assert written.err == ""
+
+
+def test_help_lists_every_verb_and_the_exit_codes(capsys):
+    assert entry.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in VERBS)
+    assert "3 refused by preflight" in out
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_option_is_known_to_completion(name):
+    parser = verb_parser(find_verb(name))
+    assert set(parser.values) <= set(parser.options)
+    assert {"--backend", "--context", "-n", "--config", "--readonly"} <= set(parser.options)
+
+
+def test_abbreviations_are_not_guessed():
+    with pytest.raises(UsageError, match="--out"):
+        verb_parser(find_verb("slots")).read(["--out", "json"])

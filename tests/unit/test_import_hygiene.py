@@ -1,0 +1,88 @@
+"""What an import costs and needs, in fresh interpreters: the command line answers at once, and anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("textual", "rich", "torch", "zmq", "numpy", "kubernetes", "boto3", "docker", "yaml", "psutil", "pynvml")
+BLOCK = """
+import sys
+for name in {names!r}:
+    sys.modules[name] = None  # importing it now raises ImportError
+"""
+
+
+def python(code: str, *, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", code]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=False)
+
+
+def imported(code: str) -> list[str]:
+    done = python(f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))")
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    "module", ["l2rtui", "l2rtui.__main__", "l2rtui.cli", "l2rtui.cli.main", "l2rtui.cli.parser"]
+)
+def test_the_command_line_imports_nothing_heavy(module):
+    loaded = imported(f"import {module}")
+    assert not {*HEAVY, "asyncio", "msgspec", "dataclasses"} & set(loaded)
+
+
+@pytest.mark.parametrize("verb", ["nodes", "slots", "pods", "runs", "leaks", "check"])
+def test_verbs_that_look_do_not_pay_for_spec_files_or_the_app(verb):
+    loaded = imported(f"from l2rtui.cli.main import main; main(['{verb}', '--backend', 'demo', '-o', 'name'])")
+    assert not {*HEAVY, "msgspec"} & set(loaded)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["launch", "--help"], ["slots", "--help"]])
+def test_help_and_version_work_with_everything_else_missing(words):
+    names = (*HEAVY, "asyncio", "msgspec")
+    done = python(
+        f"{BLOCK.format(names=names)}\nfrom l2rtui.__main__ import main\nsys.argv[1:] = {words}\nsys.exit(main())"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "l2rtui" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_app_imports_without_the_runtime_and_the_cloud():
+    code = BLOCK.format(names=("torch", "zmq", "boto3", "numpy", "docker", "kubernetes"))
+    done = python(f"{code}\nimport l2rtui.ui.app")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_launch_contract_needs_the_standard_library_alone():
+    before = set(imported("pass"))
+    fresh = {name.partition(".")[0] for name in set(imported("import runtime.contract")) - before}
+    assert fresh - {"runtime"} <= set(sys.stdlib_module_names)
+
+
+def test_the_domain_needs_the_standard_library_alone():
+    before = set(imported("pass"))
+    modules = "change, ledger, node, placement, plan, preflight, quantity, sanitize, snapshot, status, workload"
+    fresh = {name.partition(".")[0] for name in set(imported(f"from l2rtui.domain import {modules}")) - before}
+    assert fresh - {"l2rtui"} <= set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["launch", "--help"]])
+def test_help_and_version_cost_little(words):
+    """CPU time of the whole process, interpreter included, beside that of an interpreter that does nothing."""
+
+    def cpu_seconds(argv: list[str]) -> float:
+        before = os.times()
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    nothing = min(cpu_seconds([sys.executable, "-c", ""]) for _ in range(5))
+    ours = min(cpu_seconds([sys.executable, "-m", "l2rtui", *words]) for _ in range(5))
+    assert ours < max(0.12, 8 * nothing)
