@@ -1,0 +1,246 @@
+"""The app: settings, backend, monitor and screens wired together, and good manners towards the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from rich.text import Text
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from l2rtui.backends.base import Backend
+from l2rtui.config import Settings, user_name
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import RunView
+from l2rtui.errors import L2RError
+from l2rtui.services.monitor import Monitor
+from l2rtui.ui.background import Background
+from l2rtui.ui.feeds import MetricsFeed
+from l2rtui.ui.keys import Place, bindings, keys_of
+from l2rtui.ui.link import Link
+from l2rtui.ui.messages import LeaveWanted, LookWanted, MetricsArrived, SnapshotArrived
+from l2rtui.ui.screens.cluster import ClusterScreen
+from l2rtui.ui.theme import DARK, LIGHT
+from l2rtui.ui.widgets.status_bar import Health
+
+STALE_PERIOD_SECONDS: Final = 5.0
+SIGNAL_PATIENCE_SECONDS: Final = 1.0
+LEAVE_PATIENCE_SECONDS: Final = 15.0
+HARD_END_SECONDS: Final = 1.8
+"""After this long a signal ends the process even if the event loop is stuck: a dropped ssh leaves nothing."""
+
+
+class L2RApp(App[None]):
+    """One screen over one backend.
+
+    Args:
+        make: Makes the backend, off the event loop and after the first frame; may raise L2RError.
+        clock: Seconds since the epoch.
+
+    Attributes:
+        failure: Why the backend could not be made; the caller prints it.
+    """
+
+    CSS_PATH = "styles.tcss"
+    TITLE = "l2rtui"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
+    ESCAPE_TO_MINIMIZE = False
+
+    def __init__(
+        self, settings: Settings, make: Callable[[], Backend], clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__()
+        self.register_theme(DARK)
+        self.register_theme(LIGHT)
+        self.theme = os.environ.get("TEXTUAL_THEME", DARK.name)
+        self.failure: L2RError | None = None
+        self.background = Background(self, self._show_health)
+        context = " · ".join(filter(None, (settings.backend, settings.context)))
+        self.link = Link(settings, self.background, clock, context)
+        self.cluster = ClusterScreen(self.link)
+        self._make = make
+        self._monitor: Monitor | None = None
+        self._metrics = MetricsFeed(self.link, lambda news: self.post_message(MetricsArrived(news)))
+        self._adopted: set[str] = set()
+
+    def get_default_screen(self) -> Screen[None]:
+        """The home screen is the only one that is always there."""
+        return self.cluster
+
+    def on_mount(self) -> None:
+        """Paint first, connect then."""
+        self._show_health()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        self.set_interval(STALE_PERIOD_SECONDS, self._show_health)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self.background.start(self._connect(), group="watch", what="the backend")
+
+    async def _connect(self) -> None:
+        try:
+            backend = await asyncio.to_thread(self._make)
+        except L2RError as error:
+            self.failure = error
+            self.exit(return_code=error.exit_code)
+            return
+        self.link.backend_or_none = backend
+        self._monitor = Monitor(backend)
+        self.background.start(self._monitor.run(), group="watch", what="the watch")
+        async for snapshot in self._monitor.updates():
+            self.post_message(SnapshotArrived(snapshot, self._monitor.error))
+
+    # --- news --------------------------------------------------------------------------------------------------
+    def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
+        """Hand the newest snapshot on."""
+        self._show_health()
+        self.cluster.snapshot = message.snapshot
+        self._metrics.follow(message.snapshot)
+        lost = {run.uid: run for run in message.snapshot.runs.values() if run.reason == "Unsupervised"}
+        for uid in lost.keys() - self._adopted:
+            self._adopt(lost[uid])
+        self._adopted = set(lost)  # one that is lost again is adopted again
+
+    def on_metrics_arrived(self, message: MetricsArrived) -> None:
+        """Hand the learners' numbers on."""
+        there = self.cluster.snapshot.runs
+        kept = {uid: one for uid, one in self.cluster.metrics.items() if uid in there}
+        self.cluster.metrics = {**kept, **message.metrics}
+
+    def _adopt(self, run: RunView) -> None:
+        """Look after a run of ours that lost its supervisor, where the backend can."""
+        adopt = getattr(self.link.backend, "adopt", None)
+        if adopt is None or self.link.settings.readonly or run.owner not in ("", user_name()):
+            return
+
+        async def work() -> None:
+            await adopt(run.name)
+            self.background.say(f"{run.name} had lost its supervisor and has a new one.")
+
+        self.background.start(work(), group="adopt", what=f"a new supervisor for {run.name}")
+
+    def on_look_wanted(self, _: LookWanted) -> None:
+        """Look at the cluster once, beside the watch."""
+
+        async def look() -> None:
+            snapshot = await self.link.backend.snapshot()
+            self.cluster.snapshot = snapshot
+            self.background.say("looked again")
+
+        self.background.start(look(), group="look", what="looking again", is_exclusive=True)
+
+    def _show_health(self) -> None:
+        monitor = self._monitor
+        silent = time.monotonic() - monitor.heard_at if monitor and monitor.heard_at is not None else 0.0
+        error = monitor.error if monitor else ""
+        self.cluster.health = replace(
+            Health(self.link.context, is_readonly=self.link.settings.readonly),
+            is_connected=monitor is not None and monitor.heard_at is not None,
+            error=error,
+            silent_seconds=silent if error else 0.0,
+            busy=self.background.doing,
+        )
+
+    # --- commands ----------------------------------------------------------------------------------------------
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette offers what the keys offer, and the themes."""
+        if screen is self.cluster:
+            for key in keys_of(Place.CLUSTER):
+                if not (key.changes and self.link.settings.readonly):
+                    name = key.action.partition("(")[0]
+                    yield SystemCommand(
+                        f"{key.label or name.replace('_', ' ')}  {key.face}", key.tooltip, self._runner(key.action)
+                    )
+        yield SystemCommand("theme", "Choose the colours", self.action_change_theme)
+
+    def _runner(self, action: str) -> Callable[[], object]:
+        return lambda: self.call_later(self.run_action, action, self.cluster)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+    def on_leave_wanted(self, _: LeaveWanted) -> None:
+        """Leave, after a question if work is in hand."""
+        self.action_leave()
+
+    def action_leave(self) -> None:
+        """Leave; runs go on."""
+        doing = self.background.doing
+        if not doing:
+            self._leave_now(0)
+            return
+        from l2rtui.ui.screens.confirm import ConfirmScreen, Question, lines_of
+
+        if isinstance(self.screen, ConfirmScreen):
+            return
+        texts = (
+            f"Now {sanitize(doing)}.",
+            "A launch is taken back. A destroy stays half done; `l2rtui destroy RUN` ends it.",
+        )
+        question = Question("Leave all the same?", lines_of(texts), yes="Leave", is_grave=True)
+        self.push_screen(ConfirmScreen(question), lambda is_yes: self._leave_now(0) if is_yes else None)
+
+    def _leave_now(self, code: int) -> None:
+        asyncio.get_running_loop().create_task(self._end(code, LEAVE_PATIENCE_SECONDS), name="leave")
+
+    def _signalled(self, number: signal.Signals) -> None:
+        """End as the signal asks: terminal restored, exit code 128 + n, in less than two seconds."""
+        code = 128 + number
+        last_resort = threading.Timer(HARD_END_SECONDS, os._exit, (code,))
+        last_resort.daemon = True
+        last_resort.start()
+        asyncio.get_running_loop().create_task(self._end(code, SIGNAL_PATIENCE_SECONDS), name="signalled")
+
+    async def _end(self, code: int, patience_seconds: float) -> None:
+        await self._close(patience_seconds)
+        self.exit(return_code=code)
+
+    async def _close(self, patience_seconds: float) -> None:
+        await self.background.stop(patience_seconds)
+        backend, self.link.backend_or_none = self.link.backend_or_none, None
+        if backend is not None:
+            await backend.close()
+
+    async def on_unmount(self) -> None:
+        """Let go of the backend also when the app ends by another way."""
+        await self._close(SIGNAL_PATIENCE_SECONDS)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+    def _fatal_error(self) -> None:
+        """Report a defect without the values of local variables, which may be secrets.
+
+        Textual has no public hook for this: its own report prints all locals.
+        """
+        report = "".join(f"{sanitize(line)}\n" for line in traceback.format_exc().splitlines())
+        self._exit_renderables.append(Text(f"l2rtui has a defect and had to end. Runs go on.\n{report}"))
+        self._close_messages_no_wait()
+
+
+def run(settings: Settings) -> int:
+    """Open the app; give its exit code.
+
+    Raises:
+        L2RError: the backend cannot be made.
+    """
+
+    def make() -> Backend:
+        from l2rtui.backends.registry import make_backend
+
+        return make_backend(settings.backend, settings)
+
+    app = L2RApp(settings, make)
+    app.run()
+    if app.failure is not None:
+        raise app.failure
+    return app.return_code or 0

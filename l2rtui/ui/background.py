@@ -1,0 +1,90 @@
+"""Background work: started here, named here, and every expected failure shown to the user.
+
+An L2RError is a sentence for people and becomes a notification; the app goes on. Any other exception is a defect:
+it ends the app with a report, since a silent one would leave a screen that shows something false.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from textual.app import App
+from textual.worker import Worker, WorkerCancelled, WorkerFailed
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.errors import L2RError
+
+
+class Background:
+    """All tasks of one app.
+
+    Args:
+        app: Tasks belong to it and not to a screen, so that closing a dialog stops nothing.
+        on_busy: Called whenever ``doing`` has changed.
+    """
+
+    def __init__(self, app: App[None], on_busy: Callable[[], None]) -> None:
+        self._app = app
+        self._on_busy = on_busy
+        self._doing: list[str] = []
+
+    @property
+    def doing(self) -> str:
+        """What must not be broken off without asking, for example ``launching r7``; empty when nothing."""
+        return ", ".join(self._doing)
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Hold ``doing`` while something is changed."""
+        self._doing.append(what)
+        self._on_busy()
+        try:
+            yield
+        finally:
+            self._doing.remove(what)
+            self._on_busy()
+
+    def start(
+        self, work: Coroutine[Any, Any, None], *, group: str, what: str, is_exclusive: bool = False
+    ) -> Worker[None]:
+        """Run a coroutine beside the app.
+
+        Args:
+            group: Kind of work. is_exclusive: it takes the place of what runs in its group.
+            what: Begins the sentence of a failure: ``the launch of r7``.
+        """
+        return self._app.run_worker(self._shown(work, what), name=what, group=group, exclusive=is_exclusive)
+
+    def say(self, sentence: str, *, is_error: bool = False, title: str = "") -> None:
+        """Show a sentence for a few seconds; it may hold text from outside."""
+        self._app.notify(
+            sanitize(sentence),
+            title=sanitize(title),
+            severity="error" if is_error else "information",
+            timeout=10 if is_error else 5,
+            markup=False,
+        )
+
+    async def stop(self, seconds: float) -> None:
+        """Cancel all work and wait, so that what was half done is taken back; at most this long."""
+        workers = list(self._app.workers)
+        for worker in workers:
+            worker.cancel()
+        try:
+            async with asyncio.timeout(seconds):
+                for worker in workers:
+                    try:
+                        await worker.wait()
+                    except (WorkerCancelled, WorkerFailed):
+                        pass  # how it ended was shown, or nobody is there to be told
+        except TimeoutError:
+            pass  # the caller could wait no longer; the journal and the snapshot tell what is left
+
+    async def _shown(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        try:
+            await work
+        except L2RError as error:
+            self.say(str(error), is_error=True, title=what)

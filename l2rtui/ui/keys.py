@@ -1,0 +1,142 @@
+"""One table of keys. Bindings, the key bar, the help screen, the command palette, the grey of ``--readonly`` and
+the tests are all made from it, so none of them can say something else.
+
+Conventions are those of k9s and kdash where they have one. Nothing needs a function key, a ctrl-shift chord or
+the mouse. Pasted text comes as one event and never as keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from textual.binding import Binding
+
+
+class Place(StrEnum):
+    """Where a key works; the value is the heading of the help screen."""
+
+    CLUSTER = "Everywhere on the cluster screen"
+    GRID = "In the slot grid"
+    TABLE = "In runs and pods"
+    LOG = "In the log"
+    DIALOG = "In a dialog"
+    APP = "In the whole app"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One thing that a key does.
+
+    Attributes:
+        id: Stable name, for keymaps.
+        keys: Textual's key names, separated by commas.
+        face: How it is written on screens.
+        action: The action without ``action_``, as the widget or screen of its place defines it.
+        label: One or two words for the key bar; empty keeps it out of the bar.
+        tooltip: One sentence for the help screen and the palette.
+        changes: It changes something outside this screen; ``--readonly`` greys it.
+    """
+
+    id: str
+    keys: str
+    face: str
+    action: str
+    label: str
+    tooltip: str
+    place: Place = Place.CLUSTER
+    changes: bool = False
+
+
+KEYS: Final = (
+    Key("run.launch", "L", "L", "launch", "launch", "Launch a run from a spec file", changes=True),
+    Key("pod.kill", "K", "K", "kill", "kill", "Kill the selected or marked pods; they come back", changes=True),
+    Key("run.destroy", "ctrl+d", "ctrl+d", "destroy", "destroy", "Destroy the run and all it owns", changes=True),
+    Key("set.grow", "plus", "+", "scale(1)", "scale", "One replica more in the selected set", changes=True),
+    Key("set.shrink", "minus", "-", "scale(-1)", "", "One replica less in the selected set", changes=True),
+    Key("log.show", "l", "l", "logs", "logs", "Go to the log of the selection, or of the marked pods"),
+    Key("log.previous", "p", "p", "previous_log", "", "Show the log of the process before the present one"),
+    Key("view.detail", "d", "d", "detail", "", "Show everything that is known of the selection"),
+    Key("view.filter", "slash", "/", "find", "filter", "Filter the table, or search the log; !word leaves out"),
+    Key("view.faults", "exclamation_mark", "!", "faults", "faults", "Show only what fails"),
+    Key("view.all", "a", "a", "all_pods", "", "Show the pods of all runs, or of the selected run alone"),
+    Key("view.zoom", "z", "z", "zoom", "zoom", "Give the whole screen to this pane, and back"),
+    Key("pane.slots", "1", "1", "pane('slots')", "", "Go to the slots"),
+    Key("pane.runs", "2", "2", "pane('runs')", "", "Go to the runs"),
+    Key("pane.pods", "3", "3", "pane('pods')", "", "Go to the pods"),
+    Key("pane.log", "4", "4", "pane('log')", "", "Go to the log"),
+    Key("pane.next", "tab", "tab", "next_pane(1)", "", "Go to the next pane"),
+    Key("pane.last", "shift+tab", "shift+tab", "next_pane(-1)", "", "Go to the pane before"),
+    Key("view.refresh", "r,ctrl+r", "r", "look_again", "", "Look at the cluster again, now"),
+    Key("view.back", "escape", "esc", "back", "", "Back: close the filter, the zoom, the faults, the marks"),
+    Key("app.help", "question_mark", "?", "help", "help", "Show all keys"),
+    Key("app.quit", "q", "q", "leave", "quit", "Leave the app; runs go on"),
+    Key("grid.left", "left,h", "← h", "step(-1,0)", "", "One slot to the left", Place.GRID),
+    Key("grid.right", "right,l", "→ l", "step(1,0)", "", "One slot to the right", Place.GRID),
+    Key("grid.up", "up,k", "↑ k", "step(0,-1)", "", "One line up", Place.GRID),
+    Key("grid.down", "down,j", "↓ j", "step(0,1)", "", "One line down", Place.GRID),
+    Key("grid.first", "g,home", "g", "edge(-1)", "", "First slot", Place.GRID),
+    Key("grid.end", "G,end", "G", "edge(1)", "", "Last slot", Place.GRID),
+    Key("grid.enter", "enter", "enter", "choose", "", "Go to the pod that holds the slot", Place.GRID),
+    Key("table.up", "up,k", "↑ k", "move(-1)", "", "One row up", Place.TABLE),
+    Key("table.down", "down,j", "↓ j", "move(1)", "", "One row down", Place.TABLE),
+    Key("table.page_up", "pageup", "page up", "page(-1)", "", "One page up", Place.TABLE),
+    Key("table.page_down", "pagedown", "page down", "page(1)", "", "One page down", Place.TABLE),
+    Key("table.first", "g,home", "g", "edge(-1)", "", "First row", Place.TABLE),
+    Key("table.end", "G,end", "G", "edge(1)", "", "Last row", Place.TABLE),
+    Key("table.enter", "enter", "enter", "choose", "", "From a run to its pods, then to the log", Place.TABLE),
+    Key("table.mark", "space", "space", "mark", "mark", "Mark or unmark the row, and go on", Place.TABLE),
+    Key("table.sort", "full_stop", ".", "sort", "", "Sort by the next column", Place.TABLE),
+    Key("table.turn", "comma", ",", "turn", "", "Sort the other way round", Place.TABLE),
+    Key("log.follow", "f", "f", "follow", "follow", "Stay at the newest line, or stop to read", Place.LOG),
+    Key("log.wrap", "w", "w", "wrap", "wrap", "Break long lines", Place.LOG),
+    Key("log.times", "t", "t", "times", "times", "Show when each line was written", Place.LOG),
+    Key("log.since", "S", "S", "since", "since", "From the start, or the last 1, 5, 15, 60 minutes", Place.LOG),
+    Key("log.next", "n", "n", "hit(1)", "", "Next line that matches the search", Place.LOG),
+    Key("log.last", "N", "N", "hit(-1)", "", "Line before that matches the search", Place.LOG),
+    Key("log.up", "up,k", "↑ k", "scroll(-1)", "", "One line up; stops following", Place.LOG),
+    Key("log.down", "down,j", "↓ j", "scroll(1)", "", "One line down", Place.LOG),
+    Key("log.page_up", "pageup", "page up", "page(-1)", "", "One page up", Place.LOG),
+    Key("log.page_down", "pagedown,space", "page down", "page(1)", "", "One page down", Place.LOG),
+    Key("log.left", "left,h", "← h", "pan(-1)", "", "To the start of long lines", Place.LOG),
+    Key("log.right", "right", "→", "pan(1)", "", "To the end of long lines", Place.LOG),
+    Key("log.first", "g,home", "g", "edge(-1)", "", "Oldest line that is kept", Place.LOG),
+    Key("log.end", "G,end", "G", "edge(1)", "", "Newest line; follows again", Place.LOG),
+    Key("dialog.accept", "y", "y", "accept", "", "Yes", Place.DIALOG),
+    Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", Place.DIALOG),
+    Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", Place.APP),
+    Key("app.quit_always", "ctrl+q,ctrl+c", "ctrl+q", "leave", "", "Leave the app from everywhere", Place.APP),
+)  # fmt: skip
+
+
+def keys_of(place: Place) -> tuple[Key, ...]:
+    """The keys of one place, in the order of the table."""
+    return tuple(key for key in KEYS if key.place is place)
+
+
+def bindings(place: Place) -> list[Binding]:
+    """Textual's bindings of one place, for a BINDINGS class variable."""
+    return [
+        Binding(
+            key.keys,
+            key.action,
+            key.label or key.tooltip,
+            show=False,
+            tooltip=key.tooltip,
+            id=key.id,
+            priority=place is Place.APP,
+        )
+        for key in keys_of(place)
+    ]
+
+
+def changing_actions() -> frozenset[str]:
+    """Names of the actions that ``--readonly`` forbids, without their arguments."""
+    return frozenset(key.action.partition("(")[0] for key in KEYS if key.changes)
+
+
+def key_of(pressed: str, keys: Iterable[Key] = KEYS) -> Key | None:
+    """The entry that a pressed key belongs to, by Textual's name of the key or its character."""
+    return next((key for key in keys if pressed in key.keys.split(",")), None)

@@ -1,0 +1,1 @@
+"""Screens: each joins widgets to services."""

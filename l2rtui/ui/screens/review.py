@@ -1,0 +1,119 @@
+"""The plan before it runs, with what preflight says of it; after enter, what becomes of each step."""
+
+from __future__ import annotations
+
+import asyncio
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Static
+from textual.worker import Worker
+
+from l2rtui.domain.preflight import Finding, Weight, refusals
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.errors import L2RError
+from l2rtui.services import launcher
+from l2rtui.ui.link import Link
+from l2rtui.ui.screens.dialog import Dialog
+from l2rtui.ui.text import Line, Span, Tone, plural
+from l2rtui.ui.widgets.plan_view import PlanView
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+_WEIGHTS = {
+    Weight.OK: ("✔", Tone.OK),
+    Weight.WARNING: ("▲", Tone.WARN),
+    Weight.REFUSAL: ("✖", Tone.BAD),
+}
+
+
+class ReviewScreen(Dialog[tuple[str, ...] | None]):
+    """Answers with the names of the launched runs, or None when nothing was launched.
+
+    Args:
+        command: The command line that does the same.
+    """
+
+    def __init__(self, link: Link, prepared: launcher.Prepared, command: str) -> None:
+        super().__init__(id="review")
+        self._link = link
+        self._prepared = prepared
+        self._command = command
+        self._worker: Worker[None] | None = None
+        self._is_warned = False
+
+    def compose(self) -> ComposeResult:
+        """Title, findings, steps, the command, what enter does."""
+        with Vertical(classes="dialog wide"):
+            yield Static(id="title")
+            with VerticalScroll(id="findings", can_focus=False):
+                yield Static(id="lines")
+            yield PlanView(self._prepared.plan.steps(), id="steps")
+            yield Static(id="command")
+            yield Static(id="hint")
+
+    def on_mount(self) -> None:
+        """Write the plan down."""
+        plan = self._prepared.plan
+        pods = [pod for run in plan.runs for pod in run.pods]
+        slots = sum(len(pod.seat.slots) for pod in pods)
+        names = ", ".join(sanitize(run.spec.name) for run in plan.runs)
+        counts = f"   {plural(len(plan.runs), 'run')}, {plural(len(pods), 'pod')}, {plural(slots, 'slot')}"
+        self.show("title", [(Span(f"Launch {names}", Tone.STRONG), Span(counts, Tone.DIM))])
+        self.show("lines", [_finding(finding) for finding in self._prepared.findings])
+        self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._command)))])
+        if refusals(self._prepared.findings):
+            self._hint("Preflight refuses this plan.  esc back to the form", Tone.BAD)
+        else:
+            self._hint("enter launch   esc back to the form", Tone.ACCENT)
+        self.query_one("#steps").focus()
+
+    @on(VirtualTable.Chosen)
+    def _entered(self, event: VirtualTable.Chosen) -> None:
+        event.stop()
+        self.action_accept()
+
+    def action_accept(self) -> None:
+        """Launch, once, unless preflight refuses."""
+        if self._worker is None and not refusals(self._prepared.findings):
+            names = ", ".join(run.spec.name for run in self._prepared.plan.runs)
+            self._worker = self._link.background.start(self._launch(names), group="launch", what=f"launch {names}")
+
+    def action_close(self) -> None:
+        """Go back; while a launch goes on, a second time takes back what was started."""
+        if self._worker is None or self._worker.is_finished:
+            self.dismiss(None)
+        elif not self._is_warned:
+            self._is_warned = True
+            self._hint("The launch goes on. esc again stops it and takes back what was started.", Tone.WARN)
+        else:
+            self._worker.cancel()
+            self._hint("Stopping, and taking back what was started.", Tone.WARN)
+
+    async def _launch(self, names: str) -> None:
+        view = self.query_one("#steps", PlanView)
+        self._hint("launching", Tone.WAIT)
+        with self._link.background.busy(f"launching {names}"):
+            try:
+                async for done in launcher.launch(self._link.backend, self._prepared):
+                    view.report(done.step, done.error)
+            except L2RError as error:
+                self._hint(f"{error}  esc back to the form", Tone.BAD)
+                return
+            except asyncio.CancelledError:
+                self._hint("Stopped; what was started was taken back.  esc back to the form", Tone.WARN)
+                raise
+        self.dismiss(tuple(run.spec.name for run in self._prepared.plan.runs))
+
+    def _hint(self, text: str, tone: Tone) -> None:
+        if self.is_attached:
+            self.show("hint", [(Span(sanitize(text), tone),)])
+
+
+def _finding(finding: Finding) -> Line:
+    glyph, tone = _WEIGHTS[finding.weight]
+    hint = (Span(f" {sanitize(finding.hint)}", Tone.DIM),) if finding.hint else ()
+    word = "" if finding.weight is Weight.OK else f"{finding.weight}: "
+    subject = Span(f"{sanitize(finding.subject)}  ", Tone.DIM)
+    text = Span(f"{word}{sanitize(finding.sentence)}", tone if word else Tone.PLAIN)
+    return (Span(f"{glyph} ", tone), subject, text, *hint)

@@ -1,0 +1,93 @@
+"""What widgets need to know of values from higher floors: shapes, so that widgets see no service and no backend."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class LogText(Protocol):
+    """One line of a log: ``backends.base.LogLine``, or anything of its shape. Raw: it is sanitised when shown."""
+
+    @property
+    def time(self) -> float:
+        """When it was written, seconds since the epoch."""
+        ...
+
+    @property
+    def pod(self) -> str:
+        """Name of the pod."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The line as it was written."""
+        ...
+
+    @property
+    def is_mark(self) -> bool:
+        """The backend wrote it and not the process."""
+        ...
+
+
+class Learning(Protocol):
+    """Where the training of a run stands: ``services.metrics.RunMetrics``, or anything of its shape."""
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps so far."""
+        ...
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the newest policy."""
+        ...
+
+    @property
+    def policy_lag(self) -> float:
+        """Mean versions between a sample's policy and the newest."""
+        ...
+
+    @property
+    def policy_lag_max(self) -> float:
+        """The most of these."""
+        ...
+
+    @property
+    def mean_return(self) -> float | None:
+        """Of the latest training episodes."""
+        ...
+
+    @property
+    def eval_return(self) -> float | None:
+        """Of the latest evaluation."""
+        ...
+
+    @property
+    def eval_progress(self) -> float | None:
+        """How far the latest evaluation came, in the environment's own unit."""
+        ...
+
+    @property
+    def env_steps_per_second(self) -> float:
+        """Rate of all workers together."""
+        ...
+
+    @property
+    def updates_per_second(self) -> float:
+        """Rate of the learner."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """Connected workers."""
+        ...
+
+    @property
+    def returns(self) -> tuple[float, ...]:
+        """History of the return, oldest first."""
+        ...
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """History of the steps a second, oldest first."""
+        ...

@@ -1,0 +1,1 @@
+"""Widgets: values in, messages out."""

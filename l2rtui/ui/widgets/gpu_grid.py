@@ -1,0 +1,166 @@
+"""The slot grid: nodes down, devices and their slots across, a cursor on one slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.style import Style
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
+from l2rtui.ui.keys import Place as KeyPlace
+from l2rtui.ui.keys import bindings
+from l2rtui.ui.text import Line, Span
+from l2rtui.ui.widgets.grid_layout import EMPTY_GRID, Grid, lay_out
+from l2rtui.ui.widgets.paint import Painted
+
+_MARGIN = 2
+
+
+class GpuGrid(Painted, ScrollView, can_focus=True):
+    """Slots of all nodes; only lines that look different after an update are drawn again."""
+
+    DEFAULT_CSS = """
+    GpuGrid { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyPlace.GRID)]
+
+    snapshot: reactive[ClusterSnapshot] = reactive(EMPTY_SNAPSHOT, repaint=False)
+
+    @dataclass
+    class SlotMoved(Message):
+        """The cursor stands on another slot; None when there are none."""
+
+        slot: SlotId | None
+        by_user: bool
+
+    @dataclass
+    class SlotChosen(Message):
+        """Enter was pressed on a slot."""
+
+        slot: SlotId
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
+        super().__init__(id=id)
+        self._grid: Grid = EMPTY_GRID
+        self._width = 0
+        self._cursor: SlotId | None = None
+
+    @property
+    def cursor_slot(self) -> SlotId | None:
+        """The slot under the cursor."""
+        return self._cursor
+
+    @property
+    def natural_height(self) -> int:
+        """Lines that it would take to show everything: header, nodes, legend."""
+        return len(self._grid.lines) + 2
+
+    def move_to(self, slot: SlotId, *, by_user: bool = False) -> None:
+        """Put the cursor on a slot, if it is there."""
+        if slot in self._grid.slots:
+            self._place(slot, by_user=by_user)
+
+    # --- keys -----------------------------------------------------------------------------------------------
+    def action_step(self, right: int, down: int) -> None:
+        """Move the cursor by one cell or line."""
+        if self._cursor is not None:
+            self._place(self._grid.neighbour(self._cursor, right, down), by_user=True)
+
+    def action_edge(self, side: int) -> None:
+        """Move to the first or last slot."""
+        if self._grid.slots:
+            self._place(list(self._grid.slots)[0 if side < 0 else -1], by_user=True)
+
+    def action_choose(self) -> None:
+        """Say that the slot was chosen."""
+        if self._cursor is not None:
+            self.post_message(self.SlotChosen(self._cursor))
+
+    def on_click(self, event: events.Click) -> None:
+        """Put the cursor on the slot that was clicked, if there is one."""
+        y = event.y - 1 + self.scroll_offset.y
+        for slot, place in self._grid.slots.items():
+            if (place.x + _MARGIN, place.y) == (event.x, y) and event.y > 0:
+                self._place(slot, by_user=True)
+                return
+
+    # --- inside ---------------------------------------------------------------------------------------------
+    def watch_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Lay out anew and draw the lines that differ."""
+        self._arrange(snapshot)
+
+    def on_resize(self) -> None:
+        """Lay out for the new width."""
+        self._arrange(self.snapshot, is_resized=True)
+
+    def _arrange(self, snapshot: ClusterSnapshot, *, is_resized: bool = False) -> None:
+        width = self.size.width - _MARGIN
+        if width <= 0:
+            return
+        old, self._grid = self._grid, lay_out(snapshot, width)
+        size = Size(self.size.width, len(self._grid.lines) + 2)
+        if is_resized or size != self.virtual_size:
+            self.virtual_size = size
+            self.refresh()
+        else:
+            for y, (before, after) in enumerate(zip(old.lines, self._grid.lines, strict=True)):
+                if before != after:
+                    self.refresh_line(y + 1)
+            if old.legend != self._grid.legend:
+                self.refresh_line(self.size.height - 1 + self.scroll_offset.y)
+        if self._cursor not in self._grid.slots:
+            self._place(next(iter(self._grid.slots), None), by_user=False)
+
+    def _place(self, slot: SlotId | None, *, by_user: bool) -> None:
+        old, self._cursor = self._cursor, slot
+        if slot is not None:
+            y = self._grid.slots[slot].y
+            height = self.size.height - 2
+            top = self.scroll_offset.y
+            if height > 0 and not top <= y < top + height:
+                self.scroll_to(y=y if y < top else y - height + 1, animate=False, immediate=True, force=True)
+            self.refresh_line(y + 1)
+        if old is not None and old in self._grid.slots:
+            self.refresh_line(self._grid.slots[old].y + 1)
+        if old != slot:
+            self.post_message(self.SlotMoved(slot, by_user))
+
+    def on_focus(self) -> None:
+        """Draw the cursor as that of the focused pane."""
+        self.refresh()
+
+    def on_blur(self) -> None:
+        """Draw the cursor as a place to come back to."""
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """The header, a line of slots, or on the last line the legend."""
+        if y == 0:
+            return self._indented(self._grid.header)
+        if y == self.size.height - 1:
+            return self._indented(self._grid.legend)
+        line = y - 1 + self.scroll_offset.y
+        if line >= len(self._grid.lines):
+            return self._indented(())
+        strip = self._indented(self._grid.lines[line])
+        if self._cursor is None or self._grid.slots[self._cursor].y != line:
+            return strip
+        return self._with_cursor(strip, self._grid.slots[self._cursor].x + _MARGIN)
+
+    def _indented(self, line: Line) -> Strip:
+        return self.strip((Span(" " * _MARGIN), *line), self.size.width)
+
+    def _with_cursor(self, strip: Strip, x: int) -> Strip:
+        """Turn the cell over (underline it without focus): seen without colour too, and no neighbour is hidden."""
+        look = Style(reverse=True, bold=True) if self.has_focus else Style(underline=True, bold=True)
+        before, cell, after = strip.divide([x, x + 1, strip.cell_length])
+        return Strip([*before, *cell.apply_style(look), *after], strip.cell_length)

@@ -1,0 +1,128 @@
+"""What is known of the selection, in a few lines: why it is not running, where it sits, how it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from l2rtui.domain.ledger import Slot, SlotState
+from l2rtui.domain.node import Node
+from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.ui.text import GLYPHS, NOTHING, Line, Span, Tone, age, count, decimal, plural, sparkline, tone_of
+from l2rtui.ui.values import Learning
+from l2rtui.ui.widgets.paint import Painted
+from l2rtui.ui.widgets.pod_table import slot_text
+from l2rtui.ui.widgets.run_table import run_status, shown_return
+
+_LABEL = 10
+
+
+class MetricStrip(Painted):
+    """Lines about the selection. The first one is the sentence, so one line of height is enough to be useful."""
+
+    lines: reactive[tuple[Line, ...]] = reactive((), repaint=False)
+
+    def watch_lines(self, old: tuple[Line, ...], new: tuple[Line, ...]) -> None:
+        """Draw the lines that differ."""
+        if len(old) != len(new):
+            self.refresh()
+            return
+        for y, (before, after) in enumerate(zip(old, new, strict=True)):
+            if before != after:
+                self.refresh(self.size.region.crop_size((self.size.width, 1)).translate((0, y)))
+
+    def render_line(self, y: int) -> Strip:
+        """One line, cut at the right."""
+        line = self.lines[y] if y < len(self.lines) else ()
+        return self.strip(line, self.size.width)
+
+
+def about_run(
+    run: RunView, pods: Sequence[PodView], metrics: Learning | None, now: float, width: int
+) -> tuple[Line, ...]:
+    """A run: its sentence, its sets, its learning."""
+    status = run_status(run, pods)
+    sets = "  ".join(
+        f"{one.name} {sum(pod.ready for pod in pods if pod.set_name == one.name)}/{one.replicas}"
+        for one in run.sets
+    )
+    lines: list[Line] = [
+        (
+            Span(f" {GLYPHS[status.level]} ", tone_of(status.level)),
+            Span(f"{sanitize(run.name)} ", Tone.STRONG),
+            Span(sanitize(status.sentence)),
+        ),
+        _field("sets", sanitize(sets) or NOTHING),
+        _field("owner", f"{sanitize(run.owner) or NOTHING}   seed {run.seed}   age {age(now - run.created)}"),
+    ]
+    if metrics is None:
+        return (*lines, _field("learning", "no metric record yet"))
+    bars = max(8, min(40, width - _LABEL - 12))
+    lag = f"lag {decimal(metrics.policy_lag)} (most {count(metrics.policy_lag_max)})"
+    lines += [
+        _series("return", metrics.returns, decimal(shown_return(metrics)), bars),
+        _series("steps/s", metrics.rates, count(round(metrics.env_steps_per_second)), bars),
+        _field("policy", f"v{metrics.policy_version}   {lag}   {decimal(metrics.updates_per_second)} updates/s"),
+        _field("progress", _progress(metrics)),
+    ]
+    return tuple(lines)
+
+
+def about_pod(pod: PodView, now: float) -> tuple[Line, ...]:
+    """A pod: its sentence, its place, its past."""
+    status = pod.status
+    ended = NOTHING if pod.exit_code is None else str(pod.exit_code)
+    created = age(now - pod.created) if pod.created else NOTHING
+    return (
+        (
+            Span(f" {GLYPHS[status.level]} ", tone_of(status.level)),
+            Span(f"{sanitize(pod.name)} ", Tone.STRONG),
+            Span(sanitize(status.sentence)),
+        ),
+        _field("place", f"{sanitize(pod.node) or NOTHING}   slot {slot_text(pod)}"),
+        _field("run", f"{sanitize(pod.run) or NOTHING}   set {sanitize(pod.set_name) or NOTHING}"),
+        _field("process", f"pid {pod.pid or NOTHING}   restarts {pod.restarts}   last exit {ended}"),
+        _field("owner", f"{sanitize(pod.owner) or NOTHING}   age {created}"),
+    )
+
+
+def about_slot(slot: Slot, node: Node | None, pod: PodView | None, now: float) -> tuple[Line, ...]:
+    """A slot: who holds it, and its device."""
+    words = {
+        SlotState.FREE: (" · ", Tone.DIM, "is free"),
+        SlotState.UNKNOWN: (" ? ", Tone.WARN, "may be in use: not all pods of its node can be listed"),
+        SlotState.OFF: (" ─ ", Tone.DIM, "is off: its node takes no pods"),
+        SlotState.BUSY: (" ● ", Tone.OK, f"is held by {sanitize(slot.pod)}"),
+        SlotState.FAILED: (" ✖ ", Tone.BAD, f"is held by {sanitize(slot.pod)}"),
+    }
+    glyph, tone, sentence = words[slot.state]
+    if pod is not None:
+        sentence = f"{sentence}, which {sanitize(pod.status.sentence)}"
+    lines: list[Line] = [(Span(glyph, tone), Span(f"{sanitize(str(slot.id))} ", Tone.STRONG), Span(sentence))]
+    gpu = node.gpu(slot.id.gpu) if node else None
+    if gpu is not None:
+        memory = f"   {format_bytes(gpu.memory_bytes)}" if gpu.memory_bytes else ""
+        name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
+        lines.append(_field("device", f"{gpu.label}   {name}{memory}   {plural(gpu.slots, 'slot')}"))
+    return (*lines, *about_pod(pod, now)[1:]) if pod is not None else tuple(lines)
+
+
+def _field(label: str, text: str) -> Line:
+    return (Span(f"   {label:<{_LABEL}}", Tone.DIM), Span(text))
+
+
+def _series(label: str, values: Sequence[float], newest: str, bars: int) -> Line:
+    return (
+        Span(f"   {label:<{_LABEL}}", Tone.DIM),
+        Span(f"{newest:>8}  ", Tone.STRONG),
+        Span(sparkline(values, bars), Tone.ACCENT),
+    )
+
+
+def _progress(metrics: Learning) -> str:
+    progress = NOTHING if metrics.eval_progress is None else f"{metrics.eval_progress:,.1f} in evaluation"
+    return f"{progress}   {count(metrics.env_steps)} env steps"

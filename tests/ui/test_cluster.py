@@ -1,0 +1,282 @@
+"""The main job by keys: launch, watch, kill, scale, destroy with a receipt; a selection that stays where it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from textual import events
+
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.config import user_name
+from l2rtui.domain.status import Phase
+
+SPEC = """kind: learner-workers
+name: drive
+learner: {}
+workers: [{name: w, replicas: 2}]
+train: {env: racing}
+"""
+
+
+async def test_a_run_is_launched_watched_killed_scaled_and_destroyed_with_a_receipt(desk, tmp_path):
+    spec = tmp_path / "drive.yaml"
+    spec.write_text(SPEC, "utf-8")
+    async with desk() as one:
+        cluster = one.cluster
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen")
+        one.app.screen.query_one("#spec").value = str(spec)
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        assert "1 run, 3 pods, 3 slots" in one.words()
+        assert f"l2rtui launch -f {spec}" in one.words()
+        await one.press("enter")
+        await one.until(lambda: one.top == "ClusterScreen" and cluster.snapshot.run_named("drive"))
+        await one.pass_time(2, lambda: all(pod.ready for pod in cluster.snapshot.pods_of("drive")))
+
+        await one.press("2", "G")
+        await one.until(lambda: "drive" in str(cluster.pods.border_title))
+        assert cluster.runs.model.rows[cluster.runs.cursor_key].cells[0].text == "drive"
+        old = cluster.snapshot.pods_of("drive", "w")[0]
+        await one.press("3", "down", "K")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        await one.press("y")
+        await one.until(lambda: cluster.snapshot.pods[old.uid].is_terminating)
+        await one.pass_time(5, lambda: old.uid not in cluster.snapshot.pods)
+        await one.pass_time(5, lambda: all(pod.ready for pod in cluster.snapshot.pods_of("drive")))
+        assert cluster.pods.model.rows[cluster.pods.cursor_key].cells[0].text == old.name
+
+        await one.press("plus")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "from 2 to 3" in one.words()
+        await one.press("y")
+        await one.until(lambda: len(cluster.snapshot.pods_of("drive", "w")) == 3)
+
+        await one.press("2", "ctrl+d")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "frees    4 slots" in one.words()
+        assert one.app.screen.focused.id == "no"
+        await one.press("enter")
+        await one.until(lambda: one.top == "ClusterScreen")
+        assert cluster.snapshot.run_named("drive") is not None
+        await one.press("ctrl+d", "y")
+        await one.until(lambda: one.top == "ReceiptScreen")
+        await one.pass_time(5, lambda: "nothing left of drive (5 objects, 0 leaks" in one.words())
+        await one.press("enter")
+        await one.until(lambda: one.top == "ClusterScreen" and not cluster.snapshot.run_named("drive"))
+
+
+async def test_a_refused_plan_cannot_be_launched(desk, tmp_path):
+    spec = tmp_path / "big.yaml"
+    spec.write_text(SPEC.replace("replicas: 2", "replicas: 500"), "utf-8")
+    async with desk() as one:
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen")
+        one.app.screen.query_one("#spec").value = str(spec)
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        assert "refusal: " in one.words()
+        assert "Preflight refuses this plan" in one.words()
+        await one.press("enter", "enter")
+        await one.pilot.pause()
+        assert one.top == "ReviewScreen"
+        assert (await one.backend.snapshot()).run_named("drive") is None
+
+
+async def test_mistakes_in_the_form_are_sentences_and_leave_the_form_open(desk, tmp_path):
+    async with desk() as one:
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen")
+        for field, value, sentence in (
+            ("spec", str(tmp_path / "no-such-file"), "no-such-file"),
+            ("seeds", "one", "is no seed"),
+            ("policy", "heap", "is no policy"),
+            ("on", "here", "names no slot"),
+            ("spec", "", "No spec file is named"),
+        ):
+            entry = one.app.screen.query_one(f"#{field}")
+            before, entry.value = entry.value, value
+            entry.focus()
+            await one.press("enter")
+            await one.until(lambda sentence=sentence: sentence in one.words(), sentence)
+            assert one.top == "LaunchScreen"
+            entry.value = before
+
+
+async def test_a_launch_that_breaks_says_so_and_leaves_nothing(desk, tmp_path):
+    spec = tmp_path / "drive.yaml"
+    spec.write_text(SPEC, "utf-8")
+    async with desk() as one:
+        one.backend.broken_pods["drive-w-1"] = "no space left on device"
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen")
+        one.app.screen.query_one("#spec").value = str(spec)
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        await one.press("enter")
+        await one.until(lambda: one.app.background.doing)
+        for _ in range(10):
+            one.backend.advance(1)
+            await one.pilot.pause()
+        await one.until(lambda: not one.app.background.doing)
+        assert "no space left on device" in one.words()
+        assert (await one.backend.snapshot()).run_named("drive") is None
+
+
+async def test_destroying_many_pods_or_those_of_others_wants_a_typed_name(desk):
+    async with desk() as one:
+        run = next(run for run in one.cluster.snapshot.runs.values() if run.owner != user_name())
+        one.cluster.runs.move_to(run.uid)
+        await one.press("ctrl+d")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert f"not yours: {run.owner}" in one.words()
+        await one.press("y", "enter")
+        await one.pilot.pause()
+        assert one.top == "ConfirmScreen"
+        await one.press("backspace", *run.name.replace("-", "\0").replace("\0", "-"))
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReceiptScreen")
+
+
+async def test_the_selection_stays_on_its_uid_whatever_comes_and_goes(desk):
+    async with desk() as one:
+        cluster = one.cluster
+        await one.press("a", "3", "down", "down", "down")
+        await one.pilot.pause()
+        chosen = cluster.pods.cursor_key
+        line = cluster.pods.model.position(chosen)
+        first = cluster.snapshot.pods[cluster.pods.model.shown[0]]
+        one.backend.put_pod(replace(first, uid="new", name="aaa", run="", set_name=""))
+        await one.until(lambda: "new" in cluster.pods.model.rows)
+        assert cluster.pods.cursor_key == chosen
+        assert cluster.pods.model.position(chosen) == line + 1
+        one.backend.drop_pod("new")
+        one.backend.drop_pod(first.uid)
+        await one.until(lambda: first.uid not in cluster.pods.model.rows)
+        assert cluster.pods.cursor_key == chosen
+        await one.press("full_stop", "comma")
+        assert cluster.pods.cursor_key == chosen
+
+
+async def test_keys_in_quick_succession_act_on_where_the_cursor_is(desk):
+    async with desk() as one:
+        await one.press("3")
+        third = one.cluster.snapshot.pods[one.cluster.pods.model.shown[2]].name
+        for key in ("j", "j", "K"):
+            one.app.post_message(events.Key(key, key))
+        await one.until(lambda: one.top == "ConfirmScreen")
+
+        assert f"Kill {third}?" in one.words()
+
+
+async def test_filter_faults_and_marks(desk):
+    async with desk() as one:
+        cluster = one.cluster
+        everything = len(cluster.runs.model.shown)
+        await one.press("slash", *"racing", "enter")
+        await one.until(lambda: 0 < len(cluster.runs.model.shown) < everything)
+        assert "/racing" in str(cluster.runs.border_title)
+        await one.press("escape")
+        await one.until(lambda: len(cluster.runs.model.shown) == everything)
+        await one.press("exclamation_mark")
+        await one.until(lambda: len(cluster.runs.model.shown) == 1)
+        assert "Degraded" in one.words()
+        await one.press("escape", "3", "g", "space", "space")
+        assert len(cluster.pods.marked) == 2
+        await one.press("K")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "Kill 2 pods?" in one.words()
+        assert one.app.screen.focused.id == "no"
+
+
+async def test_the_log_follows_the_selection_and_a_pod_that_comes_back(desk):
+    async with desk() as one:
+        cluster = one.cluster
+        await one.press("2", "down")
+        await one.until(lambda: cluster.log_feed.subject.run == "racing-sac-s0")
+        await one.press("enter", "down", "down")
+        pod = cluster.snapshot.pods[cluster.pods.cursor_key]
+        await one.until(lambda: cluster.log_feed.subject.title == pod.name)
+        await one.until(lambda: {entry.pod for entry in cluster.log_pane.ring} == {pod.name})
+        await one.press("2")
+        await one.until(lambda: cluster.log_feed.subject.is_merged and len(cluster.log_pane._hues) > 3)
+        one.backend.drop_pod(pod.uid)
+        one.backend.put_pod(replace(pod, uid="again", started=one.backend.now()))
+        await one.until(lambda: "again" in cluster.snapshot.pods)
+        lines = len(cluster.log_pane.ring)
+        await one.pass_time(30, lambda: len(cluster.log_pane.ring) > lines)
+        newest = [entry for entry in cluster.log_pane.ring if entry.pod == pod.name][-1]
+        await one.pass_time(30, lambda: one.backend.now() > newest.time)
+        assert len({(entry.time, entry.pod, entry.text) for entry in cluster.log_pane.ring}) == len(
+            cluster.log_pane.ring
+        )
+
+
+async def test_the_slot_cursor_selects_the_pod_that_holds_the_slot(desk):
+    async with desk() as one:
+        cluster = one.cluster
+        await one.press("1", "right")
+        slot = cluster.slots.cursor_slot
+        holder = cluster.snapshot.ledger.slots[slot].pod
+        await one.until(lambda: f"is held by {holder}" in one.words())
+        await one.press("enter")
+        await one.until(lambda: cluster.focused_pane == "pods")
+        assert cluster.snapshot.pods[cluster.pods.cursor_key].name == holder
+
+
+async def test_an_outage_is_shown_and_what_was_seen_stays(desk):
+    async with desk() as one:
+        one.backend.outage = "the wire is cut"
+        one.backend.advance(1)
+        await one.until(lambda: "stale" in one.words())
+        assert "the wire is cut" in one.words()
+        assert "racing-sac-s0" in one.words()
+        one.backend.outage = ""
+        await one.until(lambda: "● live" in one.words())
+
+
+async def test_leaving_while_something_is_destroyed_asks_first(desk):
+    async with desk() as one:
+        await one.press("2", "down", "ctrl+d", "y")
+        await one.until(lambda: one.app.background.doing)
+        await one.press("escape", "q")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "Leave all the same?" in one.words()
+        await one.press("escape")
+        await one.pass_time(5, lambda: any("nothing left of" in sentence for sentence in one.says()))
+        await one.press("q")
+        await one.until(lambda: one.app._exit)
+        assert one.app.return_code == 0
+
+
+async def test_an_empty_cluster_says_what_to_do(desk):
+    async with desk(backend=FakeBackend(is_empty=True), ready=False) as one:
+        await one.until(lambda: "No runs yet. L launches one." in one.words())
+        await one.press("K", "ctrl+d", "plus", "d", "p", "1", "enter", "right", "4", "n", "2", "enter", "space")
+        assert one.top == "ClusterScreen"
+        assert all("elect" in sentence for sentence in one.says())
+
+
+async def test_small_terminals_show_one_list_and_the_log_and_tiny_ones_a_sentence(desk):
+    async with desk(size=(80, 24)) as one:
+        assert "1 Slots   2 RUNS" in one.words()
+        await one.press("1")
+        await one.until(lambda: "1 SLOTS" in one.words() and "phortx1" in one.words())
+        await one.press("z")
+        await one.until(lambda: "4 Log" not in one.words())
+        await one.press("escape", "3")
+        await one.until(lambda: "3 PODS" in one.words())
+        await one.pilot.resize_terminal(20, 5)
+        await one.until(lambda: "This terminal is" in one.words())
+        await one.pilot.resize_terminal(160, 45)
+        await one.until(lambda: "3 Pods" in one.words() and "1 Slots" in one.words())
+
+
+async def test_a_pod_that_cannot_start_says_why(desk):
+    backend = FakeBackend(is_empty=True)
+    async with desk(backend=backend, ready=False) as one:
+        from l2rtui.domain.snapshot import PodView
+
+        backend.put_pod(PodView("u", "stuck", phase=Phase.PENDING, reason="Unschedulable", message="no node fits"))
+        await one.press("3")
+        await one.until(lambda: "stuck waits to start: no node fits" in one.words())

@@ -1,0 +1,150 @@
+"""The table of keys is the truth: each entry is bound, does something, and is grey when the app is read-only."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.ui.app import L2RApp
+from l2rtui.ui.keys import KEYS, Key, Place, bindings, changing_actions, key_of, keys_of
+from l2rtui.ui.screens.cluster import ClusterScreen
+from l2rtui.ui.screens.dialog import Dialog
+from l2rtui.ui.screens.help import help_lines
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+OWNERS = {
+    Place.CLUSTER: ClusterScreen,
+    Place.GRID: GpuGrid,
+    Place.TABLE: VirtualTable,
+    Place.LOG: LogPane,
+    Place.DIALOG: Dialog,
+    Place.APP: L2RApp,
+}
+FOCUS = {Place.GRID: "1", Place.TABLE: "3", Place.LOG: "4"}
+PREPARED = {  # what must have happened before a key can do something
+    "grid.left": ["right"],
+    "grid.up": ["down"],
+    "grid.first": ["right"],
+    "table.up": ["down"],
+    "table.page_up": ["down"],
+    "table.first": ["down"],
+    "table.turn": ["full_stop"],
+    "log.end": ["g"],
+    "log.down": ["g"],
+    "log.page_down": ["g"],
+    "log.left": ["right"],
+    "log.next": ["slash", "e", "n", "v", "enter"],
+    "log.last": ["slash", "e", "n", "v", "enter"],
+    "log.previous": ["3"],
+    "pod.kill": ["3"],
+    "set.grow": ["3", "down", "down"],
+    "set.shrink": ["3", "down", "down"],
+    "view.back": ["z"],
+    "pane.runs": ["3"],
+    "log.up": [],
+}
+
+
+def state(desk) -> tuple[object, ...]:
+    """All that a key can change, as far as a user can see it."""
+    cluster = desk.cluster
+    log = cluster.log_pane
+    return (
+        [type(screen).__name__ for screen in desk.app.screen_stack],
+        cluster.focused.id if cluster.focused else None,
+        cluster.zoomed,
+        cluster.has_all_pods,
+        cluster.is_previous_log,
+        cluster.since,
+        cluster.slots.cursor_slot,
+        tuple(
+            (table.cursor_key, tuple(sorted(table.marked)), tuple(table.model.shown), table.model.sort_column)
+            for table in (cluster.runs, cluster.pods)
+        ),
+        (cluster.pods.model.is_descending, cluster.pods.model.faults_only),
+        (log.is_following, log.is_wrapping, log.has_times, log._top, log._pan, log._hit),
+        len(desk.says()),
+        desk.app._exit,
+    )
+
+
+def test_ids_are_unique_and_every_action_is_defined_where_its_key_works():
+    assert len({key.id for key in KEYS}) == len(KEYS)
+    for key in KEYS:
+        assert hasattr(OWNERS[key.place], f"action_{key.action.partition('(')[0]}"), key
+
+
+@pytest.mark.parametrize("place", list(Place))
+def test_no_key_stands_twice_in_one_place(place):
+    pressed = [one for key in keys_of(place) for one in key.keys.split(",")]
+    assert len(pressed) == len(set(pressed))
+
+
+def test_bindings_come_from_the_table():
+    bound = {(binding.id, binding.key, binding.action) for place in Place for binding in bindings(place)}
+    assert bound == {(key.id, key.keys, key.action) for key in KEYS}
+    assert key_of("L").id == "run.launch"
+    assert key_of("no such key") is None
+
+
+def test_nothing_needs_a_function_key_or_a_control_shift_chord():
+    for key in KEYS:
+        for one in key.keys.split(","):
+            assert not (one.startswith("f") and one[1:].isdigit())
+            assert not one.startswith("ctrl+shift")
+
+
+def test_the_help_screen_shows_the_whole_table():
+    text = "\n".join("".join(span.text for span in line) for line in help_lines(is_readonly=False))
+    assert all(key.tooltip in text for key in KEYS)
+    assert "off: --readonly" not in text
+    grey = "\n".join("".join(span.text for span in line) for line in help_lines(is_readonly=True))
+    assert grey.count("off: --readonly") == sum(key.changes for key in KEYS)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.place is not Place.DIALOG], ids=lambda key: key.id)
+async def test_every_key_does_something(desk, key: Key):
+    # A terminal in which the log is longer than its pane and lines are longer than the pane is wide.
+    async with desk(size=(124, 34)) as one:
+        if key.place in FOCUS:
+            await one.press(FOCUS[key.place])
+        await one.press(*PREPARED.get(key.id, []))
+        await one.pilot.pause()
+        before = state(one)
+        await one.press(key.keys.split(",")[0])
+        await one.until(lambda: state(one) != before, f"{key.face} did nothing")
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.changes], ids=lambda key: key.id)
+async def test_readonly_forbids_what_changes_and_says_why(desk, key: Key):
+    async with desk(readonly=True) as one:
+        snapshot = await one.backend.snapshot()
+        await one.press("3", key.keys)
+        await one.until(one.says)
+        assert "--readonly" in one.says()[0]
+        assert one.top == "ClusterScreen"
+        assert await one.backend.snapshot() == snapshot
+        assert "READ-ONLY" in one.words()
+        assert f"({key.label or 'scale'})" in one.words()
+        assert not any(command.help == key.tooltip for command in one.app.get_system_commands(one.app.screen))
+
+
+def test_changing_actions_are_those_that_the_table_marks():
+    assert changing_actions() == {"launch", "kill", "destroy", "scale"}
+
+
+async def test_pasted_text_fires_no_key(desk):
+    from textual import events
+
+    async with desk() as one:
+        before = state(one)
+        one.app.post_message(events.Paste("LKq\x04+-y"))
+        await one.pilot.pause()
+        assert state(one) == before
+
+
+async def test_a_click_on_the_key_bar_is_the_key(desk):
+    async with desk() as one:
+        await one.pilot.click("KeyBar", offset=(2, 0))
+        await one.until(lambda: one.top == "LaunchScreen")

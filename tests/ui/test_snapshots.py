@@ -1,0 +1,55 @@
+"""Pictures of the screens at three sizes, with the clock standing still; ``--snapshot-update`` renews them."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.config import Settings
+from l2rtui.ui.app import L2RApp
+
+
+def still_app() -> L2RApp:
+    backend = FakeBackend(owner="me")
+    return L2RApp(Settings(backend="demo"), lambda: backend, clock=backend.now)
+
+
+async def settle(pilot) -> None:
+    """Wait for everything that comes by itself: rows, numbers, the log of the selection."""
+    cluster = pilot.app.cluster
+    for _ in range(1000):
+        await pilot.pause(0.02)
+        is_quiet = cluster.settling is None and cluster.log_pane._timer is None
+        if is_quiet and len(cluster.metrics) == 3 and len(cluster.log_pane.ring):
+            return
+    raise AssertionError("the screen does not come to rest")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 45)], ids=str)
+def test_home(snap_compare, size):
+    async def before(pilot) -> None:
+        await settle(pilot)
+        await pilot.press("down")
+        await settle(pilot)
+
+    assert snap_compare(still_app(), terminal_size=size, run_before=before)
+
+
+def test_destroy_question(snap_compare, monkeypatch):
+    monkeypatch.setattr("l2rtui.ui.screens.asks.user_name", lambda: "me")
+
+    async def before(pilot) -> None:
+        await settle(pilot)
+        await pilot.press("down")
+        await settle(pilot)
+        await pilot.press("ctrl+d")
+
+    assert snap_compare(still_app(), terminal_size=(80, 24), run_before=before)
+
+
+def test_help(snap_compare):
+    async def before(pilot) -> None:
+        await settle(pilot)
+        await pilot.press("question_mark")
+
+    assert snap_compare(still_app(), terminal_size=(120, 40), run_before=before)

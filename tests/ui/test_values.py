@@ -1,0 +1,144 @@
+"""Values to text: the grid's layout, ages, sparklines, the state of a run. Pure."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Role
+from l2rtui.ui import text
+from l2rtui.ui.widgets.grid_layout import lay_out
+from l2rtui.ui.widgets.pod_table import slot_text
+from l2rtui.ui.widgets.run_table import run_status
+from l2rtui.ui.widgets.status_bar import Health, left_of, right_of
+
+
+def read(line) -> str:
+    return "".join(span.text for span in line)
+
+
+@pytest.fixture
+def demo() -> ClusterSnapshot:
+    return asyncio.run(FakeBackend(owner="me").snapshot())
+
+
+@pytest.mark.parametrize("width", [20, 40, 76, 90, 118, 200])
+def test_each_slot_has_one_cell_inside_the_width_at_every_size(demo, width):
+    grid = lay_out(demo, width)
+    assert set(grid.slots) == set(demo.ledger.slots)
+    cells = [(place.x, place.y) for place in grid.slots.values()]
+    assert len(set(cells)) == len(cells)
+    for slot, place in grid.slots.items():
+        cell = read(grid.lines[place.y])[place.x]
+        held = demo.ledger.slots[slot]
+        assert cell in {"free": "·", "busy": "ABCabcx", "off": "─", "failed": "!", "unknown": "?"}[held.state]
+    if width >= 40:
+        assert max(map(len, map(read, grid.lines))) <= width + 2
+
+
+@pytest.mark.parametrize("slots", [1, 8, 9, 40, 64, 1024])
+def test_a_device_with_many_slots_wraps(slots):
+    node = Node("box", (Gpu("box", 0, slots=slots, is_cpu=True),))
+    grid = lay_out(ClusterSnapshot({"box": node}), 76)
+    assert len(grid.slots) == slots
+    assert max(place.x for place in grid.slots.values()) < 76
+    assert "· free" in read(grid.legend)
+
+
+def test_the_cursor_reaches_every_slot_and_stops_at_the_edges(demo):
+    grid = lay_out(demo, 60)
+    first, last = next(iter(grid.slots)), list(grid.slots)[-1]
+    assert grid.neighbour(first, -1, 0) == first
+    assert grid.neighbour(first, 0, -1) == first
+    assert grid.neighbour(last, 1, 0) == last
+    assert grid.neighbour(last, 0, 1) == last
+    here, seen = first, {first}
+    while (there := grid.neighbour(here, 1, 0)) != here:
+        seen.add(there)
+        here = there
+    assert seen == set(grid.slots)
+    assert grid.slots[grid.neighbour(first, 0, 1)].x == grid.slots[first].x
+
+
+def test_a_node_that_takes_nothing_says_so(demo):
+    assert "▲ cordoned" in read(lay_out(demo, 100).lines[-1])
+    off = Node("n", (Gpu("n", 0),), ready=False)
+    assert "▲ not ready" in read(lay_out(ClusterSnapshot({"n": off}), 100).lines[0])
+    bare = lay_out(ClusterSnapshot({"n": Node("n")}), 100)
+    assert "no device" in read(bare.lines[0])
+    assert not bare.slots
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (-5, "<10s"),
+        (9, "<10s"),
+        (19, "10s"),
+        (59, "50s"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h00m"),
+        (90061, "1d01h"),
+    ],
+)
+def test_ages_go_in_coarse_steps(seconds, written):
+    assert text.age(seconds) == written
+
+
+@given(st.lists(st.floats(-1e9, 1e9), max_size=300), st.integers(0, 60))
+def test_a_sparkline_is_as_wide_as_it_may_be(values, width):
+    assert len(text.sparkline(values, width)) == min(len(values), width)
+
+
+@given(st.text(max_size=40), st.integers(1, 30), st.booleans())
+def test_text_is_fitted_to_terminal_columns(value, width, right):
+    from rich.cells import cell_len
+
+    from l2rtui.domain.sanitize import sanitize
+
+    assert cell_len(text.fit(sanitize(value), width, right=right)) == width
+
+
+def test_numbers_and_slots_read_well():
+    assert (text.count(7610), text.count(None), text.decimal(1.234), text.decimal(12345.6)) == (
+        "7,610",
+        "-",
+        "1.23",
+        "12,346",
+    )
+    assert (text.percent(0.5, 2), text.percent(None, 2)) == ("25%", "-")
+    slots = [SlotId("n1", 0, number) for number in (0, 1, 2, 5)] + [SlotId("n2", 1, 0)]
+    assert text.slot_ranges(slots) == "n1/0.0-2, n1/0.5, n2/1.0"
+    assert slot_text(PodView("u", "p")) == "-"
+
+
+def test_the_state_of_a_run_comes_from_its_pods():
+    run = RunView("r", "r", "r", sets=(SetView("w", Role.WORKER, 2),))
+    up = PodView("a", "r-w-0", run="r", phase=Phase.RUNNING, ready=True)
+    down = PodView("b", "r-w-1", run="r", phase=Phase.FAILED, exit_code=1)
+    over = replace(down, phase=Phase.SUCCEEDED)
+    assert run_status(run, ()).word == "Starting"
+    assert run_status(run, (up, up)).word == "Running"
+    assert run_status(run, (up, down)).sentence == "r-w-1 failed with exit 1"
+    assert run_status(run, (over, over)).word == "Completed"
+    assert run_status(replace(run, is_terminating=True), (up,)).sentence == "is being destroyed, 1 pod left"
+    assert run_status(replace(run, reason="Unsupervised", message="nobody"), (up,)).sentence == "nobody"
+
+
+def test_the_status_bar_tells_how_true_it_is(demo):
+    assert "connecting" in read(right_of(demo, Health("demo")))
+    seen = Health("demo", is_connected=True)
+    assert read(right_of(demo, seen)).split() == ["●", "live", "RW"]
+    assert "28/96" in read(left_of(demo, seen))
+    stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
+    assert read(right_of(demo, stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
+    assert "▲ partial: no rights" in read(right_of(replace(demo, problems=("no rights",)), seen))

@@ -1,0 +1,280 @@
+"""Tables and logs as their users meet them: what is drawn again, what is kept, what is found."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+from textual.app import App
+
+from l2rtui.backends.base import LogLine
+from l2rtui.ui.text import Span
+from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.log_ring import Ring, entry_of
+from l2rtui.ui.widgets.rows import Column, Row, RowModel, matcher
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+COLUMNS = (Column("name", "name", most=12), Column("state", "state"), Column("size", "size", right=True, rank=1))
+
+
+def row(number: int, state: str = "ok", *, is_fault: bool = False) -> Row:
+    return Row(
+        f"uid-{number}",
+        (Span(f"row-{number}"), Span(state), Span(str(number * 7 % 1000))),
+        (f"row-{number}", state, number * 7 % 1000),
+        is_fault,
+    )
+
+
+class Stage(App[None]):
+    """One widget and nothing else; counts the lines that are drawn."""
+
+    def __init__(self, widget) -> None:
+        super().__init__()
+        self.widget = widget
+        self.drawn: list[int] = []
+        draw = widget.render_line
+
+        def counted(y: int):
+            self.drawn.append(y)
+            return draw(y)
+
+        widget.render_line = counted
+
+    def compose(self):
+        yield self.widget
+
+    def on_mount(self) -> None:
+        self.widget.focus()
+
+    def shown(self) -> list[str]:
+        return [strip.text.rstrip() for strip in self.screen._compositor.render_strips()]
+
+
+@asynccontextmanager
+async def stage(widget, size=(60, 12)):
+    app = Stage(widget)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+def test_every_word_of_a_filter_must_be_there_and_those_after_a_bang_must_not():
+    assert matcher("ROW ok")(row(1))
+    assert not matcher("row !ok")(row(1))
+    assert matcher("row !")(row(1))
+
+
+def test_rows_sort_filter_and_come_and_go_as_if_all_were_arranged_anew():
+    chance = random.Random(7)
+    model = RowModel(COLUMNS)
+    truth: dict[str, Row] = {}
+    model.sort_by(2, descending=True)
+    model.select(text="!bad")
+    for _ in range(300):
+        changed = [row(chance.randrange(60), chance.choice(["ok", "bad", "slow"])) for _ in range(3)]
+        removed = [f"uid-{chance.randrange(60)}" for _ in range(2)]
+        for key in removed:
+            truth.pop(key, None)
+        truth.update((one.key, one) for one in changed)
+        model.update(changed, removed)
+        good = [one for one in truth.values() if "bad" not in one.cells[1].text]
+        assert {*model.shown} == {one.key for one in good}
+        sizes = [model.rows[key].sort[2] for key in model.shown]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+def test_without_a_sort_column_the_callers_order_counts():
+    model = RowModel(COLUMNS)
+    model.replace([row(1), row(2), row(3)])
+    model.replace([row(3), row(1), row(4)])
+    assert model.shown == ["uid-3", "uid-1", "uid-4"]
+    assert model.replace([row(3), row(1), row(4)]) == (False, [])
+
+
+@pytest.mark.parametrize("width", range(1, 60))
+def test_columns_fit_and_the_first_one_stays(width):
+    model = RowModel(COLUMNS)
+    model.replace([row(100_000), row(5, "a very long state indeed")])
+    shown = dict(model.visible_columns(width, 2))
+    assert 0 in shown
+    if width >= 40:
+        assert sum(shown.values()) + 2 * (len(shown) - 1) <= width
+
+
+# --- table ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_changed_row_draws_its_own_line_and_rows_out_of_sight_draw_nothing():
+    table = VirtualTable(COLUMNS)
+    async with stage(table) as (app, pilot):
+        table.set_rows(row(number) for number in range(100_000))
+        await pilot.pause()
+        app.drawn.clear()
+        table.update_rows([row(3, "new")])
+        await pilot.pause()
+        assert set(app.drawn) == {4}
+        app.drawn.clear()
+        table.update_rows([row(90_000, "new")])
+        await pilot.pause()
+        assert not app.drawn
+        await pilot.press("G")
+        assert table.cursor_key == "uid-99999"
+        assert "row-99999" in app.shown()[-1]
+        await pilot.press("g", "pagedown")
+        assert table.cursor_key == "uid-10"
+
+
+async def test_the_cursor_keeps_its_key_and_falls_to_the_neighbour_when_that_is_gone():
+    table = VirtualTable(COLUMNS)
+    async with stage(table) as (app, pilot):
+        table.set_rows([row(1), row(2), row(3)])
+        await pilot.press("j")
+        table.set_rows([row(0), row(1), row(2), row(3)])
+        assert table.cursor_key == "uid-2"
+        table.set_rows([row(0), row(1), row(3)])
+        assert table.cursor_key == "uid-3"
+        table.set_rows([])
+        assert table.cursor_key is None
+        await pilot.press("j", "enter", "space", "G", "g", "full_stop", "comma")
+        await pilot.pause()
+        assert any("Nothing here." in line for line in app.shown())
+
+
+async def test_a_click_selects_and_a_click_on_the_header_sorts():
+    table = VirtualTable(COLUMNS)
+    async with stage(table) as (_, pilot):
+        table.set_rows([row(1), row(2), row(3)])
+        await pilot.pause()
+        await pilot.click(VirtualTable, offset=(4, 2))
+        assert table.cursor_key == "uid-2"
+        await pilot.click(VirtualTable, offset=(4, 0))
+        await pilot.click(VirtualTable, offset=(4, 0))
+        assert (table.model.sort_column, table.model.is_descending) == (0, True)
+        assert table.cursor_key == "uid-2"
+
+
+async def test_wide_characters_keep_the_columns_straight():
+    table = VirtualTable(COLUMNS)
+    async with stage(table) as (app, pilot):
+        table.set_rows([Row("a", (Span("日本語日本語日本語"), Span("ok"), Span("1")), ("a", "ok", 1)), row(2)])
+        await pilot.pause()
+        from rich.cells import cell_len
+
+        first, second = app.shown()[1], app.shown()[2]
+        assert cell_len(first[: first.index("ok")]) == cell_len(second[: second.index("ok")])
+
+
+# --- ring -----------------------------------------------------------------------------------------------------
+
+
+def lines(first: int, last: int, text: str = "line {}") -> list[LogLine]:
+    return [LogLine(1000.0 + number, "run-w-0", text.format(number)) for number in range(first, last)]
+
+
+def test_a_full_ring_drops_the_oldest_and_counts_them():
+    ring = Ring(most=10)
+    ring.extend(map(entry_of, lines(0, 35)))
+    assert [entry.text for entry in ring] == [f"line {number}" for number in range(25, 35)]
+    assert (ring.dropped, ring.rows) == (25, 10)
+    assert ring.at(0) == (0, 0)
+    assert ring.at(10) is None
+
+
+@pytest.mark.parametrize("width", [0, 1, 3, 7, 80])
+def test_each_screen_line_belongs_to_one_part_of_one_line(width):
+    ring = Ring(most=20)
+    ring.wrap(width)
+    for size in (0, 1, 6, 7, 8, 30, 5):
+        ring.extend([entry_of(LogLine(1.0, "p", "x" * size)), entry_of(LogLine(1.0, "p", "語" * size))])
+    ring.extend(map(entry_of, lines(0, 12)))
+    seen = [ring.at(number) for number in range(ring.rows)]
+    assert None not in seen
+    assert seen == sorted(seen)
+    assert {number for number, _ in seen} == set(range(len(ring)))
+    assert all(ring.at(ring.row_of(number)) == (number, 0) for number in range(len(ring)))
+
+
+def test_metric_records_are_written_compactly_and_broken_ones_as_they_are():
+    text = '{"l2r":"learner","time":1.5,"env_steps":7610,"policy_lag":[0,1.25,4],"mean_return":null,"ok":true}'
+    assert entry_of(LogLine(1.0, "p", text)).text == "learner env_steps=7,610 policy_lag=0/1.25/4 ok=True"
+    broken = text[:-10]
+    assert entry_of(LogLine(1.0, "p", broken)).text == broken
+
+
+# --- log ------------------------------------------------------------------------------------------------------
+
+
+async def test_following_stops_when_scrolled_back_and_what_is_read_stays_where_it_is():
+    log = LogPane()
+    log.ring = Ring(most=100)
+    async with stage(log) as (app, pilot):
+        log.extend(lines(0, 100))
+        await pilot.pause(0.2)
+        assert "line 99" in app.shown()[-1]
+        await pilot.press("k", "k")
+        assert not log.is_following
+        top = app.shown()[0]
+        log.extend(lines(100, 130))
+        await pilot.pause(0.2)
+        assert app.shown()[0] == top
+        assert log.ring.dropped == 30
+        await pilot.press("f")
+        assert "line 129" in app.shown()[-1]
+        await pilot.press("g")
+        assert "line 30" in app.shown()[0]
+        await pilot.press("G")
+        assert log.is_following
+
+
+async def test_search_goes_from_hit_to_hit_and_round():
+    log = LogPane()
+    async with stage(log) as (app, pilot):
+        log.extend(lines(0, 200))
+        await pilot.pause(0.2)
+        log.find("LINE 5")
+        assert log.hits == 11
+        await pilot.press("n")
+        marked = [line for line in app.shown() if line.startswith("▸")]
+        assert marked == ["▸ line 5"]
+        await pilot.press("N")
+        assert "▸ line 59" in app.shown()
+        log.find("")
+        assert log.hits == 0
+
+
+async def test_wrapped_lines_are_whole_and_long_ones_can_be_panned():
+    log = LogPane()
+    async with stage(log, size=(40, 10)) as (app, pilot):
+        log.restart(run="run", is_merged=True, empty="")
+        log.extend([LogLine(1.0, "run-w-0", "".join(f"{number:03d} " for number in range(30)))])
+        await pilot.pause(0.2)
+        assert "029" not in "".join(app.shown())
+        await pilot.press("right", "right", "right", "right", "right")
+        assert "029" in "".join(app.shown())
+        await pilot.press("w")
+        shown = [line[8:] for line in app.shown() if line.strip()]
+        assert app.shown()[0].startswith("  w-0 │ 000")
+        assert "".join(shown).replace(" ", "") == "".join(f"{number:03d}" for number in range(30))
+
+
+async def test_a_rush_of_lines_is_drawn_ten_times_a_second_at_most():
+    log = LogPane()
+    async with stage(log) as (app, pilot):
+        app.drawn.clear()
+        began = time.monotonic()
+        for number in range(200):
+            log.extend(lines(number * 50, number * 50 + 50))
+            if number % 20 == 0:
+                await pilot.pause(0.02)
+        await pilot.pause(0.2)
+        frames = app.drawn.count(0)
+        assert frames <= (time.monotonic() - began) / 0.1 + 2
+        assert len(log.ring) == 10_000
+        assert log.ring.dropped == 0
+        assert "line 9999" in app.shown()[-1]
