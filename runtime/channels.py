@@ -1,0 +1,187 @@
+"""The sockets of the exchange; the only file that knows ZeroMQ. One channel belongs to one thread.
+
+Two ROUTERs at the learner and two DEALERs at a peer: `data` for everything small and for segments, `model` for
+weights, so that a large model never stands in front of an acknowledgement. What libzmq does silently is turned
+off or made visible: MANDATORY makes a send to nobody fail, HANDOVER lets a reconnected peer in under its old
+name, IMMEDIATE keeps messages from queueing for a learner that is not there, MAXMSGSIZE cuts off whoever sends
+more than was agreed, LINGER bounds how long closing waits for the last message to get out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Final, Self
+
+import zmq
+
+from runtime.endpoint import Endpoint, EndpointError
+from runtime.framing import HEADER_LIMIT, Buffer
+
+LINGER_MS: Final = 200
+HEARTBEAT_MS: Final = 1_000
+HEARTBEAT_TIMEOUT_MS: Final = 5_000
+RECONNECT_MS: Final = 50
+RECONNECT_MAX_MS: Final = 1_000
+BACKLOG: Final = 256
+"""Connections that may wait to be taken in."""
+
+
+class Port(Enum):
+    """Which of the two sockets."""
+
+    DATA = "data"
+    MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """What came in on one port; `route` is the sender's address at a learner and empty at a peer."""
+
+    port: Port
+    route: bytes
+    frames: list[memoryview]
+
+
+class _Channel:
+    """Both sockets, their poller, and their end."""
+
+    def __init__(self, kind: int, largest: dict[Port, int], *, ipv6: bool) -> None:
+        self._context = zmq.Context()
+        self._poller = zmq.Poller()
+        self._sockets: dict[Port, zmq.Socket[bytes]] = {}
+        for port in Port:
+            socket = self._context.socket(kind)
+            socket.setsockopt(zmq.LINGER, LINGER_MS)
+            socket.setsockopt(zmq.SNDHWM, 0)
+            socket.setsockopt(zmq.RCVHWM, 0)  # credits bound what is on its way, so that nothing is dropped
+            socket.setsockopt(zmq.MAXMSGSIZE, largest[port])
+            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+            socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+            socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+            socket.setsockopt(zmq.IPV6, int(ipv6))
+            self._sockets[port] = socket
+            self._poller.register(socket, zmq.POLLIN)
+
+    def _received(self, port: Port, *, most: int, routed: bool) -> Iterator[Inbound]:
+        """Yield what waits on `port`, `most` messages at most so that the other port gets its turn."""
+        for _ in range(most):
+            try:
+                frames = self._sockets[port].recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            views = [frame.buffer for frame in frames]
+            yield Inbound(port, bytes(views[0]), views[1:]) if routed else Inbound(port, b"", views)
+
+    def close(self) -> None:
+        """Close both sockets; what has not got out in a moment is dropped."""
+        for socket in self._sockets.values():
+            socket.close()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LearnerChannel(_Channel):
+    """The learner's end: bound at `endpoint`; raises EndpointError if that cannot be."""
+
+    def __init__(self, endpoint: Endpoint, largest_data_bytes: int) -> None:
+        bound = endpoint.bound()
+        largest = {Port.DATA: largest_data_bytes + HEADER_LIMIT, Port.MODEL: HEADER_LIMIT}
+        super().__init__(zmq.ROUTER, largest, ipv6=":" in bound.host)
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._poller.register(self._wake_read, zmq.POLLIN)
+        for port, address in ((Port.DATA, bound.data), (Port.MODEL, bound.model)):
+            socket = self._sockets[port]
+            socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+            socket.setsockopt(zmq.BACKLOG, BACKLOG)
+            try:
+                socket.bind(address)
+            except zmq.ZMQError as error:
+                self.close()
+                raise EndpointError(f"the learner cannot listen at {address}: {error}") from error
+
+    def poll(self, timeout_seconds: float) -> list[Inbound]:
+        """Return what has come in, waiting at most `timeout_seconds` for the first message or a `wake`."""
+        ready = dict(self._poller.poll(math.ceil(timeout_seconds * 1000)))
+        if self._wake_read in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+        return [
+            each
+            for port, socket in self._sockets.items()
+            if socket in ready
+            for each in self._received(port, most=64, routed=True)
+        ]
+
+    def wake(self) -> None:
+        """End a `poll` of the owning thread now. The one method that any thread may call."""
+        with contextlib.suppress(BlockingIOError):  # full of wake-ups already
+            os.write(self._wake_write, b"w")
+
+    def send(self, port: Port, route: bytes, frames: Sequence[Buffer]) -> bool:
+        """Send to one peer and say whether it is still there to be sent to."""
+        try:
+            self._sockets[port].send_multipart([route, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        """Close the sockets and the wake-up pipe."""
+        super().close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+class PeerChannel(_Channel):
+    """A worker's or an evaluator's end: connects, and connects again, for as long as it lives.
+
+    `name` is the address under which the learner answers; it must be unique among all processes of the run.
+    """
+
+    def __init__(self, endpoint: Endpoint, name: bytes, largest_model_bytes: int) -> None:
+        largest = {Port.DATA: HEADER_LIMIT, Port.MODEL: largest_model_bytes + HEADER_LIMIT}
+        super().__init__(zmq.DEALER, largest, ipv6=":" in endpoint.host)
+        for port, address in ((Port.DATA, endpoint.data), (Port.MODEL, endpoint.model)):
+            socket = self._sockets[port]
+            socket.setsockopt(zmq.IDENTITY, name)
+            socket.setsockopt(zmq.IMMEDIATE, 1)
+            socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+            socket.connect(address)
+
+    def poll(self, timeout_seconds: float) -> list[Inbound]:
+        """Return what has come in, waiting at most `timeout_seconds` for the first message."""
+        ready = dict(self._poller.poll(math.ceil(timeout_seconds * 1000)))
+        return [
+            each
+            for port, socket in self._sockets.items()
+            if socket in ready
+            for each in self._received(port, most=64, routed=False)
+        ]
+
+    def send(self, port: Port, frames: Sequence[Buffer]) -> bool:
+        """Send to the learner and say whether there is a connection to send on."""
+        try:
+            self._sockets[port].send_multipart(list(frames), zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True

@@ -1,0 +1,129 @@
+"""`l2r-runtime`: start one process of a run. A launcher does this; by hand it serves for trying things out.
+
+`main` takes over the signals first and imports afterwards: a process that is asked to end while it still starts
+ends in order, and `--help` pays for nothing but itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from runtime.stopping import Stop
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+_EXAMPLES: Final = """\
+a process learns what it is from variables that a launcher sets:
+  L2R_ENDPOINT    where the learner listens: ipc:///FOLDER or tcp://HOST:PORT (needed)
+  L2R_DIR         folder for checkpoints and records (needed by the learner)
+  L2R_CONFIG      training settings as a JSON object; see `l2r-runtime config`
+  L2R_RUN, L2R_RUN_ID, L2R_POD, L2R_INDEX, L2R_SEED, L2R_TOKEN_FILE, L2R_CPUS
+
+examples:
+  export L2R_ENDPOINT=ipc:///tmp/l2r L2R_DIR=/tmp/l2r
+  l2r-runtime learner & l2r-runtime worker & l2r-runtime evaluator
+  L2R_CONFIG='{"num_envs": 8, "total_env_steps": 100000}' l2r-runtime learner
+  L2R_CONFIG='{"num_envs": 8}' l2r-runtime config
+
+exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    stop = Stop()
+    stop.install()
+    options = _parser().parse_args(arguments)
+
+    from runtime import contract
+    from runtime.endpoint import EndpointError
+    from runtime.process import NotFiniteError, RefusedError, UsageError
+    from runtime.settings import SettingsError
+
+    try:
+        if options.role == "config":
+            _config(as_json=options.json)
+        else:
+            _start(options.role, stop)
+    except (UsageError, SettingsError) as error:
+        return _complain(error, contract.EXIT_USAGE)
+    except RefusedError as error:
+        return _complain(error, contract.EXIT_REFUSED)
+    except (EndpointError, NotFiniteError, OSError) as error:
+        return _complain(error, contract.EXIT_FAILED)
+    return contract.EXIT_DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    import argparse
+
+    class Version(argparse.Action):
+        """Looks the version up only when it is asked for."""
+
+        def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+            from importlib.metadata import version
+
+            from runtime.contract import PROTOCOL_VERSION
+
+            print(f"l2r-runtime {version('l2rtui')} (exchange {PROTOCOL_VERSION})")
+            parser.exit()
+
+    parser = argparse.ArgumentParser(
+        prog="l2r-runtime",
+        description="Start one process of a run: its learner, a worker, or an evaluator.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=Version, nargs=0, help="show the version and end")
+    roles = parser.add_subparsers(dest="role", required=True, metavar="learner|worker|evaluator|config")
+    roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
+    roles.add_parser("worker", help="fetch the policy, roll out, send")
+    roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
+    config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
+    config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
+    return parser
+
+
+def _config(*, as_json: bool) -> None:
+    import os
+
+    from runtime import contract, settings
+
+    described = list(settings.describe(settings.parse(os.environ.get(contract.ENV_CONFIG, ""))))
+    if as_json:
+        print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
+        return
+    for name, value, meaning in described:
+        print(f"{name:24} {value}\n{'':24} {meaning}")
+
+
+def _start(role: str, stop: Stop) -> None:
+    """Run one process of a run to its end. The numerical libraries are imported after their threads are bounded."""
+    import os
+
+    from runtime.metrics import Console
+    from runtime.process import Context, bound_numeric_threads
+
+    context = Context.from_environment(os.environ, role)
+    folder = context.learner_folder() if role == "learner" else None
+    bound_numeric_threads(context)
+    if folder is not None:
+        from runtime import learner
+
+        learner.run(context, folder, stop, Console())
+    elif role == "worker":
+        from runtime import worker
+
+        worker.run(context, stop, Console())
+    else:
+        from runtime import evaluator
+
+        evaluator.run(context, stop, Console())
+
+
+def _complain(error: Exception, code: int) -> int:
+    print(f"l2r-runtime: {error}", file=sys.stderr)
+    return code

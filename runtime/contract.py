@@ -1,0 +1,63 @@
+"""What a launcher and a launched process agree on: variables, files, exit codes, the metric record.
+
+Both packages read this file, so it holds constants and nothing that imports more than the standard library.
+A launcher sets the variables; a process needs nothing else to find its peers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+"""Version of the learner/worker exchange; peers of another version are refused at HELLO."""
+
+# --- variables that a launcher sets in every process of a run -------------------------------------------
+ENV_RUN: Final = "L2R_RUN"
+"""Name of the run, for example ``racing-sac``."""
+ENV_RUN_ID: Final = "L2R_RUN_ID"
+"""Unique id of this launch of the run. Also the mark by which a leak check finds every process of it."""
+ENV_POD: Final = "L2R_POD"
+"""Name of this process as the launcher shows it, for example ``racing-sac-w-0``."""
+ENV_POD_ID: Final = "L2R_POD_ID"
+"""Unique id of this incarnation of the pod; a restarted container keeps it, a replaced pod does not."""
+ENV_ROLE: Final = "L2R_ROLE"
+"""``learner``, ``worker``, ``evaluator`` or another role of the spec."""
+ENV_SET: Final = "L2R_SET"
+"""Name of the worker set."""
+ENV_INDEX: Final = "L2R_INDEX"
+"""Index of the replica within its set, from 0."""
+ENV_SEED: Final = "L2R_SEED"
+"""Seed of the run; a process derives its own from it and from its role and index."""
+ENV_ENDPOINT: Final = "L2R_ENDPOINT"
+"""Where the learner binds and the others connect: ``ipc:///DIR`` (a folder) or ``tcp://HOST:PORT``."""
+ENV_TOKEN_FILE: Final = "L2R_TOKEN_FILE"  # noqa: S105  (a path, not a secret)
+"""File with the run's shared token, mode 0600; without it no token is asked for."""
+ENV_DIR: Final = "L2R_DIR"
+"""Folder for what outlives the process: ``checkpoints/``, ``tensorboard/``, ``metrics.jsonl``."""
+ENV_CONFIG: Final = "L2R_CONFIG"
+"""JSON object of training settings (the spec's ``train``); see ``l2r-runtime config``."""
+ENV_CPUS: Final = "L2R_CPUS"
+"""CPU cores that this process may use for numerical threads, a positive number."""
+
+# --- the exchange over TCP ------------------------------------------------------------------------------
+DATA_PORT: Final = 5555
+"""Default TCP port of the data socket; the model socket is the next one."""
+
+# --- exit codes of `l2r-runtime` ------------------------------------------------------------------------
+EXIT_DONE: Final = 0
+"""Finished, or asked to end by SIGTERM and ended cleanly."""
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_REFUSED: Final = 3
+"""The learner refused this process (version, token or shapes); a restart will not help."""
+
+# --- metric records on standard output ------------------------------------------------------------------
+METRIC_PREFIX: Final = '{"l2r":"'
+"""Every metric record is one line that starts so: JSON without spaces, its kind under ``l2r``.
+
+Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since the epoch). A learner's carries
+``env_steps``, ``updates``, ``policy_version`` (integers that never fall within a run), ``policy_lag``
+(``[min, mean, max]`` in versions, over the records since the last line), ``env_steps_per_second``,
+``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
+``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), and losses by name.
+"""

@@ -1,0 +1,89 @@
+"""Where a learner listens: `ipc:///FOLDER` or `tcp://HOST:PORT` as addresses of its two sockets (stdlib only)."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SOCKET_PATH_LIMIT: Final = 103 if sys.platform == "darwin" else 107
+"""Longest path of a Unix socket in bytes: `sun_path` without its end mark (104 on macOS, 108 on Linux)."""
+
+
+class EndpointError(ValueError):
+    """The endpoint cannot be used; the sentence names it and says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The two addresses of a learner, as ZeroMQ writes them.
+
+    `folder` is the folder of an ipc endpoint; `host` and `port` are those of a tcp endpoint.
+    """
+
+    data: str
+    model: str
+    folder: Path | None
+    host: str
+    port: int
+
+    def bound(self) -> Endpoint:
+        """Return the endpoint that a learner binds: ZeroMQ binds addresses, so a host name is looked up.
+
+        Raises EndpointError if the name is unknown.
+        """
+        if self.folder is not None or self.host == "*":
+            return self
+        try:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise EndpointError(f"the host {self.host} of the endpoint cannot be looked up: {error}") from error
+        found.sort(key=lambda each: each[0] != socket.AF_INET)  # peers that say localhost mean 127.0.0.1 first
+        return _tcp(str(found[0][4][0]), self.port)
+
+    def is_private(self) -> bool:
+        """Say whether only this machine reaches the endpoint, as far as its own text shows."""
+        if self.folder is not None or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def parse(text: str) -> Endpoint:
+    """Return the endpoint written as `text`.
+
+    Raises EndpointError with a sentence if it is not one of the two forms, or if a socket path gets too long.
+    """
+    if text.startswith("ipc://"):
+        return _ipc(text)
+    if text.startswith("tcp://"):
+        host, colon, port = text.removeprefix("tcp://").rpartition(":")
+        if colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65535:
+            return _tcp(host.strip("[]"), int(port))
+        raise EndpointError(f"the endpoint {text!r} must be tcp://HOST:PORT with a port from 1 to 65534")
+    raise EndpointError(f"the endpoint {text!r} must be ipc:///FOLDER or tcp://HOST:PORT")
+
+
+def _ipc(text: str) -> Endpoint:
+    folder = Path(text.removeprefix("ipc://"))
+    if not folder.is_absolute() or "@" in text:
+        raise EndpointError(f"the endpoint {text!r} must be ipc:///FOLDER, an absolute path without '@'")
+    data, model = folder / "data.sock", folder / "model.sock"
+    length = len(os.fsencode(model))
+    if length > SOCKET_PATH_LIMIT:
+        raise EndpointError(
+            f"the socket path {model} has {length} bytes and this system allows {SOCKET_PATH_LIMIT}; "
+            "choose a shorter folder"
+        )
+    return Endpoint(f"ipc://{data}", f"ipc://{model}", folder, "", 0)
+
+
+def _tcp(host: str, port: int) -> Endpoint:
+    shown = f"[{host}]" if ":" in host else host
+    return Endpoint(f"tcp://{shown}:{port}", f"tcp://{shown}:{port + 1}", None, host, port)

@@ -1,0 +1,59 @@
+"""The racing environment as Gymnasium knows environments: one car, ``gymnasium.make("l2r/Racing-v0")``.
+
+Importing this module registers the id; ``gymnasium.make("runtime.envs.racing_gym:l2r/Racing-v0")`` imports it by
+itself (Gymnasium has looked for no entry points of plugins since its version 1.0). It stands apart from ``racing``
+because workers drive the vectorised form and need not import Gymnasium.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.envs.racing import OBS_BOUND, RacingOptions, RacingVectorEnv
+
+Observation = NDArray[np.float32]
+
+RACING_ID: Final = "l2r/Racing-v0"
+
+
+class RacingEnv(gymnasium.Env[Observation, Observation]):
+    """One car of ``RacingVectorEnv``; keyword arguments are those of ``RacingOptions``."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]  # the base has it per instance
+
+    def __init__(self, **options: Any) -> None:
+        self._cars = RacingVectorEnv(1, RacingOptions.from_mapping(options))
+        self.observation_space = gymnasium.spaces.Box(-OBS_BOUND, OBS_BOUND, (self._cars.obs_dim,), np.float32)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self._cars.act_dim,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode; ``options`` are not used, the course is chosen when the environment is made."""
+        super().reset(seed=seed, options=options)
+        return self._cars.reset(int(self.np_random.integers(2**31)))[0], {"progress_metres": 0.0}
+
+    def step(self, action: Observation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Drive for a tenth of a second; ``info`` tells progress, and laps at the end of an episode."""
+        result = self._cars.step(np.asarray(action, dtype=np.float32)[None])
+        info: dict[str, Any] = {"progress_metres": float(self._cars.progress[0])}
+        for episode in result.episodes:
+            info = {
+                "progress_metres": episode.progress_metres,
+                "laps": episode.laps,
+                "left_track": episode.left_track,
+            }
+        return (
+            result.final_obs[0],
+            float(result.reward[0]),
+            bool(result.terminated[0]),
+            bool(result.truncated[0]),
+            info,
+        )
+
+
+gymnasium.register(RACING_ID, entry_point=f"{__name__}:RacingEnv")

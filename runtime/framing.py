@@ -1,0 +1,65 @@
+"""Messages to frames and back: one JSON header, and for two kinds one raw arena behind it.
+
+No pickle, no sockets, no torch. A frame's length is looked at before its content, and the arena is never copied:
+the receiver gets a view and checks its size against what the sender declared in its Hello.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from runtime.messages import WITH_ARENA, Message, ProtocolError, from_fields, to_fields
+
+HEADER_LIMIT: Final = 4096
+"""Longest header in bytes; the longest valid one is a Hello of about 1,500 plus its texts."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+def encode(message: Message, arena: Buffer | None = None) -> list[Buffer]:
+    """Return the frames of `message`: the header, and `arena` as it is if the kind carries one.
+
+    Raises ProtocolError if the arena is missing or too many, or if the header is too long.
+    """
+    if (arena is not None) != (message.kind in WITH_ARENA):
+        raise ProtocolError(f"a message of kind {message.kind} {'needs' if arena is None else 'carries no'} arena")
+    try:
+        header = json.dumps(to_fields(message), separators=(",", ":"), allow_nan=False).encode()
+    except ValueError as error:
+        raise ProtocolError(f"{message.kind}: {error}") from error
+    if len(header) > HEADER_LIMIT:
+        raise ProtocolError(f"{message.kind}: a header of {len(header)} bytes; the limit is {HEADER_LIMIT}")
+    return [header] if arena is None else [header, arena]
+
+
+def decode(frames: Sequence[Buffer]) -> tuple[Message, memoryview | None]:
+    """Return the message in `frames` and a view of its arena, which is None for kinds without one.
+
+    Raises ProtocolError for whatever is not exactly one message; nothing is allocated for the arena.
+    """
+    if not 1 <= len(frames) <= 2:
+        raise ProtocolError(f"a message has one or two frames, not {len(frames)}")
+    header = memoryview(frames[0])
+    if header.nbytes > HEADER_LIMIT:
+        raise ProtocolError(f"a header of {header.nbytes} bytes; the limit is {HEADER_LIMIT}")
+    try:
+        given = json.loads(bytes(header), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the header is not JSON: {error!s:.100}") from None
+    message = from_fields(given)
+    if (len(frames) == 2) != (message.kind in WITH_ARENA):
+        raise ProtocolError(f"a message of kind {message.kind} came with {len(frames)} frames")
+    return message, memoryview(frames[1]).cast("B") if len(frames) == 2 else None
+
+
+def digest(arena: Buffer) -> str:
+    """Return the check sum of an arena as 32 hexadecimal digits (BLAKE2b, 16 bytes)."""
+    return hashlib.blake2b(arena, digest_size=16).hexdigest()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    """NaN and Infinity are no JSON, although Python's reader would take them."""
+    raise ValueError(f"{name} is not JSON")

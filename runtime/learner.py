@@ -1,0 +1,275 @@
+"""The learner: collect, update, publish, checkpoint. The exchange with the workers runs in its own thread."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import torch
+
+from runtime.accounts import Accounts
+from runtime.algos.sac import SAC, SACStats, sac_config
+from runtime.channels import LearnerChannel
+from runtime.checkpoints import Checkpoints
+from runtime.counters import Counters, next_epoch, read_journal, write_journal
+from runtime.events import Published
+from runtime.exchange import Exchange
+from runtime.files import held
+from runtime.membership import Membership, Terms
+from runtime.messages import Evaluation, to_fields
+from runtime.metrics import Console, Curves, Rate, RecordFile, record
+from runtime.pacing import Pace
+from runtime.packing import pack, unpack
+from runtime.policy_store import PolicyStore
+from runtime.process import Context, NotFiniteError, UsageError, make_environment
+from runtime.replay import TRANSITION_FIELDS, Batch, Replay
+from runtime.segments import transition_bytes
+from runtime.settings import Settings
+from runtime.stopping import Stop
+
+RECORD_SECONDS: Final = 2.0
+CURVES_EVERY: Final = 5
+"""Records to one point in the TensorBoard curves."""
+WAIT_SECONDS: Final = 0.2
+"""Longest wait for data; a signal is seen within it."""
+FAREWELL_SECONDS: Final = (2.0, 5.0)
+"""How long a finished learner stays at least, and at most, to tell its peers."""
+LOCK_PATIENCE_SECONDS: Final = 5.0
+"""How long a learner waits for the one that it replaces to go."""
+
+
+def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
+    """Learn until the settings say that it is enough or `stop` is set; what is to last goes to `folder`.
+
+    Raises UsageError, EndpointError, NotFiniteError, BlockingIOError and OSError with a sentence.
+    """
+    with ExitStack() as holds:
+        # ZeroMQ takes a socket file away from whoever has it, so the folder of an ipc endpoint is held as well.
+        for each in {folder, context.endpoint.folder or folder}:
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            holds.enter_context(held(each, "the folder", LOCK_PATIENCE_SECONDS, stop.is_set))
+        if stop.is_set():
+            return
+        learner = Learner(context, folder, console)
+        holds.callback(learner.close)
+        learner.loop(stop)
+
+
+class Learner:
+    """State and loop of the learner process."""
+
+    def __init__(self, context: Context, folder: Path, console: Console) -> None:
+        settings = context.settings
+        self._settings = settings
+        self._folder = folder
+        self._console = console
+        torch.set_num_threads(context.threads)
+        torch.manual_seed(context.seed)
+
+        env = make_environment(settings, 1, {})
+        try:
+            config = sac_config({**settings.sac, "hidden": settings.hidden})
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"sac: {error}") from error
+        self._batch_size = config.batch_size
+        self._device = _device(settings)
+        self._sac = SAC(env.obs_dim, env.act_dim, config, context.seed, self._device)
+        replay = Replay(settings.replay_capacity, env.obs_dim, env.act_dim, context.seed)
+        self._checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
+        self._counters, accounts = self._resume(replay)
+
+        terms = Terms(
+            run=context.run,
+            run_id=context.run_id,
+            token=context.token,
+            epoch=self._counters.epoch,
+            environment=settings.environment,
+            obs_dim=env.obs_dim,
+            act_dim=env.act_dim,
+            actor_floats=self._sac.shape.size,
+            transition_bytes=transition_bytes(env.obs_dim, env.act_dim),
+            segment_transitions=settings.segment_transitions,
+            max_policy_lag=settings.max_policy_lag,
+            inflight_transitions=max(settings.band_steps, settings.segment_transitions),
+        )
+        membership = Membership(terms, accounts)
+        self._policies = PolicyStore(terms.epoch, terms.token, self._counters.policy_version)
+        membership.handle(Published(self._counters.policy_version))
+        self._pace = Pace(settings.warmup_steps, settings.updates_per_step, settings.band_steps)
+        self._evaluations: deque[tuple[str, Evaluation]] = deque()
+        """As the network thread takes them; the main thread writes them down."""
+        channel = LearnerChannel(context.endpoint, terms.segment_transitions * terms.transition_bytes)
+        self._exchange = Exchange(
+            channel, membership, replay, self._policies, self._pace, console.say, self._evaluations
+        )
+        self._records = RecordFile(folder / "metrics.jsonl")
+        self._curves = Curves(folder / "tensorboard")
+        self._evaluation: Evaluation | None = None
+        self._stats: SACStats | None = None
+        now = time.monotonic()
+        self._began = now
+        self._recorded, self._saved = now, now
+        self._record_count = 0
+        self._step_rate = Rate(now, self._exchange.env_steps)
+        self._update_rate = Rate(now, self._counters.updates)
+
+    def _resume(self, replay: Replay) -> tuple[Counters, Accounts]:
+        """Load the newest whole checkpoint, if there is one, and begin a new epoch."""
+        checkpoint, aside = self._checkpoints.load()
+        for sentence in aside:
+            self._console.say(sentence)
+        journal = read_journal(self._folder)
+        if checkpoint is None:
+            counters, accounts = next_epoch(None, journal, time.time()), Accounts()
+        else:
+            try:
+                saved, accounts = unpack(checkpoint, self._sac, replay)
+            except (KeyError, ValueError) as error:
+                raise UsageError(
+                    f"{checkpoint.name} in {self._folder} does not fit these settings: {error}; "
+                    "set them back or use another folder"
+                ) from error
+            counters = next_epoch(saved, journal, time.time())
+            lost = counters.lost_updates - saved.lost_updates
+            self._console.say(
+                f"resumed {checkpoint.name}: {saved.env_steps} env steps, {saved.updates} updates, "
+                f"{len(replay)} transitions; {lost} updates after it were lost"
+            )
+        write_journal(self._folder, counters)
+        return counters, accounts
+
+    def loop(self, stop: Stop) -> None:
+        """Learn until done or stopped; then leave a checkpoint."""
+        counters = self._counters
+        self._exchange.start()
+        self._console.say(f"learner of {self._settings.environment} ready, epoch {counters.epoch}")
+        if counters.policy_version:  # once there was a policy, there always is one
+            self._publish()
+        while not stop.is_set() and self._end() is None:
+            if self._exchange.await_data(counters.kept_updates, WAIT_SECONDS):
+                self._stats = self._sac.update(self._sample())
+                counters.updates += 1
+                if counters.kept_updates % self._settings.publish_every == 0 or not counters.policy_version:
+                    self._publish()
+            now = time.monotonic()
+            if now - self._recorded >= RECORD_SECONDS:
+                self._record(now)
+            if now - self._saved >= self._settings.checkpoint_seconds:
+                self._checkpoint()
+        end = self._end()
+        if end is not None:
+            self._console.say(f"the run is done: {end}")
+            self._exchange.finish(end, *FAREWELL_SECONDS)
+        self._record(time.monotonic())
+        self._checkpoint()
+        if end is None:
+            self._console.say(f"learner ends on {stop.reason}")
+
+    def close(self) -> None:
+        """End the network thread and close every file."""
+        self._exchange.close()
+        self._records.close()
+        self._curves.close()
+
+    def _end(self) -> str | None:
+        """Return why the run is complete, or None."""
+        settings = self._settings
+        if settings.total_env_steps is not None and self._exchange.env_steps >= settings.total_env_steps:
+            return f"{self._exchange.env_steps} env steps"
+        if settings.total_updates is not None and self._counters.kept_updates >= settings.total_updates:
+            return f"{self._counters.kept_updates} updates"
+        if settings.max_seconds is not None and time.monotonic() - self._began >= settings.max_seconds:
+            return f"{settings.max_seconds:g} seconds"
+        return None
+
+    def _sample(self) -> Batch:
+        """Draw a batch to where the networks are."""
+        batch = self._exchange.sample(self._batch_size)
+        if self._device == "cpu":
+            return batch
+        return Batch(*(getattr(batch, name).to(self._device) for name in TRANSITION_FIELDS))
+
+    def _publish(self) -> None:
+        """Give out the present policy. Its version is in the journal first: no version ever names two policies."""
+        arena = self._sac.actor_arena()
+        if not np.isfinite(arena).all():
+            self._refuse_to_go_on()
+        self._counters.policy_version += 1
+        write_journal(self._folder, self._counters)
+        self._policies.publish(self._counters.policy_version, arena)
+        self._exchange.published(self._counters.policy_version)
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint; a disk that refuses is told of, and the next one is tried in its time."""
+        self._saved = began = time.monotonic()
+        holdings = self._exchange.holdings()
+        arrays, facts = pack(self._sac, self._counters, holdings, self._settings.checkpoint_replay_bytes)
+        if not all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("sac.")):
+            self._refuse_to_go_on()
+        try:
+            name = self._checkpoints.save(self._counters.updates, holdings.env_steps, arrays, facts)
+        except OSError as error:
+            self._console.say(f"the checkpoint could not be written ({error}); training goes on without it")
+            return
+        self._exchange.saved(holdings)
+        size = sum(array.nbytes for array in arrays.values()) / 2**20
+        self._console.say(f"checkpoint {name}: {size:.1f} MiB in {time.monotonic() - began:.2f} s")
+
+    def _refuse_to_go_on(self) -> NoReturn:
+        """End before a policy or a checkpoint is spoiled: a restart goes on from the last good checkpoint."""
+        raise NotFiniteError(
+            f"after {self._counters.updates} updates the networks hold values that are not finite; a restart goes "
+            "on from the newest checkpoint; if this comes again, lower the step sizes or bound the rewards"
+        )
+
+    def _record(self, now: float) -> None:
+        """Print and keep one metric record."""
+        counters = self._counters
+        counters.env_steps = max(counters.env_steps, self._exchange.env_steps)
+        write_journal(self._folder, counters)
+        figures = self._exchange.figures()
+        while self._evaluations:
+            self._keep_evaluation(*self._evaluations.popleft())
+        last = self._evaluation
+        fields: dict[str, Any] = {
+            "env_steps": counters.env_steps,
+            "updates": counters.updates,
+            "policy_version": counters.policy_version,
+            "policy_lag": figures.pop("policy_lag"),
+            "env_steps_per_second": self._step_rate.look(now, self._exchange.env_steps),
+            "updates_per_second": self._update_rate.look(now, counters.updates),
+            "mean_return": figures.pop("mean_return"),
+            "eval_return": last.eval_return if last else None,
+            "eval_progress": last.eval_progress if last else None,
+            "workers": figures.pop("workers"),
+            **(self._stats.floats() if self._stats else {}),
+            **figures,
+            "lost_updates": counters.lost_updates,
+        }
+        line = record("learner", fields)
+        self._console.record(line)
+        self._records.append(line)
+        if self._record_count % CURVES_EVERY == 0:
+            self._curves.add("learner", fields, counters.env_steps)
+        self._record_count += 1
+        self._recorded = now
+
+    def _keep_evaluation(self, pod: str, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        fields = {name: value for name, value in to_fields(evaluation).items() if name not in {"kind", "epoch"}}
+        self._records.append(record("evaluator", {**fields, "env_steps": self._exchange.env_steps, "pod": pod}))
+        self._curves.add("evaluator", fields, self._exchange.env_steps)
+
+
+def _device(settings: Settings) -> str:
+    """Return where to compute. Raises UsageError for a device that is wanted and not there."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if settings.device == "auto":
+        return "cuda" if there["cuda"] else "cpu"
+    if not there[settings.device]:
+        raise UsageError(f"device is {settings.device} and torch finds none here; use cpu or auto")
+    return settings.device

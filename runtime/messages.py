@@ -1,0 +1,296 @@
+"""The messages of the learner/worker exchange and their validation (stdlib only).
+
+A message is a frozen dataclass of flat scalars; what it means stands with it. `from_fields` is the only way from
+outside text to a message: every field must be there, of its declared type and inside its bounds, and no other
+field may be there. Whatever else arrives is a `ProtocolError`, which the receiver counts and survives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar, Final, TypeGuard
+
+from runtime.contract import PROTOCOL_VERSION
+
+MAX_INTEGER: Final = 2**53 - 1
+"""Largest integer on the wire: what every JSON reader in any language holds exactly."""
+MAX_TEXT: Final = 512
+"""Longest text field, in characters."""
+
+
+class ProtocolError(ValueError):
+    """What arrived is not a message of this protocol; the sentence says what is wrong with it."""
+
+
+class ForeignVersionError(ProtocolError):
+    """The peer speaks another version of the protocol, so nothing else of its message may be read."""
+
+    def __init__(self, version: object) -> None:
+        super().__init__(
+            f"the peer speaks version {version!s:.20} of the exchange and this process version {PROTOCOL_VERSION}; "
+            "start learner and workers from the same release"
+        )
+
+
+class Refusal(StrEnum):
+    """Why a learner refuses a peer for good; the peer ends with `contract.EXIT_REFUSED`."""
+
+    PROTOCOL = "protocol"
+    RUN = "run"
+    TOKEN = "token"  # noqa: S105  (the name of a reason, not a secret)
+    SCHEMA = "schema"
+    SUPERSEDED = "superseded"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Peer → learner: who I am, what my segments look like, and from where on I can send again.
+
+    `incarnation` differs between two starts of the same pod. `oldest` is the sequence number of the oldest
+    segment that the peer still holds, or of its next one. `segment_transitions` is the most transitions in one
+    segment; 0 for a peer that sends none, such as an evaluator.
+    """
+
+    kind: ClassVar[str] = "hello"
+    protocol: int
+    run: str
+    run_id: str
+    token: str = field(repr=False)
+    role: str
+    pod: str
+    incarnation: int
+    oldest: int
+    environment: str
+    obs_dim: int
+    act_dim: int
+    actor_floats: int
+    transition_bytes: int
+    segment_transitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Learner → peer: you are a member of this epoch; send what follows `last_seq`, up to `limit`."""
+
+    kind: ClassVar[str] = "welcome"
+    epoch: int
+    last_seq: int
+    durable_seq: int
+    limit: int
+    policy_version: int
+    max_policy_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Learner → peer, cumulative: taken up to `last_seq`, in a checkpoint up to `durable_seq`, go on to `limit`.
+
+    The credit is `limit - last_seq` segments. All four only rise within an epoch, so a lost Ack costs nothing.
+    """
+
+    kind: ClassVar[str] = "ack"
+    epoch: int
+    last_seq: int
+    durable_seq: int
+    limit: int
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Learner → peer: I do not know you in this epoch, or segments between us are missing; say Hello again."""
+
+    kind: ClassVar[str] = "who"
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Learner → peer: go away and do not come back as you are. Same layout in every protocol version."""
+
+    kind: ClassVar[str] = "refused"
+    protocol: int
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Learner → peer: the run is finished; end."""
+
+    kind: ClassVar[str] = "done"
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """Worker → learner: one segment, its transitions in the arena that follows.
+
+    `return_sum` and `progress_sum` (metres) are over the `episodes` that ended inside the segment.
+    """
+
+    kind: ClassVar[str] = "traj"
+    epoch: int
+    seq: int
+    transitions: int
+    policy_version_min: int
+    policy_version_max: int
+    episodes: int
+    return_sum: float
+    progress_sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Peer → learner, every second: alive, and moving if `env_steps` changes; `sent` is my last sequence number."""
+
+    kind: ClassVar[str] = "ping"
+    epoch: int
+    sent: int
+    env_steps: int
+    policy_version: int
+    env_steps_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """Peer → learner: I end in order; forget me."""
+
+    kind: ClassVar[str] = "bye"
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Evaluator → learner: how the policy of one version drives, beside how the random policy drove.
+
+    `laps` is the sum over the episodes; `clean_lap` says that each drove one and none left the track.
+    """
+
+    kind: ClassVar[str] = "eval"
+    epoch: int
+    policy_version: int
+    episodes: int
+    eval_return: float
+    eval_progress: float
+    random_return: float
+    random_progress: float
+    progress_ratio: float | None
+    laps: int
+    clean_lap: bool
+    lap_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Peer → learner on the model socket: weights newer than `have` of `epoch`, please."""
+
+    kind: ClassVar[str] = "get"
+    token: str = field(repr=False)
+    epoch: int
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Learner → peer: the actor of `policy_version`, `floats` float32 values in the arena that follows."""
+
+    kind: ClassVar[str] = "weights"
+    epoch: int
+    policy_version: int
+    floats: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """Learner → peer: there is nothing newer than what you have; the newest is `policy_version`."""
+
+    kind: ClassVar[str] = "current"
+    epoch: int
+    policy_version: int
+
+
+Message = (
+    Hello | Welcome | Ack | Who | Refused | Done | Trajectory | Ping | Bye | Evaluation | Get | Weights | Current
+)
+KINDS: Final[Mapping[str, type[Message]]] = {
+    each.kind: each
+    for each in (
+        Hello,
+        Welcome,
+        Ack,
+        Who,
+        Refused,
+        Done,
+        Trajectory,
+        Ping,
+        Bye,
+        Evaluation,
+        Get,
+        Weights,
+        Current,
+    )
+}
+WITH_ARENA: Final = frozenset({Trajectory.kind, Weights.kind})
+"""Kinds that are followed by one raw arena; all others travel alone."""
+
+_NAMES: Final = {kind: {one.name: str(one.type) for one in fields(cls)} for kind, cls in KINDS.items()}
+
+
+def to_fields(message: Message) -> dict[str, Any]:
+    """Return the message as a flat mapping with its kind first."""
+    return {"kind": message.kind, **asdict(message)}
+
+
+def from_fields(given: object) -> Message:
+    """Return the message that a decoded header states.
+
+    Raises ProtocolError for anything that is not exactly a message, ForeignVersionError for a Hello of another
+    protocol version, whose other fields are not looked at.
+    """
+    if not isinstance(given, dict):
+        raise ProtocolError(f"a header must be an object, not {type(given).__name__}")
+    kind = given.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ProtocolError(f"there is no message of kind {kind!r:.40}")
+    if kind == Hello.kind and given.get("protocol") != PROTOCOL_VERSION:
+        raise ForeignVersionError(given.get("protocol"))
+    types = _NAMES[kind]
+    if given.keys() != types.keys() | {"kind"}:
+        wrong = sorted((given.keys() - {"kind"}) ^ types.keys())
+        raise ProtocolError(f"{kind}: fields missing or unknown: {', '.join(map(str, wrong))[:200]}")
+    checked: dict[str, Any] = {name: _checked(kind, name, types[name], given[name]) for name in types}
+    return KINDS[kind](**checked)
+
+
+def _checked(kind: str, name: str, declared: str, value: object) -> object:
+    """Return `value` as `declared` (the annotation's text) wants it; whole numbers are valid floats."""
+    if declared.startswith("float") and _is_integer(value, least=-MAX_INTEGER):
+        return float(value)
+    if not _VALID[declared](value):
+        raise ProtocolError(f"{kind}.{name}: {value!r:.60} is not a valid {declared}")
+    return value
+
+
+def _is_integer(value: object, least: int = 0) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_INTEGER
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+_VALID: Final[Mapping[str, Callable[[object], bool]]] = {
+    "bool": lambda value: isinstance(value, bool),
+    "int": _is_integer,
+    "float": _is_float,
+    "float | None": lambda value: value is None or _is_float(value),
+    # Texts may reach a log or a terminal: no control characters, no lone surrogates.
+    "str": lambda value: isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable(),
+}

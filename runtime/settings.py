@@ -1,0 +1,189 @@
+"""Training settings: one frozen value, made of the JSON object in `L2R_CONFIG` (stdlib only).
+
+Every setting says its unit, its default and when to change it; `l2r-runtime config` prints that. An unknown key,
+a wrong type or a value out of bounds is refused with a sentence, so that a typing error never trains for a day.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+
+class SettingsError(ValueError):
+    """The settings cannot be used; the sentence names the key and what it may be."""
+
+
+def _setting(default: Any, meaning: str, *, least: float | None = None, one_of: Sequence[str] = ()) -> Any:
+    """Declare a setting; `least` bounds numbers from below, a float with `least` 0 must be above it."""
+    metadata = {"meaning": meaning, "least": least, "one_of": tuple(one_of)}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run trains on and how. Learner, workers and evaluator of a run get the same settings."""
+
+    # --- what is learned ---
+    environment: str = _setting("racing", "Name of the environment.")
+    environment_options: Mapping[str, Any] = _setting({}, "Options of the environment, by name.")
+    hidden: tuple[int, ...] = _setting(
+        (128, 128),
+        "Widths of the hidden layers of actor and critics. Wider costs time before it helps on a CPU.",
+        least=1,
+    )
+    sac: Mapping[str, Any] = _setting(
+        {}, "Settings of soft actor-critic, by name; what is left out is tuned for racing."
+    )
+    # --- collection ---
+    num_envs: int = _setting(16, "Copies of the environment in each worker, stepped together.", least=1)
+    segment_steps: int = _setting(
+        16, "Steps of all copies in one message. Fewer for fresher data, more for slow networks.", least=1
+    )
+    warmup_steps: int = _setting(
+        5_000, "Env steps with random actions before the first update, over all workers.", least=0
+    )
+    # --- the balance of the two ---
+    updates_per_step: float = _setting(
+        1 / 16,
+        "Gradient updates for each env step. Raise it where steps are dear (a simulator), lower where cheap.",
+        least=0,
+    )
+    band_steps: int = _setting(
+        8_192,
+        "Env steps that collection may run ahead of learning; workers wait beyond it. At least two segments.",
+        least=1,
+    )
+    max_policy_lag: int = _setting(
+        1_000,
+        "Policy versions that a segment may be behind before it is refused. SAC is off-policy, so it is generous.",
+        least=0,
+    )
+    publish_every: int = _setting(50, "Updates between two published policy versions.", least=1)
+    # --- the learner ---
+    replay_capacity: int = _setting(500_000, "Transitions in the replay buffer; the oldest make room.", least=1)
+    device: str = _setting(
+        "auto",
+        "Where the learner computes; auto takes a GPU if there is one.",
+        one_of=("auto", "cpu", "cuda", "mps"),
+    )
+    threads: int = _setting(
+        1, "Numerical threads of the learner, at most L2R_CPUS. Small networks are fastest with 1.", least=1
+    )
+    # --- the end ---
+    total_env_steps: int | None = _setting(None, "End when this many env steps are taken; null trains on.", least=1)
+    total_updates: int | None = _setting(None, "End when this many updates are done; null trains on.", least=1)
+    max_seconds: float | None = _setting(
+        None, "End this learner process after so many seconds; null trains on.", least=0
+    )
+    # --- checkpoints ---
+    checkpoint_seconds: float = _setting(30.0, "Seconds between checkpoints.", least=0)
+    checkpoints_kept: int = _setting(3, "Checkpoints kept; the oldest are removed.", least=1)
+    checkpoint_replay_bytes: int = _setting(
+        32 * 1024 * 1024, "Bytes of the newest experience in a checkpoint; 0 leaves experience out.", least=0
+    )
+    # --- evaluation ---
+    eval_seconds: float = _setting(15.0, "Seconds between two evaluations, from start to start.", least=0)
+    eval_episodes: int = _setting(8, "Episodes in one evaluation, driven at the same time.", least=1)
+    eval_options: Mapping[str, Any] = _setting(
+        {"start": "line", "laps": 1}, "Options of the environment for evaluation, over environment_options."
+    )
+
+    @property
+    def segment_transitions(self) -> int:
+        """Transitions in a full segment."""
+        return self.num_envs * self.segment_steps
+
+
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "str": (str,),
+    "int": (int,),
+    "float": (int, float),
+    "int | None": (int, type(None)),
+    "float | None": (int, float, type(None)),
+    "tuple[int, ...]": (list, tuple),
+    "Mapping[str, Any]": (dict,),
+}
+_WORDS: Final[Mapping[str, str]] = {
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "int | None": "a whole number or null",
+    "float | None": "a number or null",
+    "tuple[int, ...]": "a list of whole numbers",
+    "Mapping[str, Any]": "an object",
+}
+
+
+def parse(text: str) -> Settings:
+    """Return the settings in a JSON text; an empty one means the defaults. Raises SettingsError."""
+    if not text.strip():
+        return Settings()
+    try:
+        given = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except SettingsError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"the settings are not JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise SettingsError("the settings must be one JSON object")
+    return from_mapping(given)
+
+
+def _finite(text: str) -> float:
+    """Read a number of the JSON text; Python would also take NaN and what is too large to be one."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise SettingsError(f"the settings hold {text}, which is no number to train with")
+    return number
+
+
+def from_mapping(given: Mapping[str, Any]) -> Settings:
+    """Return the settings with `given` over the defaults. Raises SettingsError."""
+    known = {each.name: each for each in fields(Settings)}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise SettingsError(f"there is no setting {name!r}; {hint}")
+        declared = str(known[name].type)
+        _check(name, value, declared, known[name].metadata)
+        values[name] = tuple(value) if declared.startswith("tuple") else value
+    settings = Settings(**values)
+    if settings.band_steps < 2 * settings.segment_transitions:
+        raise SettingsError(
+            f"band_steps is {settings.band_steps}; it must hold at least two segments of num_envs x segment_steps "
+            f"= {settings.segment_transitions} env steps"
+        )
+    return settings
+
+
+def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) -> None:
+    """Raise SettingsError unless `value` is what the setting takes."""
+    numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+    wrong = SettingsError(f"{name} is {json.dumps(value)}; it must be {_WORDS[declared]}")
+    if isinstance(value, bool) or not isinstance(value, _TYPES[declared]):
+        raise wrong
+    if declared.startswith("tuple") and not all(type(each) is int for each in numbers):
+        raise wrong
+    least, one_of = metadata["least"], metadata["one_of"]
+    above = declared.startswith("float")
+    for number in numbers:
+        if least is not None and number is not None and (number <= least if above else number < least):
+            raise SettingsError(f"{name} is {number}; it must be {'above' if above else 'at least'} {least:g}")
+    if one_of and value not in one_of:
+        raise SettingsError(f"{name} is {value!r}; it must be one of {', '.join(one_of)}")
+
+
+def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Yield name, value as JSON, and meaning of every setting."""
+    for each in fields(Settings):
+        value = getattr(settings, each.name)
+        yield each.name, json.dumps(list(value) if isinstance(value, tuple) else value), each.metadata["meaning"]

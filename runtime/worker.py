@@ -1,0 +1,95 @@
+"""A worker: fetch the policy, roll out, send. It steps only when the learner has room for what comes of it.
+
+It acts in NumPy: importing torch here would cost every worker seconds and 200 MB.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.algos.actor import ActorShape
+from runtime.envs.base import VectorEnv
+from runtime.metrics import Console, record
+from runtime.peer import Peer
+from runtime.process import Context, make_environment
+from runtime.rollout import Rollout
+from runtime.segments import transition_bytes
+from runtime.stopping import Stop
+
+RECORD_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 0.2
+"""Longest wait for the learner's word; a signal is seen within it."""
+WORKER_SEEDS: Final = 1
+"""Keeps a worker's random numbers apart from those of other roles with the same run seed and index."""
+
+
+def run(context: Context, stop: Stop, console: Console) -> None:
+    """Collect until the learner says that the run is done or `stop` is set. Raises RefusedError."""
+    settings = context.settings
+    env = make_environment(settings, settings.num_envs, {})
+    shape = ActorShape(env.obs_dim, env.act_dim, settings.hidden)
+    size = transition_bytes(env.obs_dim, env.act_dim)
+    with Peer(context, shape, size, settings.segment_transitions, console) as peer:
+        Worker(context, env, peer, console).loop(stop)
+
+
+class Worker:
+    """The loop of one worker process."""
+
+    def __init__(self, context: Context, env: VectorEnv, peer: Peer, console: Console) -> None:
+        seeds = np.random.SeedSequence([context.seed, WORKER_SEEDS, context.index]).generate_state(2)
+        self._rng = np.random.default_rng(seeds[0])
+        self._env = env
+        self._rollout = Rollout(env, context.settings.segment_steps, int(seeds[1]))
+        self._peer = peer
+        self._console = console
+        self._recorded = time.monotonic()
+        self._episodes = 0
+        self._returns: deque[tuple[int, float]] = deque(maxlen=16)
+
+    def loop(self, stop: Stop) -> None:
+        """Collect until told to end."""
+        peer = self._peer
+        while not stop.is_set() and peer.finished is None:
+            may_step = peer.session.has_credit and not peer.is_too_old
+            peer.exchange(0.0 if may_step else WAIT_SECONDS)
+            peer.adopt()
+            if may_step:
+                self._step()
+            if time.monotonic() - self._recorded >= RECORD_SECONDS:
+                self._record()
+        peer.leave(stop.reason or "the run is done")
+        self._record()
+        self._console.say(f"worker ends: {peer.finished or stop.reason}")
+
+    def _step(self) -> None:
+        finished = self._rollout.step(self._act, self._peer.policy_version)
+        self._peer.env_steps += self._env.num_envs
+        if finished is not None:
+            self._peer.offer(finished.segment, finished.arena)
+            if finished.segment.episodes:
+                self._episodes += finished.segment.episodes
+                self._returns.append((finished.segment.episodes, finished.segment.return_sum))
+
+    def _act(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The newest policy with its exploration, or random actions as long as there is none."""
+        if self._peer.policy_version:
+            return self._peer.actor.act(obs, self._rng)
+        return self._rng.uniform(-1.0, 1.0, (len(obs), self._env.act_dim)).astype(np.float32)
+
+    def _record(self) -> None:
+        self._recorded = time.monotonic()
+        count = sum(episodes for episodes, _ in self._returns)
+        fields = {
+            "env_steps": self._peer.env_steps,
+            "env_steps_per_second": self._peer.steps_per_second(),
+            "episodes": self._episodes,
+            "mean_return": sum(total for _, total in self._returns) / count if count else None,
+            "policy_version": self._peer.policy_version,
+        }
+        self._console.record(record("worker", fields))

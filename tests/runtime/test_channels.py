@@ -1,0 +1,196 @@
+"""Real sockets: both transports, peers that vanish and come back, and strangers at the port."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime import endpoint
+from runtime.channels import Inbound, LearnerChannel, PeerChannel, Port
+from runtime.endpoint import SOCKET_PATH_LIMIT, EndpointError
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+def free_ports() -> int:
+    """A TCP port that is free, and the next one too."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return int(port)
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def where(request: pytest.FixtureRequest, short_folder: Path) -> endpoint.Endpoint:
+    if request.param == "ipc":
+        return endpoint.parse(f"ipc://{short_folder}")
+    return endpoint.parse(f"tcp://127.0.0.1:{free_ports()}")
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def receive(channel: LearnerChannel | PeerChannel, count: int = 1, seconds: float = 10.0) -> list[Inbound]:
+    found: list[Inbound] = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
+        found += channel.poll(0.1)
+    return found
+
+
+def send(peer: PeerChannel, port: Port, frames: list[bytes], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not peer.send(port, frames):
+        assert time.monotonic() < deadline, "no connection"
+        peer.poll(0.02)
+
+
+def test_messages_go_both_ways_on_both_ports(where: endpoint.Endpoint, opened: ExitStack) -> None:
+    learner = opened.enter_context(LearnerChannel(where, 1000))
+    peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
+    for port in Port:
+        send(peer, port, [b"hello", b"x" * 900])
+        (inbound,) = receive(learner)
+        assert (inbound.port, inbound.route) == (port, b"w-0")
+        assert [bytes(frame) for frame in inbound.frames] == [b"hello", b"x" * 900]
+        assert learner.send(port, inbound.route, [b"back"])
+        (answer,) = receive(peer)
+        assert (answer.port, bytes(answer.frames[0])) == (port, b"back")
+
+
+def test_sending_to_nobody_is_told_and_not_queued(where: endpoint.Endpoint, opened: ExitStack) -> None:
+    peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
+    assert not peer.send(Port.DATA, [b"nobody there"])
+    learner = opened.enter_context(LearnerChannel(where, 1000))
+    assert not learner.send(Port.DATA, b"unknown", [b"x"])
+
+
+def test_a_peer_outlives_the_learner_and_finds_the_next(where: endpoint.Endpoint, opened: ExitStack) -> None:
+    peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
+    for turn in range(3):
+        with LearnerChannel(where, 1000) as learner:
+            found: list[Inbound] = []
+            while not found:  # what was sent just before the learner's end is lost, as it should be
+                send(peer, Port.DATA, [b"turn %d" % turn])
+                found = learner.poll(0.1)
+            assert bytes(found[0].frames[0]) == b"turn %d" % turn
+
+
+def test_a_peer_that_comes_back_under_its_name_is_taken_in(where: endpoint.Endpoint, opened: ExitStack) -> None:
+    learner = opened.enter_context(LearnerChannel(where, 1000))
+    for turn in range(3):
+        peer = opened.enter_context(PeerChannel(where, b"same", 1000))
+        send(peer, Port.DATA, [b"%d" % turn])
+        assert bytes(receive(learner)[0].frames[0]) == b"%d" % turn
+        assert learner.send(Port.DATA, b"same", [b"answer"])
+        assert bytes(receive(peer)[0].frames[0]) == b"answer"
+
+
+def test_whoever_sends_more_than_agreed_is_cut_off_and_others_are_served(
+    where: endpoint.Endpoint, opened: ExitStack
+) -> None:
+    learner = opened.enter_context(LearnerChannel(where, 1000))
+    greedy = opened.enter_context(PeerChannel(where, b"greedy", 1000))
+    honest = opened.enter_context(PeerChannel(where, b"honest", 1000))
+    send(greedy, Port.DATA, [b"hello"])
+    receive(learner)
+    send(greedy, Port.DATA, [b"x" * 10_000_000])
+    send(honest, Port.DATA, [b"hello"])
+    assert [each.route for each in receive(learner)] == [b"honest"]
+
+
+def test_wake_ends_a_wait(where: endpoint.Endpoint, opened: ExitStack) -> None:
+    learner = opened.enter_context(LearnerChannel(where, 1000))
+    for _ in range(100_000):
+        learner.wake()
+    began = time.monotonic()
+    while time.monotonic() - began < 5:
+        if not learner.poll(10.0):
+            break
+    assert time.monotonic() - began < 5
+
+
+def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:
+    port = free_ports()
+    where = endpoint.parse(f"tcp://127.0.0.1:{port}")
+    learner = opened.enter_context(LearnerChannel(where, 1000))
+    peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
+    noise = [b"GET / HTTP/1.1\r\n\r\n", b"\x80\x04\x95" * 50, struct.pack(">Q", 2**62) * 8, b"\xff" * 64]
+    for each in noise:
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(each)
+    send(peer, Port.DATA, [b"hello"])
+    assert [each.route for each in receive(learner)] == [b"w-0"]
+
+
+def test_a_taken_port_and_an_unknown_host_are_sentences(opened: ExitStack) -> None:
+    where = endpoint.parse(f"tcp://127.0.0.1:{free_ports()}")
+    opened.enter_context(LearnerChannel(where, 1000))
+    with pytest.raises(EndpointError, match="cannot listen at tcp://127"):
+        LearnerChannel(where, 1000)
+    with pytest.raises(EndpointError, match="cannot be looked up"):
+        LearnerChannel(endpoint.parse("tcp://no-such-host.invalid:5555"), 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("http://x", "must be ipc:///FOLDER or tcp://HOST:PORT"),
+        ("ipc://relative", "absolute"),
+        ("ipc:///" + "d" * SOCKET_PATH_LIMIT, f"{SOCKET_PATH_LIMIT}; choose a shorter folder"),
+        ("tcp://host", "HOST:PORT"),
+        ("tcp://host:0", "1 to 65534"),
+        ("tcp://host:65535", "1 to 65534"),
+        ("tcp://:5555", "HOST:PORT"),
+    ],
+)
+def test_a_wrong_endpoint_is_refused_with_a_sentence(text: str, words: str) -> None:
+    with pytest.raises(EndpointError, match=words):
+        endpoint.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "private"),
+    [
+        ("ipc:///tmp/x", True),
+        ("tcp://127.0.0.1:5555", True),
+        ("tcp://localhost:5555", True),
+        ("tcp://[::1]:5555", True),
+        ("tcp://0.0.0.0:5555", False),
+        ("tcp://*:5555", False),
+        ("tcp://learner.example:5555", False),
+    ],
+)
+def test_what_only_this_machine_reaches_is_known(text: str, private: bool) -> None:
+    assert endpoint.parse(text).is_private() is private
+
+
+def test_the_longest_path_that_is_let_through_can_be_bound(
+    short_folder: Path, opened: ExitStack, wait_until: Callable[..., Any]
+) -> None:
+    room = SOCKET_PATH_LIMIT - len(str(short_folder)) - len("//model.sock")
+    folder = short_folder / ("d" * room)
+    folder.mkdir()
+    where = endpoint.parse(f"ipc://{folder}")
+    learner = opened.enter_context(LearnerChannel(where, 1000))
+    peer = opened.enter_context(PeerChannel(where, b"w", 1000))
+    wait_until(lambda: peer.send(Port.MODEL, [b"x"]), "connection")
+    receive(learner)
+    assert sys.platform == "darwin" or len(str(folder / "model.sock")) == 107

@@ -1,0 +1,156 @@
+"""Frames: what goes in comes out, and whatever else comes in is a ProtocolError and nothing worse."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime import messages
+from runtime.framing import HEADER_LIMIT, decode, digest, encode
+from runtime.messages import KINDS, MAX_INTEGER, MAX_TEXT, WITH_ARENA, Message, ProtocolError, Trajectory
+
+VALUES = {
+    "int": st.integers(0, MAX_INTEGER),
+    "bool": st.booleans(),
+    "float": st.floats(allow_nan=False, allow_infinity=False),
+    "float | None": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    "str": st.text(st.characters(codec="ascii", categories=("L", "N", "P", "Zs"))).filter(str.isprintable),
+}
+
+
+@st.composite
+def any_message(draw: st.DrawFn) -> Message:
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    cls = KINDS[kind]
+    values = {one.name: draw(VALUES[str(one.type)]) for one in fields(cls)}
+    if kind == "hello":
+        values["protocol"] = messages.PROTOCOL_VERSION
+    return cls(**values)
+
+
+TRAJECTORY = Trajectory(1, 1, 2, 0, 0, 0, 0.0, 0.0)
+
+
+@given(any_message(), st.binary(max_size=64))
+def test_every_message_survives_the_wire(message: Message, arena: bytes) -> None:
+    frames = encode(message, arena if message.kind in WITH_ARENA else None)
+    back, view = decode([bytes(frame) for frame in frames])
+    assert back == message
+    assert view is None if message.kind not in WITH_ARENA else bytes(view) == arena
+
+
+@given(st.lists(st.binary(max_size=200), max_size=4))
+def test_random_bytes_are_refused(frames: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        decode(frames)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(any_message(), st.data())
+def test_a_message_with_one_field_changed_is_valid_or_refused(message: Message, data: st.DataObject) -> None:
+    """Whatever stands in a field, the decoder answers with a message of the declared types or a ProtocolError."""
+    header = json.loads(bytes(encode(message, b"" if message.kind in WITH_ARENA else None)[0]))
+    name = data.draw(st.sampled_from(sorted(header)))
+    header[name] = data.draw(JSON)
+    raw = [json.dumps(header).encode()] + ([b""] if message.kind in WITH_ARENA else [])
+    try:
+        back, _ = decode(raw)
+    except ProtocolError:
+        return
+    for one in fields(back):
+        value = getattr(back, one.name)
+        assert type(value).__name__ in str(one.type).replace("| None", "| NoneType")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        pickle.dumps({"kind": "ping"}),
+        b"",
+        b"[]",
+        b"[" * 4000,
+        b'{"kind":"exec"}',
+        b'{"kind":["hello"]}',
+        b'{"kind":"who"}',
+        b'{"kind":"who","epoch":1,"more":2}',
+        b'{"kind":"who","epoch":true}',
+        b'{"kind":"who","epoch":-1}',
+        b'{"kind":"who","epoch":1e3}',
+        b'{"kind":"who","epoch":' + b"9" * 3000 + b"}",
+        b'{"kind":"done","epoch":1,"reason":"\\u001b[2J"}',
+        b'{"kind":"done","epoch":1,"reason":"\\ud800"}',
+        b'{"kind":"done","epoch":1,"reason":"' + b"x" * (MAX_TEXT + 1) + b'"}',
+        b'{"kind":"who","epoch":1}' + b" " * HEADER_LIMIT,
+    ],
+)
+def test_what_is_no_message_is_refused(header: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode([header])
+
+
+def test_not_a_number_is_refused_both_ways() -> None:
+    with pytest.raises(ProtocolError, match="traj"):
+        encode(Trajectory(1, 1, 2, 0, 0, 0, float("nan"), 0.0), b"")
+    header = bytes(encode(TRAJECTORY, b"")[0]).replace(b"0.0", b"NaN")
+    with pytest.raises(ProtocolError, match="NaN"):
+        decode([header, b""])
+
+
+def test_an_arena_where_none_belongs_or_none_where_one_does() -> None:
+    with pytest.raises(ProtocolError, match="needs arena"):
+        encode(TRAJECTORY)
+    with pytest.raises(ProtocolError, match="carries no arena"):
+        encode(messages.Who(1), b"x")
+    with pytest.raises(ProtocolError, match="1 frames"):
+        decode([bytes(encode(TRAJECTORY, b"")[0])])
+    with pytest.raises(ProtocolError, match="2 frames"):
+        decode([bytes(encode(messages.Who(1))[0]), b"x"])
+
+
+def test_a_hello_of_another_version_is_told_apart_whatever_else_is_in_it() -> None:
+    with pytest.raises(messages.ForeignVersionError, match="version 99"):
+        decode([b'{"kind":"hello","protocol":99,"shape":"of the future"}'])
+
+
+def test_the_arena_is_not_copied() -> None:
+    arena = bytearray(b"abcd")
+    _, view = decode([bytes(encode(TRAJECTORY, arena)[0]), arena])
+    arena[0] = ord("z")
+    assert view is not None
+    assert bytes(view) == b"zbcd"
+
+
+def test_a_changed_bit_changes_the_digest() -> None:
+    assert digest(b"\x00" * 64) != digest(b"\x00" * 63 + b"\x01")
+
+
+def test_nothing_in_the_runtime_unpickles_or_evaluates() -> None:
+    forbidden = (
+        "pickle",
+        "torch.load",
+        "torch.save",
+        "eval(",
+        "exec(",
+        "marshal",
+        "recv_pyobj",
+        "yaml.load",
+        "shelve",
+    )
+    package = Path(messages.__file__).parent
+    for path in package.rglob("*.py"):
+        code = [line for line in path.read_text().split("\n") if not line.strip().startswith(("#", '"'))]
+        for word in forbidden:
+            hits = [line for line in code if word in line and f"no {word}" not in line.lower()]
+            assert not hits, f"{path.name}: {hits}"

@@ -1,0 +1,409 @@
+"""The learner's membership machine, event by event; no sockets, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.accounts import KEPT, Accounts
+from runtime.contract import PROTOCOL_VERSION
+from runtime.events import (
+    Arrived,
+    Evaluated,
+    Finished,
+    Garbled,
+    Instruction,
+    Note,
+    Published,
+    Saved,
+    Send,
+    Store,
+    Ticked,
+)
+from runtime.membership import Membership, Terms
+from runtime.messages import (
+    Ack,
+    Bye,
+    Done,
+    Evaluation,
+    ForeignVersionError,
+    Get,
+    Hello,
+    Message,
+    Ping,
+    ProtocolError,
+    Refused,
+    Trajectory,
+    Welcome,
+    Who,
+)
+
+TERMS = Terms(
+    run="r",
+    run_id="r-1",
+    token="secret",
+    epoch=5,
+    environment="racing",
+    obs_dim=3,
+    act_dim=2,
+    actor_floats=100,
+    transition_bytes=10,
+    segment_transitions=8,
+    max_policy_lag=4,
+    window=3,
+    inflight_transitions=1_000,
+)
+HELLO = Hello(PROTOCOL_VERSION, "r", "r-1", "secret", "worker", "w-0", 1, 1, "racing", 3, 2, 100, 10, 8)
+
+
+def machine(terms: Terms = TERMS, ceiling: int = 10_000, accounts: Accounts | None = None) -> Membership:
+    made = Membership(terms, accounts or Accounts())
+    made.handle(Ticked(0.0, ceiling))
+    return made
+
+
+def arrive(
+    membership: Membership, message: Message, now: float = 0.0, route: bytes = b"a", size: int | None = None
+) -> list[Instruction]:
+    arena = (80 if size is None else size) if isinstance(message, Trajectory) else 0
+    return membership.handle(Arrived(now, route, message, arena))
+
+
+def sent(instructions: list[Instruction], kind: type[Message]) -> list[Message]:
+    return [each.message for each in instructions if isinstance(each, Send) and isinstance(each.message, kind)]
+
+
+def segment(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) -> Trajectory:
+    return Trajectory(epoch, seq, transitions, version, version, 0, 0.0, 0.0)
+
+
+def test_a_hello_is_welcomed_with_credit() -> None:
+    membership = machine()
+    (welcome,) = sent(arrive(membership, HELLO), Welcome)
+    assert welcome == Welcome(epoch=5, last_seq=0, durable_seq=0, limit=3, policy_version=0, max_policy_lag=4)
+    assert membership.workers == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"token": "guess"}, "token"),
+        ({"run_id": "r-2"}, "run"),
+        ({"environment": "chess"}, "schema"),
+        ({"obs_dim": 4}, "schema"),
+        ({"actor_floats": 101}, "schema"),
+        ({"transition_bytes": 11}, "schema"),
+        ({"segment_transitions": 9}, "schema"),
+    ],
+)
+def test_a_hello_that_does_not_fit_is_refused_with_a_sentence(change: dict[str, object], code: str) -> None:
+    membership = machine()
+    (refused,) = sent(arrive(membership, replace(HELLO, **change)), Refused)
+    assert refused.code == code
+    assert len(refused.reason.split()) > 4
+    assert not membership.members
+
+
+def test_what_is_written_of_a_message_or_of_the_terms_never_holds_the_token() -> None:
+    assert TERMS.token == HELLO.token == "secret"
+    for value in (TERMS, HELLO, Get("secret", 1, 1), machine()):
+        assert "secret" not in repr(value)
+
+
+def test_another_protocol_version_is_refused_and_garbage_is_only_counted() -> None:
+    membership = machine()
+    (refused,) = sent(membership.handle(Garbled(b"a", ForeignVersionError(9))), Refused)
+    assert refused.code == "protocol"
+    assert membership.handle(Garbled(b"a", ProtocolError("noise"))) == []
+    assert membership.garbled == 2
+
+
+def test_an_accepted_segment_is_stored_and_acknowledged_with_new_credit() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    done = arrive(membership, segment(1))
+    assert Store("w-0", segment(1)) in done
+    assert sent(done, Ack) == [Ack(epoch=5, last_seq=1, durable_seq=0, limit=4, policy_version=0)]
+    assert membership.env_steps == 8
+
+
+def test_a_segment_that_comes_twice_is_stored_once() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    arrive(membership, segment(1))
+    assert not [each for each in arrive(membership, segment(1)) if isinstance(each, Store)]
+    assert membership.accounts.totals.duplicate == 1
+
+
+def test_a_hole_is_asked_for_once_a_second_and_never_gets_past() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    assert sent(arrive(membership, segment(2), now=1.0), Who) == [Who(5)]
+    assert sent(arrive(membership, segment(3), now=1.5), Who) == []
+    assert sent(arrive(membership, segment(3), now=2.1), Who) == [Who(5)]
+    assert membership.env_steps == 0
+    assert membership.accounts.totals.early == 3
+
+
+def test_a_ping_that_tells_of_more_than_arrived_is_asked_about_it() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    assert sent(arrive(membership, Ping(5, 2, 16, 0, 1.0), now=1.0), Who) == [Who(5)]
+
+
+def test_a_worker_that_ignores_its_credit_is_not_stored() -> None:
+    membership = machine(ceiling=8)
+    arrive(membership, HELLO)
+    arrive(membership, segment(1))
+    assert not [each for each in arrive(membership, segment(2)) if isinstance(each, Store)]
+
+
+@pytest.mark.parametrize(
+    ("lie", "size"),
+    [(segment(1), 79), (segment(1), 0), (segment(1, transitions=9), 90), (segment(1, transitions=0), 0)],
+)
+def test_a_segment_that_lies_about_its_size_is_counted_and_not_stored(lie: Trajectory, size: int) -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    done = arrive(membership, lie, size=size)
+    assert not [each for each in done if isinstance(each, Store)]
+    assert membership.accounts.totals.misfit == 1
+    assert membership.accounts.by_name["w-0@1"].last_seq == 1
+
+
+def test_a_segment_with_numbers_that_are_not_finite_is_counted_and_not_stored() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    done = membership.handle(Arrived(0.0, b"a", segment(1), 80, is_finite=False))
+    assert not [each for each in done if isinstance(each, Store)]
+    assert [each for each in done if isinstance(each, Note) and "is not finite; it is not used" in each.text]
+    assert membership.accounts.totals.misfit == 1
+    assert [each for each in arrive(membership, segment(2)) if isinstance(each, Store)]
+
+
+def test_a_segment_of_a_policy_too_old_is_refused_and_counted() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    membership.handle(Published(5))
+    assert not [each for each in arrive(membership, segment(1, version=0)) if isinstance(each, Store)]
+    assert [each for each in arrive(membership, segment(2, version=1)) if isinstance(each, Store)]
+    assert membership.accounts.totals.stale == 1
+
+
+def test_everyone_hears_of_a_new_version() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    (ack,) = sent(membership.handle(Published(3)), Ack)
+    assert ack.policy_version == 3
+
+
+def test_strangers_and_foreign_epochs_are_asked_who_they_are() -> None:
+    membership = machine()
+    assert sent(arrive(membership, segment(1)), Who) == [Who(5)]
+    arrive(membership, HELLO)
+    assert sent(arrive(membership, segment(1, epoch=4)), Who) == [Who(5)]
+    assert membership.env_steps == 0
+
+
+def test_the_credits_of_all_stay_within_pace_and_memory() -> None:
+    paced = machine(ceiling=40)
+    for index in range(4):
+        arrive(paced, replace(HELLO, pod=f"w-{index}"), route=bytes([index]))
+    assert sum(each.outstanding * 8 for each in paced.members.values()) == 40
+
+    small = machine(replace(TERMS, inflight_transitions=16))
+    for index in range(4):
+        arrive(small, replace(HELLO, pod=f"w-{index}"), route=bytes([index]))
+    assert sum(each.outstanding * 8 for each in small.members.values()) == 16
+
+
+def test_a_pace_smaller_than_a_segment_still_moves() -> None:
+    membership = machine(ceiling=3)
+    arrive(membership, HELLO)
+    assert membership.members[b"a"].outstanding == 1
+
+
+def test_a_tight_pace_reaches_every_worker_in_turn() -> None:
+    membership = machine(ceiling=8)
+    for index in range(3):
+        arrive(membership, replace(HELLO, pod=f"w-{index}"), route=bytes([index]))
+    served = set()
+    seqs = [0, 0, 0]
+    for turn in range(30):
+        granted = [route for route, each in membership.members.items() if each.outstanding]
+        assert len(granted) == 1
+        served.add(granted[0])
+        seqs[granted[0][0]] += 1
+        arrive(membership, segment(seqs[granted[0][0]]), route=granted[0])
+        membership.handle(Ticked(0.01 * turn, membership.env_steps + 8))
+    assert served == {b"\0", b"\1", b"\2"}
+
+
+def test_a_silent_peer_is_given_up_and_its_credit_goes_to_the_others() -> None:
+    membership = machine(ceiling=8)
+    arrive(membership, HELLO, route=b"a")
+    arrive(membership, replace(HELLO, pod="w-1"), route=b"b")
+    for second in range(1, 8):
+        arrive(membership, Ping(5, 0, second, 0, 1.0), now=second, route=b"b")
+        done = membership.handle(Ticked(second, 8))
+    assert list(membership.members) == [b"b"]
+    assert membership.members[b"b"].outstanding == 1
+    assert any(isinstance(each, Note) and "said nothing" in each.text for each in done)
+
+
+def test_a_hung_worker_pings_and_is_given_up_all_the_same() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    for second in range(1, 18):
+        arrive(membership, Ping(5, 0, 42, 0, 0.0), now=second)
+        membership.handle(Ticked(second, 10_000))
+    assert not membership.members
+
+
+def test_a_worker_without_credit_does_not_count_as_hung() -> None:
+    membership = machine(ceiling=0)
+    arrive(membership, HELLO)
+    for second in range(1, 60):
+        arrive(membership, Ping(5, 0, 42, 0, 0.0), now=second)
+        membership.handle(Ticked(second, 0))
+    assert membership.workers == 1
+
+
+def test_a_learner_that_stood_still_blames_nobody() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    membership.handle(Ticked(1.0, 10_000))
+    membership.handle(Ticked(600.0, 10_000))
+    assert membership.workers == 1
+
+
+def test_a_newer_process_of_a_pod_takes_the_place_of_the_older() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    arrive(membership, segment(1))
+    done = arrive(membership, replace(HELLO, incarnation=2), route=b"b")
+    assert [each.code for each in sent(done, Refused)] == ["superseded"]
+    (welcome,) = sent(done, Welcome)
+    assert welcome.last_seq == 0
+    assert arrive(membership, HELLO, route=b"a") == []
+    assert membership.env_steps == 8
+
+
+def test_an_evaluator_gets_no_credit_and_its_result_is_kept() -> None:
+    membership = machine()
+    evaluator = replace(HELLO, role="evaluator", pod="e", segment_transitions=0)
+    (welcome,) = sent(arrive(membership, evaluator), Welcome)
+    assert welcome.limit == 0
+    evaluation = Evaluation(5, 1, 4, 1.0, 2.0, 0.5, 0.2, 10.0, 0, False, None)
+    assert Evaluated("e", evaluation) in arrive(membership, evaluation)
+    assert membership.workers == 0
+
+
+def test_goodbye_frees_the_place_and_the_credit() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    done = arrive(membership, Bye(5, "SIGTERM"))
+    assert sent(done, Ack)
+    assert not membership.members
+
+
+def test_the_end_of_the_run_is_told_to_those_here_and_those_who_ask() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    assert sent(membership.handle(Finished("enough")), Done) == [Done(5, "enough")]
+    assert sent(arrive(membership, replace(HELLO, pod="w-1"), route=b"b"), Done) == [Done(5, "enough")]
+
+
+def test_accounts_of_a_checkpoint_continue_where_they_were() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    arrive(membership, segment(1))
+    saved = membership.accounts.state()
+    arrive(membership, segment(2))
+    restarted = machine(replace(TERMS, epoch=6), accounts=Accounts.from_state(saved))
+    assert restarted.env_steps == 8
+    (welcome,) = sent(arrive(restarted, replace(HELLO, oldest=1)), Welcome)
+    assert (welcome.last_seq, welcome.durable_seq) == (1, 1)
+
+
+def test_what_a_worker_no_longer_has_is_counted_as_lost() -> None:
+    membership = machine()
+    (welcome,) = sent(arrive(membership, replace(HELLO, oldest=4)), Welcome)
+    assert welcome.last_seq == 3
+    assert membership.accounts.totals.lost == 3
+
+
+def test_saved_segments_become_durable() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    arrive(membership, segment(1))
+    (ack,) = sent(membership.handle(Saved(membership.accounts.last_seqs())), Ack)
+    assert ack.durable_seq == 1
+
+
+def test_accounts_are_bounded_and_their_sums_are_kept() -> None:
+    accounts = Accounts()
+    for incarnation in range(KEPT + 10):
+        accounts.open("w", incarnation).accepted = 1
+    assert len(accounts.by_name) == KEPT
+    assert accounts.totals.accepted == KEPT + 10
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="accounts"):
+        Accounts.from_state({"accounts": [{"nonsense": 1}]})
+
+
+HELLOS = st.builds(
+    replace,
+    st.just(HELLO),
+    pod=st.sampled_from(["w-0", "w-1"]),
+    incarnation=st.integers(1, 2),
+    oldest=st.integers(1, 3),
+)
+MESSAGES = st.one_of(
+    st.builds(segment, st.integers(0, 6), st.integers(0, 9), st.sampled_from([4, 5, 5, 5]), st.integers(0, 9)),
+    st.builds(Ping, st.sampled_from([4, 5, 5]), st.integers(0, 6), st.integers(0, 3), st.just(0), st.just(0.0)),
+    HELLOS,
+    st.builds(Bye, st.just(5), st.just("x")),
+    st.just(Who(5)),
+)
+EVENTS = st.one_of(
+    st.builds(Arrived, st.just(0.0), st.sampled_from([b"a", b"b", b"c"]), MESSAGES, st.sampled_from([0, 79, 80])),
+    st.builds(Ticked, st.just(0.0), st.integers(0, 400)),
+    st.builds(Published, st.integers(0, 9)),
+    st.builds(Garbled, st.just(b"a"), st.just(ProtocolError("noise"))),
+)
+
+
+@given(st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.1, 1.0, 7.0])), max_size=60))
+def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, float]]) -> None:
+    membership = machine()
+    now = 0.0
+    stored = arrived = 0
+    for event, passed in events:
+        now += passed
+        counted = membership.accounts.totals.received
+        timed = replace(event, now=now) if isinstance(event, Arrived | Ticked) else event
+        instructions = membership.handle(timed)
+        arrived += membership.accounts.totals.received - counted
+        assert membership.accounts.totals.received - counted in {0, 1}
+        stored += sum(each.segment.transitions for each in instructions if isinstance(each, Store))
+        outstanding = sum(each.outstanding * each.hello.segment_transitions for each in membership.members.values())
+        assert outstanding <= TERMS.inflight_transitions
+        for member in membership.members.values():
+            assert member.outstanding <= TERMS.window
+    totals = membership.accounts.totals
+    assert membership.env_steps == totals.transitions == stored
+    assert (
+        totals.received
+        == arrived
+        == totals.accepted + totals.stale + totals.misfit + totals.duplicate + totals.early
+    )
+    for account in membership.accounts.by_name.values():
+        assert account.last_seq == account.accepted + account.stale + account.misfit + account.lost
+    again = Accounts.from_state(membership.accounts.state())
+    assert again.totals == totals

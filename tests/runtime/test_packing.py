@@ -1,0 +1,87 @@
+"""A learner's state through a real checkpoint file: the same again, bounded, or refused with a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.accounts import Accounts
+from runtime.algos.sac import SAC, SACConfig
+from runtime.checkpoints import Checkpoint, Checkpoints
+from runtime.counters import Counters
+from runtime.exchange import Holdings
+from runtime.packing import pack, unpack
+from runtime.replay import TRANSITION_FIELDS, Replay
+
+COUNTERS = Counters(epoch=3, env_steps=70, updates=9, lost_updates=1, policy_version=4)
+
+
+def learner_parts(hidden: int = 16, capacity: int = 64) -> tuple[SAC, Replay]:
+    return SAC(3, 2, SACConfig(hidden=(hidden,), batch_size=8), seed=1), Replay(capacity, 3, 2, seed=2)
+
+
+def trained(transitions: int) -> tuple[SAC, Replay]:
+    sac, replay = learner_parts()
+    rng = np.random.default_rng(0)
+    for number in range(transitions):
+        row = [rng.standard_normal((1, *field.shape_tail)).astype(field.dtype) for field in replay.fields]
+        row[2] = np.array([number], dtype=np.float32)
+        replay.extend(*row)
+    for _ in range(3):
+        sac.update(replay.sample(8))
+    return sac, replay
+
+
+def saved(folder: Path, sac: SAC, replay: Replay, replay_bytes: int) -> Checkpoint:
+    accounts = Accounts()
+    accounts.open("w-0", 1).last_seq = 5
+    copied = {name: np.array(value) for name, value in replay.state().items()}
+    holdings = Holdings(70, copied, accounts.state(), accounts.last_seqs())
+    arrays, facts = pack(sac, COUNTERS, holdings, replay_bytes)
+    Checkpoints(folder, keep=1).save(9, 70, arrays, facts)
+    loaded, _ = Checkpoints(folder, keep=1).load()
+    assert loaded is not None
+    return loaded
+
+
+@pytest.mark.parametrize("transitions", [40, 100])
+def test_a_resumed_learner_continues_bit_for_bit(tmp_path: Path, transitions: int) -> None:
+    sac, replay = trained(transitions)
+    checkpoint = saved(tmp_path, sac, replay, replay_bytes=10**6)
+    other, other_replay = learner_parts()
+    counters, accounts = unpack(checkpoint, other, other_replay)
+    assert counters == COUNTERS
+    assert accounts.last_seqs() == {"w-0@1": 5}
+    for _ in range(3):
+        first, second = sac.update(replay.sample(8)), other.update(other_replay.sample(8))
+        assert torch.equal(first.critic_loss, second.critic_loss)
+    np.testing.assert_array_equal(sac.actor_arena(), other.actor_arena())
+
+
+@pytest.mark.parametrize("transitions", [40, 100])
+def test_experience_beyond_the_bound_is_cut_at_its_old_end(tmp_path: Path, transitions: int) -> None:
+    sac, replay = trained(transitions)
+    row = sum(field.item_bytes for field in replay.fields)
+    checkpoint = saved(tmp_path, sac, replay, replay_bytes=10 * row)
+    other, other_replay = learner_parts()
+    unpack(checkpoint, other, other_replay)
+    assert list(other_replay.state()["reward"]) == list(range(transitions - 10, transitions))
+
+
+def test_experience_may_be_left_out(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path, *trained(40), replay_bytes=0)
+    other, other_replay = learner_parts()
+    unpack(checkpoint, other, other_replay)
+    assert len(other_replay) == 0
+    assert {f"replay.{name}" for name in TRANSITION_FIELDS} <= set(checkpoint.tensors)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path, *trained(40), replay_bytes=10**6)
+    with pytest.raises(ValueError, match="same environment and hidden layers"):
+        unpack(checkpoint, *learner_parts(hidden=24))
+    with pytest.raises(ValueError, match="same replay capacity"):
+        unpack(checkpoint, *learner_parts(capacity=32))

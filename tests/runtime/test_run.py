@@ -1,0 +1,229 @@
+"""Real processes: a learner, workers and an evaluator that train, are killed, come back, are refused, and end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from runtime import contract
+
+from .conftest import TINY, RunUnderTest, Started
+
+Wait = Callable[..., Any]
+RISING = ("env_steps", "updates", "policy_version")
+
+
+def rises(learner: Started, above: dict[str, Any], wait_until: Wait) -> dict[str, Any]:
+    """Wait until every counter of the learner is above those given, and return its latest record."""
+    wait_until(
+        lambda: all(learner.last("learner").get(name, -1) > above.get(name, 0) for name in RISING),
+        f"counters above {above}",
+        log=learner,
+    )
+    return learner.last("learner")
+
+
+def never_falls(records: list[dict[str, Any]]) -> bool:
+    return all(later[name] >= earlier[name] for name in RISING for earlier, later in itertools.pairwise(records))
+
+
+def exact(record: dict[str, Any], transitions: int) -> bool:
+    return record["env_steps"] == record["accepted"] * transitions
+
+
+def test_a_run_trains_survives_kills_of_learner_and_worker_and_ends_by_signal(
+    run: RunUnderTest, wait_until: Wait
+) -> None:
+    learner = run.start("learner")
+    workers = [run.start("worker", index) for index in range(2)]
+    evaluator = run.start("evaluator")
+    first = rises(learner, {}, wait_until)
+    assert first["workers"] == 2
+    assert first["policy_lag"][0] <= first["policy_lag"][1] <= first["policy_lag"][2] < 50
+    wait_until(lambda: evaluator.records("evaluator"), "an evaluation")
+    wait_until(lambda: learner.last("learner")["eval_progress"] is not None, "the evaluation at the learner")
+    evaluated = evaluator.last("evaluator")
+    assert {"eval_return", "random_progress", "progress_ratio", "laps", "clean_lap"} <= set(evaluated)
+    wait_until(lambda: "checkpoint ckpt-" in learner.text(), "a checkpoint")
+    assert all(set(contract_fields()) <= set(each) for each in learner.records("learner"))
+
+    before = rises(learner, learner.last("learner"), wait_until)
+    assert learner.end(signal.SIGKILL) == -signal.SIGKILL
+    killed = learner.records("learner")
+    successor = run.start("learner")
+    after = rises(successor, before, wait_until)
+    assert "resumed ckpt-" in successor.text()
+    assert after["lost"] == after["refused"] == after["malformed"] == 0
+    assert never_falls(killed + successor.records("learner"))
+    assert all(each.process.poll() is None for each in (*workers, evaluator))
+    wait_until(lambda: successor.last("learner")["workers"] == 2, "both workers back")
+    for each in (*workers, evaluator):
+        assert each.text().count("does not answer") <= 1
+        assert "came back" in each.text()
+
+    workers[0].end(signal.SIGKILL)
+    wait_until(lambda: successor.last("learner")["workers"] == 1, "the killed worker given up")
+    workers[0] = run.start("worker", 0)
+    wait_until(lambda: successor.last("learner")["workers"] == 2, "its successor")
+
+    for each in (*workers, evaluator):
+        assert each.end() == contract.EXIT_DONE
+    wait_until(lambda: successor.last("learner")["workers"] == 0, "goodbyes")
+    began = time.monotonic()
+    assert successor.end() == contract.EXIT_DONE
+    assert time.monotonic() - began < 5
+    last = successor.last("learner")
+    assert exact(last, 32), last
+    for each in run.started:
+        assert "Traceback" not in each.text(), each.text()
+    made = {path.name for path in (run.folder / "run").iterdir()}
+    assert made == {"checkpoints", "tensorboard", "metrics.jsonl", "counters.json", ".lock"}
+
+
+def contract_fields() -> list[str]:
+    """The fields that every learner record has by contract."""
+    return [
+        *("time", "env_steps", "updates", "policy_version", "policy_lag", "env_steps_per_second"),
+        *("updates_per_second", "mean_return", "eval_return", "eval_progress", "workers"),
+    ]
+
+
+def test_over_tcp_a_resume_after_sigterm_goes_on_past_a_torn_checkpoint(
+    run: RunUnderTest, wait_until: Wait
+) -> None:
+    run.endpoint = f"tcp://localhost:{_free_ports()}"
+    run.settings["checkpoint_seconds"] = 0.3
+    learner, worker = run.start("learner"), run.start("worker")
+    rises(learner, {}, wait_until)
+    wait_until(lambda: learner.text().count("checkpoint ckpt-") >= 2, "two checkpoints")
+    assert learner.end() == contract.EXIT_DONE
+    last = learner.last("learner")
+
+    folder = run.folder / "run" / "checkpoints"
+    newest = max(folder.glob("*.safetensors"))
+    assert f"{last['updates']:010d}" in newest.name, "SIGTERM leaves a checkpoint of the last moment"
+    os.truncate(newest, newest.stat().st_size // 2)
+
+    successor = run.start("learner")
+    after = rises(successor, last, wait_until)
+    assert f"checkpoint {newest.stem} is damaged" in successor.text()
+    assert "resumed ckpt-" in successor.text()
+    assert never_falls([last, *successor.records("learner")])
+    assert after["replay"] > 0
+    assert worker.end() == successor.end() == contract.EXIT_DONE
+
+
+def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(run: RunUnderTest) -> None:
+    run.settings["total_updates"] = 20
+    started = [run.start("learner"), run.start("worker"), run.start("evaluator")]
+    for each in started:
+        assert each.process.wait(60) == contract.EXIT_DONE, each.text()
+    assert "the run is done: 20 updates" in started[0].text()
+    assert (run.folder / "run" / "metrics.jsonl").read_text().startswith(contract.METRIC_PREFIX)
+    assert list((run.folder / "run" / "tensorboard").glob("events.*"))
+
+    late = [run.start("learner"), run.start("worker", 1)]
+    for each in late:
+        assert each.process.wait(60) == contract.EXIT_DONE, each.text()
+
+
+def test_networks_that_are_not_finite_end_the_learner_before_they_spoil_a_policy_or_a_checkpoint(
+    run: RunUnderTest, wait_until: Wait
+) -> None:
+    worker = run.start("worker")
+    learner = run.start("learner")
+    rises(learner, {}, wait_until)
+    assert learner.end() == contract.EXIT_DONE
+
+    run.settings["sac"] = {**run.settings["sac"], "actor_lr": 1e38, "critic_lr": 1e38}
+    diverging = run.start("learner")
+    assert diverging.process.wait(60) == contract.EXIT_FAILED
+    assert "the networks hold values that are not finite" in diverging.text()
+    assert "Traceback" not in diverging.text()
+    for path in (run.folder / "run" / "checkpoints").glob("*.safetensors"):
+        arrays = safetensors.numpy.load_file(path)
+        assert all(np.isfinite(array).all() for array in arrays.values())
+
+    run.settings["sac"] = TINY["sac"]
+    good = run.start("learner")
+    rises(good, diverging.last("learner"), wait_until)
+    assert "is not used" not in worker.text()
+    assert worker.end() == good.end() == contract.EXIT_DONE
+
+
+def test_peers_that_do_not_belong_and_a_second_learner_get_a_sentence(run: RunUnderTest, wait_until: Wait) -> None:
+    (run.folder / "token").write_text("right\n")
+    (run.folder / "wrong").write_text("wrong\n")
+    right = {contract.ENV_TOKEN_FILE: str(run.folder / "token")}
+    learner = run.start("learner", **right)
+    wait_until(lambda: "ready" in learner.text(), "the learner")
+    other = {**run.settings, "hidden": [8]}
+    wrong = {contract.ENV_TOKEN_FILE: str(run.folder / "wrong")}
+    refused = {
+        "its token is not this run's": run.start("worker", 1, **wrong),
+        "it belongs to run test (other)": run.start("worker", 2, **right, **{contract.ENV_RUN_ID: "other"}),
+        "its actor_floats is": run.start("worker", 3, **right, **{contract.ENV_CONFIG: json.dumps(other)}),
+    }
+    welcome = run.start("worker", 4, **right)
+    second = run.start("learner", 1, **right)
+    thief = run.start("learner", 2, **right, **{contract.ENV_DIR: str(run.folder / "elsewhere")})
+    for sentence, each in refused.items():
+        assert each.process.wait(60) == contract.EXIT_REFUSED
+        assert sentence in each.text()
+        assert "Traceback" not in each.text()
+    rises(learner, {}, wait_until)
+    for late in (second, thief):
+        assert late.process.wait(60) == contract.EXIT_FAILED
+        assert "in use by another process" in late.text()
+    rises(learner, learner.last("learner"), wait_until)
+    assert welcome.end() == learner.end() == contract.EXIT_DONE
+
+
+@pytest.mark.parametrize(
+    ("role", "number"),
+    [
+        ("learner", signal.SIGTERM),
+        ("worker", signal.SIGTERM),
+        ("worker", signal.SIGINT),
+        ("evaluator", signal.SIGINT),
+    ],
+)
+def test_a_process_alone_ends_by_signal_while_it_starts_and_while_it_waits(
+    run: RunUnderTest, wait_until: Wait, role: str, number: int
+) -> None:
+    starting = run.start(role)
+    wait_until(lambda: listens_to(starting.process.pid, number), "the signal's handler")
+    assert starting.end(number) == contract.EXIT_DONE, starting.text()
+    waiting = run.start(role)
+    wait_until(lambda: "ready" in waiting.text() or "waiting for the learner" in waiting.text(), "the wait")
+    assert waiting.end(number) == contract.EXIT_DONE, waiting.text()
+    assert "Traceback" not in starting.text() + waiting.text()
+
+
+def listens_to(pid: int, number: int) -> bool:
+    """Say whether the process has a handler for the signal; where the system does not tell, give it a second."""
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        time.sleep(1.0)
+        return True
+    caught = next(line for line in status.read_text().split("\n") if line.startswith("SigCgt"))
+    # Python has a handler of its own for SIGINT; ours comes with the one for SIGTERM.
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1) and number > 0
+
+
+def _free_ports() -> int:
+    import socket
+
+    with socket.socket() as first:
+        first.bind(("127.0.0.1", 0))
+        return int(first.getsockname()[1])

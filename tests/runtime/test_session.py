@@ -1,0 +1,254 @@
+"""A peer's session machine, alone and with the learner's over a link that loses and a learner that dies."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.accounts import Accounts
+from runtime.contract import PROTOCOL_VERSION
+from runtime.events import Arrived, Saved, Send, Store, Ticked
+from runtime.membership import Membership, Terms
+from runtime.messages import (
+    Ack,
+    Bye,
+    Done,
+    Evaluation,
+    Hello,
+    Message,
+    Ping,
+    Refused,
+    Trajectory,
+    Welcome,
+    Who,
+)
+from runtime.session import Habits, Session
+
+HELLO = Hello(PROTOCOL_VERSION, "r", "r-1", "", "worker", "w-0", 1, 1, "racing", 3, 2, 100, 10, 8)
+SEGMENT = Trajectory(0, 0, 8, 0, 0, 0, 0.0, 0.0)
+WELCOME = Welcome(epoch=5, last_seq=0, durable_seq=0, limit=2, policy_version=1, max_policy_lag=9)
+
+
+def out(session: Session, now: float) -> list[Message]:
+    return [each.message for each in session.outgoing(now, 0, 0.0, 0)]
+
+
+def joined(limit: int = 2) -> Session:
+    session = Session(HELLO)
+    out(session, 0.0)
+    session.receive(0.0, replace(WELCOME, limit=limit))
+    return session
+
+
+def test_it_says_hello_once_a_second_until_it_is_welcomed() -> None:
+    session = Session(HELLO)
+    assert out(session, 0.0) == [HELLO]
+    assert out(session, 0.5) == []
+    assert out(session, 1.0) == [HELLO]
+    session.receive(1.1, WELCOME)
+    assert [type(each) for each in out(session, 1.1)] == [Ping]
+
+
+def test_it_says_once_that_the_learner_is_away() -> None:
+    session = joined()
+    for second in range(1, 60):
+        out(session, second)
+    assert session.notes.count("the learner does not answer; waiting for it to come back") == 1
+    session.receive(60.0, replace(WELCOME, epoch=6))
+    assert "came back" in session.notes[-1]
+
+
+def test_it_sends_within_its_credit_and_asks_for_no_more_than_that() -> None:
+    session = joined(limit=1)
+    assert session.has_credit
+    session.offer(SEGMENT, b"1")
+    assert not session.has_credit
+    session.offer(SEGMENT, b"2")
+    sent = [each for each in out(session, 0.1) if isinstance(each, Trajectory)]
+    assert [(each.epoch, each.seq) for each in sent] == [(5, 1)]
+    session.receive(0.2, Ack(5, 1, 0, 2, 1))
+    assert [each.seq for each in out(session, 0.2) if isinstance(each, Trajectory)] == [2]
+
+
+def test_a_new_learner_gets_what_it_lacks_and_nothing_else() -> None:
+    session = joined(limit=4)
+    for _ in range(4):
+        session.offer(SEGMENT, b"x")
+    out(session, 0.1)
+    session.receive(0.2, Ack(5, 4, 2, 8, 1))
+    session.receive(0.3, Who(6))
+    (hello,) = out(session, 0.3)
+    assert isinstance(hello, Hello)
+    assert hello.oldest == 3
+    session.receive(0.4, replace(WELCOME, epoch=6, last_seq=2, durable_seq=2, limit=6))
+    sent = [each for each in out(session, 0.4) if isinstance(each, Trajectory)]
+    assert [(each.epoch, each.seq) for each in sent] == [(6, 3), (6, 4)]
+
+
+def test_what_the_transport_did_not_take_is_sent_again() -> None:
+    session = joined()
+    session.offer(SEGMENT, b"x")
+    (first,) = [each for each in out(session, 0.1) if isinstance(each, Trajectory)]
+    session.unsent(first)
+    assert [each for each in out(session, 0.2) if isinstance(each, Trajectory)] == [first]
+
+
+def test_an_acknowledgement_of_a_learner_that_is_gone_changes_nothing() -> None:
+    session = joined()
+    session.receive(0.1, Ack(4, 9, 9, 9, 9))
+    session.offer(SEGMENT, b"x")
+    assert session.unsettled == 1
+    assert session.policy_version == 1
+
+
+def test_what_it_keeps_is_bounded_but_what_was_not_taken_is_never_let_go() -> None:
+    session = Session(HELLO, Habits(kept_bytes=10))
+    out(session, 0.0)
+    session.receive(0.0, replace(WELCOME, limit=100))
+    for _ in range(5):
+        session.offer(SEGMENT, b"12345")
+    assert len([each for each in out(session, 0.1) if isinstance(each, Trajectory)]) == 5
+    session.receive(0.2, Ack(5, 5, 0, 100, 1))
+    session.offer(SEGMENT, b"12345")
+    session.receive(0.3, Who(5))
+    (hello,) = out(session, 0.3)
+    assert isinstance(hello, Hello)
+    assert hello.oldest == 5
+
+
+def test_only_refused_and_done_end_it() -> None:
+    for last, attribute in ((Refused(1, "token", "no"), "refused"), (Done(5, "enough"), "done")):
+        session = joined()
+        session.receive(1.0, last)
+        assert getattr(session, attribute)
+        assert out(session, 9.0) == []
+
+
+def test_goodbye_and_evaluations_are_for_a_learner_that_listens() -> None:
+    evaluation = Evaluation(0, 1, 4, 1.0, 2.0, 0.5, 0.2, None, 0, False, None)
+    silent = Session(HELLO)
+    assert silent.farewell("x") == []
+    assert silent.evaluation(evaluation) is None
+    session = joined()
+    assert [each.message for each in session.farewell("x")] == [Bye(5, "x")]
+    answer = session.evaluation(evaluation)
+    assert answer is not None
+    assert answer.message == replace(evaluation, epoch=5)
+
+
+TERMS = Terms("r", "r-1", "", 1, "racing", 3, 2, 100, 10, 8, max_policy_lag=10)
+
+
+@dataclass
+class World:
+    """A learner with checkpoints and some workers, joined by a link that may lose everything in flight."""
+
+    seed: int
+    workers: int
+    now: float = 0.0
+    epoch: int = 1
+    sessions: dict[bytes, Session] = field(default_factory=dict)
+    offered: dict[bytes, int] = field(default_factory=dict)
+    stored: list[tuple[str, int]] = field(default_factory=list)
+    saved_stored: list[tuple[str, int]] = field(default_factory=list)
+    saved_accounts: dict[str, object] | None = None
+    loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.learner: Membership | None = Membership(TERMS)
+        for index in range(self.workers):
+            name = f"w-{index}"
+            self.sessions[name.encode()] = Session(replace(HELLO, pod=name))
+            self.offered[name.encode()] = 0
+
+    def step(self, collect: bool = True) -> None:
+        """Half a second in which everybody does what is due."""
+        self.now += 0.5
+        if self.learner is not None:
+            self._perform(self.learner.handle(Ticked(self.now, 1_000_000)))
+        for route, session in self.sessions.items():
+            if collect and session.has_credit:
+                self.offered[route] += 1
+                session.offer(SEGMENT, b"x" * 80)
+            for each in session.outgoing(self.now, self.offered[route], 0.0, 0):
+                if self.learner is None:
+                    session.unsent(each.message)
+                elif self.random.random() >= self.loss:
+                    size = 80 if isinstance(each.message, Trajectory) else 0
+                    self._perform(self.learner.handle(Arrived(self.now, route, each.message, size)))
+
+    def _perform(self, instructions: list[object]) -> None:
+        for each in instructions:
+            if isinstance(each, Store):
+                self.stored.append((each.pod, each.segment.seq))
+            if isinstance(each, Send) and self.random.random() >= self.loss:
+                self.sessions[each.route].receive(self.now, each.message)
+
+    def save(self) -> None:
+        if self.learner is not None:
+            self.saved_accounts = self.learner.accounts.state()
+            self.saved_stored = list(self.stored)
+            self._perform(self.learner.handle(Saved(self.learner.accounts.last_seqs())))
+
+    def kill(self) -> None:
+        self.learner = None
+
+    def restart(self) -> None:
+        if self.learner is None:
+            self.epoch += 1
+            accounts = Accounts.from_state(self.saved_accounts) if self.saved_accounts else Accounts()
+            self.learner = Membership(replace(TERMS, epoch=self.epoch), accounts)
+            self.stored = list(self.saved_stored)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 3),
+    st.lists(st.sampled_from(["step", "step", "step", "lose", "heal", "save", "kill", "restart"]), max_size=60),
+)
+def test_every_segment_is_learned_from_exactly_once_whatever_breaks(
+    seed: int, workers: int, story: list[str]
+) -> None:
+    world = World(seed, workers)
+    for word in story:
+        match word:
+            case "lose":
+                world.loss = 0.5
+            case "heal":
+                world.loss = 0.0
+            case "step":
+                world.step()
+            case _:
+                getattr(world, word)()
+    world.loss = 0.0
+    world.restart()
+    for _ in range(40):
+        world.step(collect=False)
+    expected = [(route.decode(), seq) for route, count in world.offered.items() for seq in range(1, count + 1)]
+    assert sorted(world.stored) == sorted(expected)
+    assert world.learner is not None
+    totals = world.learner.accounts.totals
+    assert (totals.accepted, totals.lost, totals.stale, totals.misfit) == (len(expected), 0, 0, 0)
+    assert all(session.unsettled == 0 for session in world.sessions.values())
+
+
+@pytest.mark.parametrize("epoch_gap", [0.0, 5.0])
+def test_a_learner_that_comes_back_is_joined_within_a_second(epoch_gap: float) -> None:
+    world = World(1, 2)
+    for _ in range(4):
+        world.step()
+    world.save()
+    world.kill()
+    world.now += epoch_gap
+    world.step()
+    world.restart()
+    world.step()
+    world.step()
+    assert world.learner is not None
+    assert world.learner.workers == 2

@@ -1,0 +1,181 @@
+"""Settings, the launcher's variables and the command line: right values in, sentences for wrong ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from runtime import contract, settings
+from runtime.process import Context, UsageError
+from runtime.settings import Settings, SettingsError
+
+ROOT = Path(__file__).parents[2]
+
+
+def l2r(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("L2R_")}
+    return subprocess.run(
+        [sys.executable, "-m", "runtime", *arguments],
+        env={**environ, **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_defaults_are_valid_and_every_setting_is_explained() -> None:
+    assert settings.parse("") == settings.from_mapping({}) == Settings()
+    described = list(settings.describe(Settings()))
+    assert [name for name, _, _ in described] == [each.name for each in fields(Settings)]
+    assert all(len(meaning.split()) > 2 for _, _, meaning in described)
+
+
+def test_settings_survive_json() -> None:
+    text = "{" + ", ".join(f'"{name}": {value}' for name, value, _ in settings.describe(Settings())) + "}"
+    assert settings.parse(text) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"num_env": 4}, "did you mean 'num_envs'"),
+        ({"zzz": 1}, "known are environment"),
+        ({"num_envs": "4"}, "must be a whole number"),
+        ({"num_envs": True}, "must be a whole number"),
+        ({"num_envs": 0}, "at least 1"),
+        ({"num_envs": 2.5}, "must be a whole number"),
+        ({"updates_per_step": 0}, "above 0"),
+        ({"hidden": [64, "x"]}, "list of whole numbers"),
+        ({"hidden": [0]}, "at least 1"),
+        ({"hidden": 64}, "list of whole numbers"),
+        ({"sac": [1]}, "must be an object"),
+        ({"device": "tpu"}, "one of auto, cpu"),
+        ({"total_updates": "all"}, "whole number or null"),
+        ({"band_steps": 10}, "at least two segments"),
+    ],
+)
+def test_a_wrong_setting_is_a_sentence(given: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        settings.from_mapping(given)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_what_is_no_number_to_train_with_is_refused_wherever_it_stands(number: str) -> None:
+    for text in (f'{{"updates_per_step": {number}}}', f'{{"sac": {{"target_entropy": {number}}}}}'):
+        with pytest.raises(SettingsError, match=f"hold {number}, which is no number"):
+            settings.parse(text)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, "1"])
+def test_what_is_no_object_is_a_sentence(text: str) -> None:
+    with pytest.raises(SettingsError, match="JSON"):
+        settings.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({}, "L2R_ENDPOINT is not set"),
+        ({"L2R_ENDPOINT": "nowhere"}, "L2R_ENDPOINT: the endpoint 'nowhere'"),
+        ({"L2R_CONFIG": "{"}, "L2R_CONFIG: the settings are not JSON"),
+        ({"L2R_INDEX": "-1"}, "L2R_INDEX is '-1'"),
+        ({"L2R_SEED": "x"}, "L2R_SEED is 'x'"),
+        ({"L2R_CPUS": "0"}, "L2R_CPUS is '0'"),
+        ({"L2R_CPUS": "many"}, "L2R_CPUS is 'many'"),
+        ({"L2R_TOKEN_FILE": "/no/such/file"}, "the token file /no/such/file cannot be read"),
+        ({"L2R_RUN": "a\nb"}, "L2R_RUN must be"),
+    ],
+)
+def test_a_wrong_variable_is_a_sentence_that_names_it(variables: dict[str, str], words: str) -> None:
+    good = {"L2R_ENDPOINT": "ipc:///tmp/x"} if variables else {}
+    with pytest.raises(UsageError, match=words):
+        Context.from_environment({**good, **variables}, "worker")
+
+
+def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(UsageError, match="must be one line"):
+        Context.from_environment(
+            {"L2R_ENDPOINT": "ipc:///tmp/x", "L2R_TOKEN_FILE": str(tmp_path / "token")}, "worker"
+        )
+
+
+def test_threads_stay_within_the_cores_given() -> None:
+    config = json.dumps({"threads": 8})
+    environ = {"L2R_ENDPOINT": "ipc:///tmp/x", "L2R_CONFIG": config}
+    assert Context.from_environment({**environ, "L2R_CPUS": "3.5"}, "learner").threads == 3
+    assert Context.from_environment({**environ, "L2R_CPUS": "0.5"}, "learner").threads == 1
+    assert Context.from_environment({**environ, "L2R_CPUS": "8"}, "worker").threads == 1
+
+
+def test_help_and_version_and_config() -> None:
+    helped = l2r("--help")
+    assert helped.returncode == 0
+    assert "examples:" in helped.stdout
+    assert l2r("--version").stdout.startswith("l2r-runtime ")
+    shown = l2r("config", "--json", L2R_CONFIG='{"num_envs": 3}')
+    assert json.loads(shown.stdout)["num_envs"] == 3
+    assert "Copies of the environment" in l2r("config").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "code", "words"),
+    [
+        (("config",), {"L2R_CONFIG": '{"num_env": 3}'}, contract.EXIT_USAGE, "did you mean 'num_envs'"),
+        (("worker",), {}, contract.EXIT_USAGE, "L2R_ENDPOINT is not set"),
+        (("juggle",), {}, contract.EXIT_USAGE, "invalid choice"),
+        ((), {}, contract.EXIT_USAGE, "required"),
+        (("learner",), {"L2R_ENDPOINT": "ipc:///tmp/x"}, contract.EXIT_USAGE, "L2R_DIR is not set"),
+        (
+            ("worker",),
+            {"L2R_ENDPOINT": "ipc:///tmp/x", "L2R_CONFIG": '{"environment": "chess"}'},
+            contract.EXIT_USAGE,
+            "unknown environment 'chess'",
+        ),
+        (
+            ("learner",),
+            {"L2R_ENDPOINT": "tcp://0.0.0.0:5555", "L2R_DIR": "/tmp"},
+            contract.EXIT_USAGE,
+            "there is no token",
+        ),
+        (
+            ("learner",),
+            {"L2R_ENDPOINT": "ipc:///tmp/x", "L2R_DIR": "/dev/null/x"},
+            contract.EXIT_FAILED,
+            "/dev/null/x",
+        ),
+    ],
+)
+def test_wrong_use_ends_with_a_sentence_and_its_code(
+    arguments: tuple[str, ...], variables: dict[str, str], code: int, words: str
+) -> None:
+    ended = l2r(*arguments, **variables)
+    assert ended.returncode == code
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "banned"),
+    [
+        (
+            "import runtime.cli; runtime.cli.main(['config'])",
+            {"torch", "zmq", "numpy", "safetensors", "tensorboardX"},
+        ),
+        ("import runtime.messages, runtime.framing, runtime.membership", {"torch", "zmq", "numpy"}),
+        ("import runtime.session, runtime.pacing, runtime.counters", {"torch", "zmq", "numpy"}),
+        ("import runtime.worker, runtime.evaluator", {"torch", "safetensors", "tensorboardX", "gymnasium"}),
+    ],
+)
+def test_nothing_is_imported_that_is_not_needed(statement: str, banned: set[str]) -> None:
+    script = f"{statement}\nimport sys; print('LOADED', *sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not banned & set(shown.stdout.rpartition("LOADED")[2].split())
