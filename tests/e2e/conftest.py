@@ -1,0 +1,97 @@
+"""The program as its users meet it: real processes, a state directory of its own, and a count of what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+DEADLINE_SECONDS = 60.0
+
+
+class Home:
+    """One user's world: run verbs in it, look at it from outside, count the processes that belong to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.env = {
+            **os.environ,
+            "XDG_STATE_HOME": str(root / "state"),
+            "XDG_CONFIG_HOME": str(root / "config"),
+            "L2RTUI_BACKEND": "local",
+            "PYTHONWARNINGS": "",
+        }
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run a verb to its end, check its exit code, give its standard output."""
+        done = subprocess.run(
+            [sys.executable, "-m", "l2rtui", *words],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == code, (
+            f"l2rtui {' '.join(words)} gave {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        """Run a verb with ``-o json``."""
+        return json.loads(self.run(*words, "-o", "json"))
+
+    def wait(self, what: str, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
+        """Wait until the condition gives something true; fail with ``what`` when it never does."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if found := condition():
+                return found
+            time.sleep(0.2)
+        pytest.fail(f"{what}: not within {seconds:g} s\n{self.run('pods', '-o', 'wide')}")
+
+    def metrics(self, run: str) -> dict[str, Any]:
+        """The run's metrics; empty while there are none."""
+        done = subprocess.run(
+            [sys.executable, "-m", "l2rtui", "metrics", run, "-o", "json"],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+        return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process on the machine that was started in this world, told by its environment alone."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if (
+                    process.pid != os.getpid()
+                    and process.environ().get("XDG_STATE_HOME") == self.env["XDG_STATE_HOME"]
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = Home(tmp_path)
+    yield home
+    home.run("destroy", "--all-mine", "--yes", "--purge", "--grace", "2")
+    left = [" ".join(process.cmdline()) for process in home.processes()]
+    for process in home.processes():
+        process.kill()
+    assert left == []
