@@ -1,0 +1,81 @@
+"""Every label, annotation, object name and field-manager name, in one place.
+
+The labels ``app.kubernetes.io/*`` are Kubernetes' recommended ones; ours stand under ``l2rtui.io/``. What a label
+cannot hold (a user name with ``@``) goes into an annotation, and the label gets its nearest legal form.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+FIELD_MANAGER: Final = "l2rtui"
+MANAGED_BY: Final = "l2rtui"
+PREFIX: Final = "l2rtui.io/"
+
+APP_NAME: Final = "app.kubernetes.io/name"
+APP_INSTANCE: Final = "app.kubernetes.io/instance"
+APP_COMPONENT: Final = "app.kubernetes.io/component"
+APP_PART_OF: Final = "app.kubernetes.io/part-of"
+APP_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+
+# --- labels -------------------------------------------------------------------------------------------------
+RUN: Final = f"{PREFIX}run"
+"""Name of the run."""
+RUN_ID: Final = f"{PREFIX}run-id"
+"""Unique id of this launch of the run (32 hexadecimal digits): what a receipt counts by."""
+EXPERIMENT: Final = f"{PREFIX}experiment"
+OWNER: Final = f"{PREFIX}owner"
+"""Who launched it, as a legal label value; the annotation of the same name holds the exact text."""
+SET: Final = f"{PREFIX}set"
+ROLE: Final = f"{PREFIX}role"
+SEED: Final = f"{PREFIX}seed"
+HOST: Final = f"{PREFIX}host"
+"""Node that the pod is pinned to."""
+GPU: Final = f"{PREFIX}gpu"
+"""Index of the device that the pod is pinned to."""
+SLOT: Final = f"{PREFIX}slot"
+"""First slot of the device that the pod holds; only where one controller makes one pod."""
+
+# --- annotations --------------------------------------------------------------------------------------------
+SEATS: Final = f"{PREFIX}seats"
+"""On a controller and its pod template: JSON list of ``[index, [slot, …]]``, the seats of this controller's pods."""
+BINDING: Final = f"{PREFIX}binding"
+"""Binding mode by which the pod gets its device."""
+SPEC_KEY: Final = "spec.json"
+PLAN_KEY: Final = "plan.json"
+"""Keys in the ConfigMap of a run: its spec with present replicas, its plan."""
+
+# --- node labels that are read ------------------------------------------------------------------------------
+HOSTNAME: Final = "kubernetes.io/hostname"
+SLOTS_PER_GPU: Final = f"{PREFIX}slots-per-gpu"
+"""On a node: how many workers share one of its GPUs; wins over the setting."""
+GPU_PRODUCT: Final = "nvidia.com/gpu.product"
+GPU_MEMORY: Final = "nvidia.com/gpu.memory"
+
+_NOT_IN_A_VALUE = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def label_value(text: str) -> str:
+    """The nearest legal label value: at most 63 of ``[A-Za-z0-9_.-]``, first and last a letter or digit."""
+    return _NOT_IN_A_VALUE.sub("-", text)[:63].strip("-_.")
+
+
+def run_object(run: str) -> str:
+    """Name of a run's ConfigMap and of its Secret."""
+    return f"l2r-{run}"
+
+
+def learner_service(run: str, learner_set: str = "learner") -> str:
+    """Name of the Service by which workers find the learner."""
+    return f"{run}-{learner_set}"
+
+
+def controller_name(run: str, set_name: str, group: int = 0) -> str:
+    """Name of the Job or ReplicaSet of one set on one device; ``group`` counts the devices of the set from 0."""
+    return f"{run}-{set_name}" if group == 0 else f"{run}-{set_name}-g{group}"
+
+
+def claim_lease(node: str, gpu: int) -> str:
+    """Name of the Lease through which slots of one device are claimed."""
+    return f"l2r-claim-{node}-{gpu}"[:253]
