@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +85,7 @@ class Context:
             run_id=_text(environ, contract.ENV_RUN_ID, run),
             pod=_text(environ, contract.ENV_POD, f"{role}-{os.getpid()}"),
             role=_text(environ, contract.ENV_ROLE, role),
-            index=_integer(environ, contract.ENV_INDEX),
+            index=_index(environ),
             seed=_integer(environ, contract.ENV_SEED),
             endpoint=where,
             token=_token(environ.get(contract.ENV_TOKEN_FILE)),
@@ -99,6 +100,14 @@ def _text(environ: Mapping[str, str], name: str, default: str) -> str:
     if len(value) > MAX_TEXT or not value.isprintable():
         raise UsageError(f"{name} must be at most {MAX_TEXT} printable characters")
     return value
+
+
+def _index(environ: Mapping[str, str]) -> int:
+    """The replica's index, or a number that hardly any other replica has: seeds must differ between workers."""
+    pod = environ.get(contract.ENV_POD_ID, "")
+    if not environ.get(contract.ENV_INDEX) and pod:
+        return zlib.crc32(pod.encode())
+    return _integer(environ, contract.ENV_INDEX)
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int:

@@ -179,3 +179,12 @@ def test_nothing_is_imported_that_is_not_needed(statement: str, banned: set[str]
     script = f"{statement}\nimport sys; print('LOADED', *sys.modules)"
     shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not banned & set(shown.stdout.rpartition("LOADED")[2].split())
+
+
+def test_pods_that_cannot_be_told_apart_by_index_differ_by_their_id():
+    environ = {"L2R_ENDPOINT": "tcp://127.0.0.1:5555"}
+    first, again, other = (
+        Context.from_environment({**environ, "L2R_POD_ID": uid}, "worker").index for uid in ("a-1", "a-1", "b-2")
+    )
+    assert first == again != other
+    assert Context.from_environment({**environ, "L2R_POD_ID": "a-1", "L2R_INDEX": "3"}, "worker").index == 3
