@@ -76,7 +76,7 @@ dist: $(VENV)/dev  ## build the wheel and the source archive into dist/
 
 # An old pin would make uv prefer torch's CUDA build over the CPU build of the same version: start without one.
 lock:  ## renew requirements/*.txt from *.in (needs uv, and UV_FIND_LINKS with a CPU build of torch)
-	@for set in app runtime dev; do \
+	@for set in app image runtime dev; do \
 	  rm -f requirements/$$set.txt; \
 	  uv pip compile --quiet --python-version 3.11 --no-header --no-annotate requirements/$$set.in -o requirements/$$set.txt && \
 	  sed -i -e 's/+cpu$$//' -e "1i # Exact versions that are tested together; made from $$set.in by \`make lock\`." requirements/$$set.txt; done
