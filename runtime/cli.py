@@ -64,11 +64,15 @@ def _parser() -> argparse.ArgumentParser:
         """Looks the version up only when it is asked for."""
 
         def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-            from importlib.metadata import version
+            from importlib.metadata import PackageNotFoundError, version
 
             from runtime.contract import PROTOCOL_VERSION
 
-            print(f"l2r-runtime {version('l2rtui')} (exchange {PROTOCOL_VERSION})")
+            try:
+                release = version("l2rtui")
+            except PackageNotFoundError:  # the container image copies the tree instead of installing it
+                release = "of a source tree"
+            print(f"l2r-runtime {release} (exchange {PROTOCOL_VERSION})")
             parser.exit()
 
     parser = argparse.ArgumentParser(
