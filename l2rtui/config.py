@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 PREFIX = "L2RTUI_"
 
 
-def _setting(default: object, *, low: float | None = None, high: float | None = None) -> Any:
-    """A field with the smallest and largest value that it may have, both allowed."""
-    return field(default=default, metadata={"low": low, "high": high})
+def _setting(
+    default: object, *, low: float | None = None, high: float | None = None, words: tuple[str, ...] = ()
+) -> Any:
+    """A field with the smallest and largest value that it may have, both allowed, or the only words."""
+    return field(default=default, metadata={"low": low, "high": high, "words": words})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +32,21 @@ class Settings:
     """All settings, complete and checked.
 
     Attributes:
-        backend: Where things run, a name of ``backends.registry``. Default ``local``: works on every machine.
+        backend: Where things run, a name of ``backends.registry``. Default empty: ``kubernetes`` where a context is
+            chosen or a kubeconfig names a current one, else ``local``, which works on every machine.
         context: Context of a kubeconfig. Default empty: the one that the kubeconfig marks as current.
-        namespaces: Namespaces to look at. Default empty: the context's own.
+        namespaces: Namespaces to look at; the first is where runs are launched. Default empty: the context's own,
+            and a look at all of them where that is allowed.
+        image: Container image for specs that name none. Default empty: such a spec is refused where one is needed.
+        binding: How a pod gets its GPU where the spec does not say: ``env`` (both variables, the pod pinned to its
+            node), ``device-plugin``, ``shared``, ``hami``, ``dra`` or ``cpu``. Default ``env``.
+        cuda_index: What ``CUDA_VISIBLE_DEVICES`` says with ``env`` where a GPU's UUID is not known: ``same`` (the
+            index, right where the container sees all GPUs) or ``zero`` (right where the container runtime shows it
+            only its own). Default ``zero``: what NVIDIA's container runtime does.
+        claims_namespace: Namespace of the Leases through which slots are claimed; everybody who shares the GPUs
+            must name the same one. Default empty: the namespace of the run.
+        slots_by_product: Slots a GPU by its product name, such as ``NVIDIA-A100-SXM4-80GB=8``; a node's own label
+            ``l2rtui.io/slots-per-gpu`` wins over it. Default empty: ``slots_per_gpu`` for every product.
         readonly: Refuse everything that changes something. Default off: for demonstrations and shared screens.
         slots_per_gpu: Workers that share a GPU, a count. Default 4: what a simulator and a small policy leave
             room for on a card of 24 GB; set 1 where a process fills the card.
@@ -47,9 +61,14 @@ class Settings:
             this, and is forgotten after 60 times this without a failure. Default 10: kubelet's 10 s, 5 min, 10 min.
     """
 
-    backend: str = _setting("local")
+    backend: str = _setting("")
     context: str = _setting("")
     namespaces: tuple[str, ...] = _setting(())
+    image: str = _setting("")
+    binding: str = _setting("env", words=("env", "device-plugin", "shared", "hami", "dra", "cpu"))
+    cuda_index: str = _setting("zero", words=("same", "zero"))
+    claims_namespace: str = _setting("")
+    slots_by_product: tuple[str, ...] = _setting(())
     readonly: bool = _setting(default=False)
     slots_per_gpu: int = _setting(4, low=1, high=64)
     slots_per_core: int = _setting(4, low=1, high=64)
@@ -156,6 +175,9 @@ def _decode(key: str, value: object, source: str, prefix: str = "") -> Any:
 
 
 def _check_range(one: Field[Any], value: object, source: str) -> None:
+    words = one.metadata["words"]
+    if words and value not in words:
+        raise ConfigError(f"{source} is {value!r}: write {' or '.join(words)}.", nearest(str(value), words))
     low, high = one.metadata["low"], one.metadata["high"]
     if low is None or value is None or not isinstance(value, int | float):
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from l2rtui import config
-from l2rtui.backends.registry import BACKENDS, make_backend
+from l2rtui.backends.registry import BACKENDS, chosen_backend, make_backend
 from l2rtui.config import Settings, load_settings
 from l2rtui.errors import ConfigError, UsageError
 
@@ -64,6 +64,8 @@ def test_the_environment_is_read_as_people_write(name, text, value):
         ({"L2RTUI_SLOTS_PER_GPU": "0"}, "The variable L2RTUI_SLOTS_PER_GPU is 0: write a number from 1 to 64"),
         ({"L2RTUI_READONLY": "maybe"}, "true or false is wanted"),
         ({"L2RTUI_BACKOFF_SECONDS": "nan"}, "write a number from"),
+        ({"L2RTUI_BINDING": "shard"}, "L2RTUI_BINDING is 'shard': write env or device-plugin or"),
+        ({"L2RTUI_BINDING": "shard"}, "Did you mean shared?"),
         ({"L2RTUI_CONFIG": "/no/such/file"}, "The configuration file /no/such/file cannot be read"),
     ],
 )
@@ -123,7 +125,7 @@ def test_a_user_without_a_name_has_a_number(monkeypatch):
     assert config.user_name() == "anna"
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "kubernetes"])  # tests/cluster has a server
 async def test_backends_are_made_by_name(name):
     backend = make_backend(name, Settings())
     assert backend.name == name
@@ -134,3 +136,37 @@ async def test_backends_are_made_by_name(name):
 def test_an_unknown_backend_is_refused_with_the_nearest():
     with pytest.raises(UsageError, match=r"There is no backend 'locl'\. Did you mean local\?"):
         make_backend("locl", Settings())
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [
+        ({}, "local"),
+        ({".kube/config": "apiVersion: v1\ncurrent-context: phoebe\n"}, "kubernetes"),
+        ({".kube/config": 'current-context: ""\n'}, "local"),
+        ({".kube/config": "contexts: []\n"}, "local"),
+        ({"a": "current-context: ''\n", "b": "current-context: lab\n", "list": "a:b:missing"}, "kubernetes"),
+        ({".kube/config": "current-context: lab\n", "a": "kind: Config\n", "list": "a"}, "local"),
+    ],
+    ids=["no file", "current", "empty", "none", "second of the list", "the list hides the default"],
+)
+def test_without_a_name_the_kubeconfig_chooses_the_backend(home, monkeypatch, files, chosen):
+    monkeypatch.setenv("HOME", str(home))
+    (home / ".kube").mkdir()
+    environ = {"KUBECONFIG": ":".join(str(home / name) for name in files.pop("list", "").split(":") if name)}
+    for name, text in files.items():
+        (home / name).write_text(text)
+    assert chosen_backend(Settings(), environ) == chosen
+
+
+def test_whoever_names_a_context_or_a_namespace_means_kubernetes(home):
+    assert chosen_backend(Settings(context="lab"), {}) == "kubernetes"
+    assert chosen_backend(Settings(namespaces=("l2r",)), {}) == "kubernetes"
+
+
+async def test_without_a_name_or_a_kubeconfig_it_is_this_machine(home, monkeypatch):
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    backend = make_backend("", Settings())
+    assert backend.name == "local"
+    await backend.close()
