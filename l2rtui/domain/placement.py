@@ -41,10 +41,15 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Seats in the order of runs, sets and indices, and what found no place."""
+    """Seats in the order of runs, sets and indices, and what found no place.
+
+    Attributes:
+        overcommitted: Slots that were given out although somebody holds them, because it was asked for.
+    """
 
     seats: tuple[Seat, ...] = ()
     conflicts: tuple[str, ...] = ()
+    overcommitted: tuple[SlotId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +113,13 @@ def _span(text: str) -> range:
 
 @dataclass(slots=True)
 class _Free:
-    """The free slots that are still to be had, by device, in order; private to one call of place()."""
+    """The free slots that are still to be had, by device, in order; private to one call of place().
+
+    ``order`` numbers them as pins name them; without pins it is empty.
+    """
 
     devices: dict[tuple[str, int], list[SlotId]]
+    order: dict[SlotId, int] = field(default_factory=dict)
     used: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def take(self, count: int, policy: Policy) -> tuple[SlotId, ...]:
@@ -118,7 +127,10 @@ class _Free:
         fitting = [key for key, slots in self.devices.items() if len(slots) >= count]
         if not fitting:
             return ()
-        key = min(fitting, key=lambda one: self.used.get(one, 0)) if policy is Policy.SPREAD else fitting[0]
+        if policy is Policy.SPREAD:
+            key = min(fitting, key=lambda one: self.used.get(one, 0))
+        else:  # pins of single slots are taken in the order in which they are named
+            key = min(fitting, key=lambda one: self.order.get(self.devices[one][0], 0))
         slots = self.devices[key]
         taken, self.devices[key] = tuple(slots[:count]), slots[count:]
         self.used[key] = self.used.get(key, 0) + count
@@ -132,16 +144,21 @@ def place(
     policy: Policy = Policy.PACK,
     pins: Sequence[Pin] = (),
     taken: Iterable[Seat] = (),
+    overcommit: bool = False,
 ) -> Placement:
     """Seat every replica of the runs.
 
     Args:
         pins: Only these devices and slots are used, in this order; empty means every free slot.
         taken: Seats that exist already and are kept out of the result: what scale() adds to.
+        overcommit: When no free slot is left, use those that others hold, or of which nobody knows. Slots of a node
+            that is off are never used.
     """
     kept = {seat.pod for seat in taken}
-    free = _candidates(ledger, pins)
-    conflicts = _pin_conflicts(ledger, pins)
+    free = _devices(ledger.free(), pins)
+    held = _devices(_usable(ledger), pins) if overcommit else _Free({})
+    over: list[SlotId] = []
+    conflicts = _pin_conflicts(ledger, pins, overcommit=overcommit)
     seats: list[Seat] = []
     for run in runs:
         for one in run.sets:
@@ -151,37 +168,44 @@ def place(
                     continue
                 slots = free.take(one.slots, policy) if one.slots else ()
                 if one.slots and not slots:
+                    slots = held.take(one.slots, policy)
+                    over.extend(slots)
+                if one.slots and not slots:
                     missing += 1
                     continue
                 seats.append(Seat(run.name, one.name, index, slots))
             if missing:
                 conflicts.append(_no_room(run, one, missing, ledger, pins))
-    return Placement(tuple(seats), tuple(conflicts))
+    return Placement(tuple(seats), tuple(conflicts), tuple(over))
 
 
-def _candidates(ledger: Ledger, pins: Sequence[Pin]) -> _Free:
-    free = ledger.free()
-    if pins:
-        free = tuple(slot for pin in dict.fromkeys(pins) for slot in free if _matches(pin, slot))
-        free = tuple(dict.fromkeys(free))
-        devices: dict[tuple[str, int], list[SlotId]] = {}
-        for slot in free:
-            devices.setdefault((slot.node, slot.gpu), []).append(slot)
-        return _Free(devices)
-    return _Free({key: list(group) for key, group in groupby(free, key=lambda slot: (slot.node, slot.gpu))})
+def _usable(ledger: Ledger) -> tuple[SlotId, ...]:
+    return tuple(slot.id for slot in ledger.slots.values() if slot.state is not SlotState.OFF)
+
+
+def _devices(slots: tuple[SlotId, ...], pins: Sequence[Pin]) -> _Free:
+    """The slots by device; with pins only those, in the order of the pins."""
+    if not pins:
+        return _Free({key: list(group) for key, group in groupby(slots, key=lambda slot: (slot.node, slot.gpu))})
+    named = tuple(dict.fromkeys(slot for pin in dict.fromkeys(pins) for slot in slots if _matches(pin, slot)))
+    devices: dict[tuple[str, int], list[SlotId]] = {}
+    for slot in named:
+        devices.setdefault((slot.node, slot.gpu), []).append(slot)
+    return _Free(devices, {slot: number for number, slot in enumerate(named)})
 
 
 def _matches(pin: Pin, slot: SlotId) -> bool:
     return (pin.node, pin.gpu) == (slot.node, slot.gpu) and pin.slot in (None, slot.slot)
 
 
-def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin]) -> list[str]:
+def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> list[str]:
     conflicts = []
+    allowed = tuple(SlotState) if overcommit else (SlotState.FREE,)
     for pin in pins:
         named = [slot for slot in ledger.slots.values() if _matches(pin, slot.id)]
         if not named:
             conflicts.append(f"there is no slot {pin}; `l2rtui slots` lists them")
-        elif pin.slot is not None and named[0].state is not SlotState.FREE:
+        elif pin.slot is not None and (named[0].state not in allowed or named[0].state is SlotState.OFF):
             holder = f" by {named[0].pod}" if named[0].pod else ""
             conflicts.append(f"slot {pin} is {named[0].state}{holder}")
     return conflicts

@@ -214,3 +214,13 @@ def test_seats_never_clash_and_nobody_is_forgotten(sets, cluster, policy, pins):
             is_short = seated[spec.name, one.name] < one.replicas
             assert is_short == any(text.startswith(f"{spec.name}/{one.name}:") for text in placed.conflicts)
     assert len({seat.pod for seat in placed.seats}) == len(placed.seats)
+
+
+def test_pins_of_single_slots_are_taken_in_the_order_in_which_they_are_named():
+    pins = parse_pins("n0/0.0,n0/1.3,n0/0.1")
+    assert slots_of(place([run("r", workers(3))], ledger(), pins=pins)) == ["n0/0.0", "n0/1.3", "n0/0.1"]
+    pairs = parse_pins("n0/1.2-3,n0/0.0-1")
+    assert slots_of(place([run("r", workers(2, slots=2))], ledger(), pins=pairs)) == [
+        "n0/1.2 n0/1.3",
+        "n0/0.0 n0/0.1",
+    ]
