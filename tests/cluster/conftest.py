@@ -1,0 +1,125 @@
+"""A real API server, and a look at it through kubectl: what a test believes never comes from our own code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_SECONDS = 90.0
+IMAGE = "debian:bookworm-slim"
+"""An image that the real node has, or makes from local packages; stand-in nodes take any name."""
+
+
+def kubectl(*words: str, stdin: str | None = None, check: bool = True) -> str:
+    """Run kubectl; its standard output."""
+    done = subprocess.run(
+        ["kubectl", *words], input=stdin, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
+    assert not check or done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+    return done.stdout
+
+
+def kubectl_json(*words: str) -> Any:
+    """Run kubectl with ``-o json``."""
+    return json.loads(kubectl(*words, "-o", "json"))
+
+
+def eventually(what: str, condition: Callable[[], Any], seconds: float = DEADLINE_SECONDS) -> Any:
+    """Wait until the condition gives something true; fail with ``what`` when it never does."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.2)
+    pytest.fail(f"{what}: not within {seconds:g} s")
+
+
+class Cli:
+    """``l2rtui`` in a process of its own, on the test cluster, in a home and a namespace of its own."""
+
+    def __init__(self, home: Path, namespace: str, kubeconfig: str) -> None:
+        self.namespace = namespace
+        self.env = {
+            **os.environ,
+            "HOME": str(home),
+            "XDG_STATE_HOME": str(home / "state"),
+            "XDG_CONFIG_HOME": str(home / "config"),
+            "KUBECONFIG": kubeconfig,
+            "L2RTUI_BACKEND": "kubernetes",
+            "L2RTUI_NAMESPACES": namespace,
+            "TERM": "xterm-256color",
+        }
+
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "l2rtui", *words]
+
+    def call(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a verb to its end, whatever its exit code."""
+        done = subprocess.run(
+            self.argv(*words),
+            env=self.env | env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=2 * DEADLINE_SECONDS,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def run(self, *words: str, code: int = 0, **env: str) -> str:
+        """Run a verb, check its exit code, give its standard output."""
+        done = self.call(*words, **env)
+        assert done.returncode == code, (
+            f"l2rtui {' '.join(words)} gave {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )
+        return done.stdout
+
+    def json(self, *words: str, code: int = 0, **env: str) -> Any:
+        """Run a verb with ``-o json``."""
+        return json.loads(self.run(*words, "-o", "json", code=code, **env))
+
+    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        """Start a verb without waiting; its streams are pipes."""
+        return subprocess.Popen(
+            self.argv(*words),
+            env=self.env | env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> str:
+    """The administrator's kubeconfig; these tests mean nothing without a cluster, so its absence is a failure."""
+    path = os.environ.get("KUBECONFIG", "")
+    assert path, "tests marked `cluster` need $KUBECONFIG"
+    return path
+
+
+@pytest.fixture
+def namespace(kubeconfig: str) -> Iterator[str]:
+    """A namespace of the test's own, removed with all that is in it."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    kubectl("create", "namespace", name)
+    eventually("its service account", lambda: kubectl("-n", name, "get", "sa", "default", check=False))
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, namespace: str, kubeconfig: str) -> Cli:
+    """The program in an empty home, looking at the test's namespace."""
+    return Cli(tmp_path, namespace, kubeconfig)
