@@ -1,0 +1,93 @@
+"""Every kind of object that we name, where the server keeps it, and since which version.
+
+One table, so that the API versions in use can be listed (``docs``) and none of them is one that Kubernetes 1.20
+lacks or 1.36 has removed. A manifest's own ``apiVersion`` wins over the table: that is how a kind whose version
+differs between servers (resource claims) is applied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class KindPath:
+    """Where objects of one kind live.
+
+    Attributes:
+        api_version: As manifests write it: ``v1``, ``apps/v1``.
+        plural: As paths write it.
+        since: First Kubernetes version that serves it; "" for a kind of an add-on.
+    """
+
+    kind: str
+    api_version: str
+    plural: str
+    is_namespaced: bool = True
+    since: str = "1.20"
+
+    @property
+    def group(self) -> str:
+        """API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    def at(self, api_version: str) -> KindPath:
+        """The same kind in another version of its API."""
+        return self if api_version in ("", self.api_version) else replace(self, api_version=api_version)
+
+    def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+        """Path of one object, or of all of a namespace, or (namespace None) of all of them."""
+        parts = ["/apis" if self.group else "/api", self.api_version]
+        if self.is_namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))  # a name is data: it must not lead to another path
+        if subresource:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+_TABLE: tuple[KindPath, ...] = (
+    KindPath("Node", "v1", "nodes", is_namespaced=False),
+    KindPath("Namespace", "v1", "namespaces", is_namespaced=False),
+    KindPath("Pod", "v1", "pods"),
+    KindPath("Service", "v1", "services"),
+    KindPath("Endpoints", "v1", "endpoints"),
+    KindPath("ConfigMap", "v1", "configmaps"),
+    KindPath("Secret", "v1", "secrets"),
+    KindPath("ServiceAccount", "v1", "serviceaccounts"),
+    KindPath("Event", "v1", "events"),
+    KindPath("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+    KindPath("PersistentVolume", "v1", "persistentvolumes", is_namespaced=False),
+    KindPath("ResourceQuota", "v1", "resourcequotas"),
+    KindPath("LimitRange", "v1", "limitranges"),
+    KindPath("ReplicaSet", "apps/v1", "replicasets"),
+    KindPath("StatefulSet", "apps/v1", "statefulsets"),
+    KindPath("Deployment", "apps/v1", "deployments"),
+    KindPath("DaemonSet", "apps/v1", "daemonsets"),
+    KindPath("Job", "batch/v1", "jobs"),
+    KindPath("Lease", "coordination.k8s.io/v1", "leases"),
+    KindPath("StorageClass", "storage.k8s.io/v1", "storageclasses", is_namespaced=False),
+    KindPath("RuntimeClass", "node.k8s.io/v1", "runtimeclasses", is_namespaced=False),
+    KindPath("Role", "rbac.authorization.k8s.io/v1", "roles"),
+    KindPath("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),
+    KindPath("ClusterRole", "rbac.authorization.k8s.io/v1", "clusterroles", is_namespaced=False),
+    KindPath("ClusterRoleBinding", "rbac.authorization.k8s.io/v1", "clusterrolebindings", is_namespaced=False),
+    KindPath("SelfSubjectAccessReview", "authorization.k8s.io/v1", "selfsubjectaccessreviews", is_namespaced=False),
+    KindPath(
+        "CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", is_namespaced=False
+    ),
+    # Asked for only where the server has them.
+    KindPath("NodeMetrics", "metrics.k8s.io/v1beta1", "nodes", is_namespaced=False, since=""),
+    KindPath("PodMetrics", "metrics.k8s.io/v1beta1", "pods", since=""),
+    KindPath("ResourceClaim", "resource.k8s.io/v1", "resourceclaims", since="1.34"),
+    KindPath("ResourceClaimTemplate", "resource.k8s.io/v1", "resourceclaimtemplates", since="1.34"),
+    KindPath("DeviceClass", "resource.k8s.io/v1", "deviceclasses", is_namespaced=False, since="1.34"),
+    KindPath("ResourceSlice", "resource.k8s.io/v1", "resourceslices", is_namespaced=False, since="1.34"),
+)
+
+KINDS: Final[dict[str, KindPath]] = {one.kind: one for one in _TABLE}
+"""By kind, as manifests write it."""
