@@ -7,11 +7,13 @@ replicas found no place.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
 
+from l2rtui.domain.containers import Binding
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
@@ -115,16 +117,23 @@ def _span(text: str) -> range:
 class _Free:
     """The free slots that are still to be had, by device, in order; private to one call of place().
 
-    ``order`` numbers them as pins name them; without pins it is empty.
+    ``sizes`` counts all slots of each device. ``order`` numbers them as pins name them; without pins it is empty.
     """
 
     devices: dict[tuple[str, int], list[SlotId]]
+    sizes: dict[tuple[str, int], int]
     order: dict[SlotId, int] = field(default_factory=dict)
     used: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def take(self, count: int, policy: Policy) -> tuple[SlotId, ...]:
-        """Slots of one device, or nothing when no device has that many left."""
-        fitting = [key for key, slots in self.devices.items() if len(slots) >= count]
+    def take(self, one: SetSpec, policy: Policy) -> tuple[SlotId, ...]:
+        """Slots of one device for one replica, or nothing when no device has that many left.
+
+        A replica that gets its GPU from the device plugin needs all of it.
+        """
+        if one.pod.binding is Binding.DEVICE_PLUGIN:
+            fitting = [key for key, slots in self.devices.items() if len(slots) == self.sizes[key]]
+        else:
+            fitting = [key for key, slots in self.devices.items() if len(slots) >= one.slots]
         if not fitting:
             return ()
         if policy is Policy.SPREAD:
@@ -132,6 +141,7 @@ class _Free:
         else:  # pins of single slots are taken in the order in which they are named
             key = min(fitting, key=lambda one: self.order.get(self.devices[one][0], 0))
         slots = self.devices[key]
+        count = len(slots) if one.pod.binding is Binding.DEVICE_PLUGIN else one.slots
         taken, self.devices[key] = tuple(slots[:count]), slots[count:]
         self.used[key] = self.used.get(key, 0) + count
         return taken
@@ -155,8 +165,9 @@ def place(
             that is off are never used.
     """
     kept = {seat.pod for seat in taken}
-    free = _devices(ledger.free(), pins)
-    held = _devices(_usable(ledger), pins) if overcommit else _Free({})
+    sizes = Counter((slot.node, slot.gpu) for slot in ledger.slots)
+    free = _devices(ledger.free(), pins, sizes)
+    held = _devices(_usable(ledger) if overcommit else (), pins, sizes)
     over: list[SlotId] = []
     conflicts = _pin_conflicts(ledger, pins, overcommit=overcommit)
     seats: list[Seat] = []
@@ -166,11 +177,14 @@ def place(
             for index in range(one.replicas):
                 if pod_name(run.name, one.name, index) in kept:
                     continue
-                slots = free.take(one.slots, policy) if one.slots else ()
-                if one.slots and not slots:
-                    slots = held.take(one.slots, policy)
+                if not one.needs_device:
+                    seats.append(Seat(run.name, one.name, index, ()))
+                    continue
+                slots = free.take(one, policy)
+                if not slots:
+                    slots = held.take(one, policy)
                     over.extend(slots)
-                if one.slots and not slots:
+                if not slots:
                     missing += 1
                     continue
                 seats.append(Seat(run.name, one.name, index, slots))
@@ -183,15 +197,16 @@ def _usable(ledger: Ledger) -> tuple[SlotId, ...]:
     return tuple(slot.id for slot in ledger.slots.values() if slot.state is not SlotState.OFF)
 
 
-def _devices(slots: tuple[SlotId, ...], pins: Sequence[Pin]) -> _Free:
+def _devices(slots: tuple[SlotId, ...], pins: Sequence[Pin], sizes: dict[tuple[str, int], int]) -> _Free:
     """The slots by device; with pins only those, in the order of the pins."""
     if not pins:
-        return _Free({key: list(group) for key, group in groupby(slots, key=lambda slot: (slot.node, slot.gpu))})
+        devices = {key: list(group) for key, group in groupby(slots, key=lambda slot: (slot.node, slot.gpu))}
+        return _Free(devices, sizes)
     named = tuple(dict.fromkeys(slot for pin in dict.fromkeys(pins) for slot in slots if _matches(pin, slot)))
-    devices: dict[tuple[str, int], list[SlotId]] = {}
+    devices = {}
     for slot in named:
         devices.setdefault((slot.node, slot.gpu), []).append(slot)
-    return _Free(devices, {slot: number for number, slot in enumerate(named)})
+    return _Free(devices, sizes, {slot: number for number, slot in enumerate(named)})
 
 
 def _matches(pin: Pin, slot: SlotId) -> bool:
@@ -214,6 +229,7 @@ def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> 
 def _no_room(run: RunSpec, one: SetSpec, missing: int, ledger: Ledger, pins: Sequence[Pin]) -> str:
     where = f" among {', '.join(map(str, pins))}" if pins else ""
     each = f" of {one.slots} slots on one device" if one.slots > 1 else ""
+    each = " of a whole device" if one.pod.binding is Binding.DEVICE_PLUGIN else each
     return (
         f"{run.name}/{one.name}: {missing} of {one.replicas} replicas{each} find no free slot{where} "
         f"({len(ledger.free())} of {len(ledger.slots)} slots are free for the whole plan)"

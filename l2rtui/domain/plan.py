@@ -40,6 +40,7 @@ class PodPlan:
     Attributes:
         node: Empty where the backend chooses.
         env: The spec's variables and those that bind the device, in order; later ones win.
+        gpu: The device of its seat; None without one.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PodPlan:
     node: str
     seat: Seat
     env: tuple[tuple[str, str], ...]
+    gpu: Gpu | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +73,19 @@ class LaunchPlan:
 
     Attributes:
         conflicts: Replicas that found no place; preflight refuses the plan for each.
+        objects: What the backend makes of it, where that is more than the runs and their pods; empty otherwise.
+        overcommitted: What sits where something else sits already, because the person asked for it.
     """
 
     runs: tuple[RunPlan, ...]
     conflicts: tuple[str, ...] = ()
+    objects: tuple[Step, ...] = ()
+    overcommitted: tuple[str, ...] = ()
 
     def steps(self) -> tuple[Step, ...]:
         """The objects, in the order in which they are made."""
+        if self.objects:
+            return self.objects
         steps: list[Step] = []
         for run in self.runs:
             steps.append(Step(Verb.CREATE, "Run", run.spec.name, f"{run.spec.kind}, seed {run.spec.seed}"))
@@ -150,7 +158,7 @@ def plan_launch(
         )
         for spec, uid in zip(specs, uids, strict=True)
     )
-    return LaunchPlan(runs, placement.conflicts)
+    return LaunchPlan(runs, placement.conflicts, overcommitted=placement.overcommitted)
 
 
 def plan_pod(spec: RunSpec, one: SetSpec, seat: Seat, nodes: Mapping[str, Node]) -> PodPlan:
@@ -158,7 +166,7 @@ def plan_pod(spec: RunSpec, one: SetSpec, seat: Seat, nodes: Mapping[str, Node])
     node = nodes.get(seat.slots[0].node) if seat.slots else None
     gpu = node.gpu(seat.slots[0].gpu) if node else None
     env = (*spec.env, *one.env, *device_env(gpu))
-    return PodPlan(seat.pod, one, seat.index, node.name if node else "", seat, env)
+    return PodPlan(seat.pod, one, seat.index, node.name if node else "", seat, env, gpu)
 
 
 def _where(pod: PodPlan) -> str:

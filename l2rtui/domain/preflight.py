@@ -82,7 +82,12 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         subject, colon, sentence = conflict.partition(": ")
         yield Finding(Weight.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
     slots = [slot for run in plan.runs for pod in run.pods for slot in pod.seat.slots]
-    if slots and not plan.conflicts:
+    for slot_id in plan.overcommitted:
+        slot = snapshot.ledger.slots.get(slot_id)
+        holder = slot.pod if slot is not None and slot.pod else "another worker of this plan"
+        shared = f"{slot_id} is over-committed: {holder} sits there too"
+        yield Finding(Weight.WARNING, str(slot_id), shared, "Leave out --overcommit to refuse this.")
+    if slots and not plan.conflicts and not plan.overcommitted:
         nodes = ", ".join(sorted({slot.node for slot in slots}))
         yield Finding(Weight.OK, "slots", f"{nodes}: every slot that is asked for is free")
     for name in sorted({slot.node for slot in slots}):

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from l2rtui.domain.containers import Binding, PodSettings
+
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 MAX_NAME = 40
 """Longest name of a run: pod names add a set and an index and must stay within the 63 of RFC 1123."""
@@ -68,6 +70,9 @@ class SetSpec:
         command: argv, never a shell line.
         env: Variables that the spec adds, in order.
         grace_seconds: Time between SIGTERM and SIGKILL.
+        pod: How its containers are set up; complete, the run's own settings are merged in.
+        template: Pod template in Kubernetes' own words, JSON as text, for a set that was imported as it is; empty
+            for one that l2rtui writes itself.
     """
 
     name: str
@@ -79,6 +84,13 @@ class SetSpec:
     restart: RestartPolicy = RestartPolicy.ALWAYS
     resources: Resources = field(default_factory=Resources)
     grace_seconds: float = 10.0
+    pod: PodSettings = field(default_factory=PodSettings)
+    template: str = ""
+
+    @property
+    def needs_device(self) -> bool:
+        """Whether each replica sits on slots of a device."""
+        return self.slots > 0 and self.pod.binding is not Binding.CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,7 @@ class RunSpec:
         experiment: The name in the spec; with several seeds it groups their runs.
         name: Unique name of the run in its namespace.
         train: Training settings, a JSON object as text; handed to each process unread.
+        extras: Objects in Kubernetes' own words that were imported with the run (Services), JSON list as text.
         image: Container image; the local backend runs without one.
     """
 
@@ -100,6 +113,7 @@ class RunSpec:
     image: str = ""
     env: tuple[tuple[str, str], ...] = ()
     train: str = "{}"
+    extras: str = "[]"
 
     def set_named(self, name: str) -> SetSpec | None:
         """The set with this name, or None."""

@@ -18,19 +18,22 @@ import msgspec
 import yaml
 
 from l2rtui.domain.placement import Pin, Policy, parse_pins
-from l2rtui.domain.quantity import parse_quantity
-from l2rtui.domain.workload import Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.domain.preflight import Finding
+from l2rtui.domain.workload import Kind, RunSpec
 from l2rtui.errors import SpecError
+from l2rtui.services.specbuild import sets_of, variables
 from l2rtui.services.specform import (
     EvaluatorForm,
     JobForm,
     LearnerForm,
     LearnerWorkersForm,
+    MountForm,
     PlacementForm,
+    PodForm,
     ResourcesForm,
-    SetForm,
     SpecForm,
     TaskForm,
+    TolerationForm,
     WorkersForm,
 )
 
@@ -38,6 +41,8 @@ MAX_FILE_BYTES = 1_048_576
 MAX_VALUES = 20_000
 """Values in one file with every alias written out: more is no spec but an attempt to fill the memory."""
 _TOO_MUCH = "too many or too deeply nested values for a spec."
+
+_KUBERNETES = re.compile(rb"^apiVersion[ \t]*:", re.MULTILINE)
 
 Keys = tuple[str | int, ...]
 
@@ -48,16 +53,18 @@ class Wish:
 
     Attributes:
         source: The file, for messages.
+        notes: What was changed in a file that is not ours: it is shown with the plan.
     """
 
     spec: RunSpec
     policy: Policy = Policy.PACK
     pins: tuple[Pin, ...] = ()
     source: str = ""
+    notes: tuple[Finding, ...] = ()
 
 
 def load(path: str, overrides: Sequence[str] = (), name: str = "") -> Wish:
-    """Read a spec file.
+    """Read a spec file, or a file with Kubernetes' own objects.
 
     Args:
         overrides: ``field.field=value`` as ``--set`` takes them; list items by number, the value is YAML.
@@ -66,7 +73,13 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "") -> Wish:
     Raises:
         SpecError: the file is missing or wrong; names file, line and field.
     """
-    data, places = _read(path)
+    raw = _bytes(path)
+    if _KUBERNETES.search(raw):
+        from l2rtui.services.imported import load_objects
+
+        spec, notes = load_objects(raw, path, overrides, name)
+        return Wish(spec, source=path, notes=notes)
+    data, places = _read(raw, path)
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a spec is a mapping of fields, this file holds {_kind(data)}.", "See manifests/.")
     for override in overrides:
@@ -88,29 +101,6 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SpecForm)}
 
 
-def to_document(spec: RunSpec) -> dict[str, Any]:
-    """Write a RunSpec in the form of a spec file; ``load`` of it gives the same RunSpec."""
-    common: dict[str, Any] = {
-        "name": spec.name,
-        "seed": spec.seed,
-        "image": spec.image,
-        "env": dict(spec.env),
-        "train": msgspec.json.decode(spec.train),
-    }
-    if spec.kind is Kind.JOB:
-        form: SpecForm = JobForm(job=_set_form(spec.sets[0], TaskForm), **common)
-    else:
-        evaluators = [_set_form(one, EvaluatorForm) for one in spec.sets if one.role is Role.EVALUATOR]
-        form = LearnerWorkersForm(
-            learner=next(_set_form(one, LearnerForm) for one in spec.sets if one.role is Role.LEARNER),
-            workers=[_set_form(one, WorkersForm) for one in spec.sets if one.role is Role.WORKER],
-            evaluator=evaluators[0] if evaluators else None,
-            **common,
-        )
-    document: dict[str, Any] = msgspec.to_builtins(form)
-    return document
-
-
 # --- YAML ------------------------------------------------------------------------------------------------
 
 
@@ -128,8 +118,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _read(path: str) -> tuple[Any, dict[Keys, str]]:
-    """Parse one YAML document; file and line of each value stand beside it, by the value's path."""
+def _bytes(path: str) -> bytes:
     try:
         with Path(path).open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -139,6 +128,11 @@ def _read(path: str) -> tuple[Any, dict[Keys, str]]:
         raise SpecError(f"{path} cannot be read: {error.strerror}.", "Examples are in manifests/.") from error
     if len(raw) > MAX_FILE_BYTES:
         raise SpecError(f"{path} is larger than 1 MiB, which no spec is.", "Examples are in manifests/.")
+    return raw
+
+
+def _read(raw: bytes, path: str) -> tuple[Any, dict[Keys, str]]:
+    """Parse one YAML document; file and line of each value stand beside it, by the value's path."""
     try:
         loader = _Loader(raw)
         try:
@@ -298,6 +292,9 @@ def _nearest(keys: Keys, data: Mapping[str, Any]) -> str:
         "job": TaskForm,
         "placement": PlacementForm,
         "resources": ResourcesForm,
+        "pod": PodForm,
+        "mounts": MountForm,
+        "tolerations": TolerationForm,
     }
     for key in keys[:-1]:
         form = inner.get(str(key), form)
@@ -329,7 +326,7 @@ def _kind(data: Any) -> str:
 
 def _wish(form: SpecForm, path: str, places: dict[Keys, str]) -> Wish:
     try:
-        sets = _sets(form)
+        sets = sets_of(form)
     except ValueError as error:
         raise SpecError(f"{path}: {error}.") from None
     names = [one.name for one in sets]
@@ -353,64 +350,7 @@ def _wish(form: SpecForm, path: str, places: dict[Keys, str]) -> Wish:
         sets=sets,
         seed=form.seed,
         image=form.image,
-        env=_env(form.env),
+        env=variables(form.env),
         train=msgspec.json.encode(train).decode(),
     )
     return Wish(spec, Policy(form.placement.policy), pins, path)
-
-
-def _sets(form: SpecForm) -> tuple[SetSpec, ...]:
-    if isinstance(form, JobForm):
-        return (_set_spec(form.job, Role.JOB),)
-    evaluators = (form.evaluator,) if form.evaluator else ()
-    return (
-        _set_spec(form.learner, Role.LEARNER),
-        *(_set_spec(one, Role.WORKER) for one in form.workers),
-        *(_set_spec(one, Role.EVALUATOR) for one in evaluators),
-    )
-
-
-def _set_spec(form: SetForm, role: Role) -> SetSpec:
-    cpu, memory = form.resources.cpu, form.resources.memory
-    return SetSpec(
-        name=form.name,
-        role=role,
-        command=tuple(form.command),
-        replicas=1 if isinstance(form, LearnerForm) else form.replicas,
-        slots=form.slots,
-        env=_env(form.env),
-        restart=RestartPolicy(form.restart),
-        resources=Resources(
-            None if cpu is None else _quantity(cpu, f"{form.name}: resources.cpu"),
-            None if memory is None else int(_quantity(memory, f"{form.name}: resources.memory")),
-        ),
-        grace_seconds=form.grace_seconds,
-    )
-
-
-def _quantity(value: str | float, field: str) -> float:
-    try:
-        number = parse_quantity(value)
-    except ValueError as error:
-        raise ValueError(f"{field}: {error}") from None
-    if number < 0:
-        raise ValueError(f"{field}: {value} is less than nothing")
-    return number
-
-
-def _set_form(one: SetSpec, form: type[Any]) -> Any:
-    fields: dict[str, Any] = {
-        "name": one.name,
-        "command": list(one.command),
-        "slots": one.slots,
-        "env": dict(one.env),
-        "restart": one.restart.value,
-        "resources": ResourcesForm(one.resources.cpu_cores, one.resources.memory_bytes),
-        "grace_seconds": one.grace_seconds,
-    }
-    return form(**fields) if form is LearnerForm else form(**fields, replicas=one.replicas)
-
-
-def _env(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], ...]:
-    """Variables are text; YAML's true and 1 become ``true`` and ``1``."""
-    return tuple((key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in env.items())

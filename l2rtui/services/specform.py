@@ -30,6 +30,54 @@ class ResourcesForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     memory: Annotated[Quantity, Meta(description="bytes: 2Gi, 512Mi")] | None = None
 
 
+class TolerationForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A taint that the pods put up with."""
+
+    key: Annotated[str, Meta(description="empty: every taint")] = ""
+    value: Annotated[str, Meta(description="empty: any value")] = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
+class MountForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A folder in the container; without claim and host_path an empty one that goes with the pod."""
+
+    path: Annotated[str, Meta(description="where it appears: /data", pattern="^/")]
+    claim: Annotated[str, Meta(description="name of a PersistentVolumeClaim")] = ""
+    host_path: Annotated[str, Meta(description="folder of the node; breaks Pod Security `restricted`")] = ""
+    in_memory: bool = False
+    size: Annotated[Quantity, Meta(description="limit of an empty folder: 2Gi")] | None = None
+    read_only: bool = False
+    sub_path: str = ""
+
+
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+
+
+class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How containers are set up. The run's word holds for each set, a set's own wins, lists add up."""
+
+    binding: Literal["env", "device-plugin", "shared", "hami", "dra", "cpu"] | None = None
+    image: str | None = None
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    pull_secrets: list[str] = field(default_factory=list)
+    secrets: Annotated[list[str], Meta(description="Secrets whose keys become variables")] = field(
+        default_factory=list
+    )
+    service_account: str | None = None
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: list[TolerationForm] = field(default_factory=list)
+    mounts: list[MountForm] = field(default_factory=list)
+    shm: Annotated[Quantity, Meta(description="size of /dev/shm: 1Gi")] | None = None
+    ports: Annotated[list[Port], Meta(description="TCP ports that the learner's Service offers as well")] = field(
+        default_factory=list
+    )
+    host_network: bool | None = None
+    security: Literal["restricted", "baseline", "privileged"] | None = None
+    user: Annotated[int, Meta(ge=1, le=2**31 - 1, description="number of the user under `restricted`")] | None = (
+        None
+    )
+
+
 class _ProcessesForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What is said of every set of processes."""
 
@@ -38,6 +86,7 @@ class _ProcessesForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
     restart: Restart = "OnFailure"
     resources: ResourcesForm = field(default_factory=ResourcesForm)
     grace_seconds: Grace = 10.0
+    pod: PodForm = field(default_factory=PodForm)
 
 
 class LearnerForm(_ProcessesForm, kw_only=True):
@@ -99,6 +148,9 @@ class LearnerWorkersForm(
         default_factory=dict
     )
     placement: PlacementForm = field(default_factory=PlacementForm)
+    pod: Annotated[PodForm, Meta(description="how containers are set up, for every set")] = field(
+        default_factory=PodForm
+    )
 
 
 class JobForm(Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="job"):
@@ -115,6 +167,9 @@ class JobForm(Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field=
         default_factory=dict
     )
     placement: PlacementForm = field(default_factory=PlacementForm)
+    pod: Annotated[PodForm, Meta(description="how containers are set up, for every set")] = field(
+        default_factory=PodForm
+    )
 
 
 SpecForm = LearnerWorkersForm | JobForm

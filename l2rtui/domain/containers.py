@@ -1,0 +1,124 @@
+"""What only containers have: mounts, secrets, security, and the way in which a pod gets its GPU.
+
+The local backend runs commands and leaves most of this aside; it says so where that would change what a run does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Binding(StrEnum):
+    """How a pod gets the device of its slot.
+
+    ``env``: both variables name the device, the scheduler knows nothing of it. ``device-plugin``: whole GPUs, by
+    limits. ``shared``: a time-sliced or MPS share, by limits. ``hami``: HAMi's annotation with the GPU's UUID.
+    ``dra``: a claim by UUID that the pods of one device share. ``cpu``: no GPU at all.
+    """
+
+    ENV = "env"
+    DEVICE_PLUGIN = "device-plugin"
+    SHARED = "shared"
+    HAMI = "hami"
+    DRA = "dra"
+    CPU = "cpu"
+
+    @property
+    def chooses_gpu(self) -> bool:
+        """Whether the plan says which GPU of the node it is; otherwise the cluster does."""
+        return self in (Binding.ENV, Binding.HAMI, Binding.DRA)
+
+
+class Security(StrEnum):
+    """The Pod Security standard that a pod keeps; Kubernetes' own words."""
+
+    RESTRICTED = "restricted"
+    BASELINE = "baseline"
+    PRIVILEGED = "privileged"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder in the container: of a PersistentVolumeClaim, of the node, or an empty one.
+
+    Attributes:
+        claim: Name of a PersistentVolumeClaim. host_path: folder of the node. Both empty: an empty folder that goes
+            with the pod.
+        in_memory: The empty folder lives in memory. size_bytes: its limit, None for none.
+    """
+
+    path: str
+    claim: str = ""
+    host_path: str = ""
+    in_memory: bool = False
+    size_bytes: int | None = None
+    read_only: bool = False
+    sub_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """A taint that the pod puts up with; an empty key stands for every taint, an empty value for any value."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """How the pods of a set are set up.
+
+    Attributes:
+        image: In place of the run's image; empty for none.
+        pull_policy: Always, IfNotPresent, Never, or empty for the cluster's default.
+        pull_secrets: Secrets with the registry's credentials.
+        secrets: Secrets whose keys become variables, for example AWS credentials.
+        service_account: Whose token the pod carries; empty for none.
+        node_selector: Node labels that are asked for besides the node itself.
+        shm_bytes: Size of /dev/shm; None leaves the runtime's 64 MiB.
+        ports: TCP ports that the learner's Service offers besides the exchange.
+        host_network: The pod sits in the network of its node.
+        user: Number of the user that it runs as under ``restricted``.
+    """
+
+    binding: Binding = Binding.ENV
+    image: str = ""
+    pull_policy: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    service_account: str = ""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    shm_bytes: int | None = None
+    ports: tuple[int, ...] = ()
+    host_network: bool = False
+    security: Security = Security.RESTRICTED
+    user: int = 1000
+
+    def mount_problem(self) -> str:
+        """Say what is wrong with the mounts; empty when they are right."""
+        seen: set[str] = set()
+        for mount in self.mounts:
+            path = mount.path.rstrip("/")
+            if not path.startswith("/") or ":" in path or ".." in path.split("/"):
+                return f"the mount path {mount.path!r} is not absolute and plain, such as /data"
+            if path in seen:
+                return f"{path} is mounted twice"
+            if mount.claim and mount.host_path:
+                return f"the mount {path} names a claim and a folder of the node: choose one"
+            if mount.sub_path.startswith("/") or ".." in mount.sub_path.split("/"):
+                return f"the sub_path {mount.sub_path!r} leaves its volume"
+            seen.add(path)
+        return ""
+
+    def loosenings(self) -> tuple[str, ...]:
+        """What keeps the pod from meeting Pod Security ``restricted``, and why it is so."""
+        asked = "" if self.security is Security.RESTRICTED else f"the spec asks for security {self.security}"
+        paths = [
+            f"{mount.path} is the node's own folder {mount.host_path}" for mount in self.mounts if mount.host_path
+        ]
+        network = "it sits in the network of its node" if self.host_network else ""
+        return tuple(filter(None, (asked, *paths, network)))
