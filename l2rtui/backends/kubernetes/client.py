@@ -199,7 +199,7 @@ async def connect(
     kubeconfig: str | None = None,
     namespaces: tuple[str, ...] = (),
     *,
-    eks_token: Callable[..., tuple[str, float]] | None = None,
+    eks_token: Callable[[str, str, str, str], tuple[str, float]] | None = None,
 ) -> Api:
     """Open a context and see that its server answers.
 

@@ -160,7 +160,9 @@ class FixedSource:
         return ""
 
 
-def make_credentials(access: Access, eks_token: Callable[..., tuple[str, float]] | None = None) -> Credentials:
+def make_credentials(
+    access: Access, eks_token: Callable[[str, str, str, str], tuple[str, float]] | None = None
+) -> Credentials:
     """The credentials of a context.
 
     Args:

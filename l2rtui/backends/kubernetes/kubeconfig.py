@@ -35,7 +35,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Oidc:
-    """Tokens of an identity provider, with what renews them."""
+    """Tokens of an identity provider, with what renews them; ``source`` is the file where they stand."""
 
     id_token: str = field(default="", repr=False)
     refresh_token: str = field(default="", repr=False)
@@ -43,6 +43,7 @@ class Oidc:
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     ca: bytes = b""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +305,7 @@ def _oidc(entry: Any, source: str) -> Oidc | None:
         _str(config, "client-id", source),
         _str(config, "client-secret", source),
         ca,
+        source,
     )
 
 

@@ -1,0 +1,1 @@
+"""What needs Amazon's libraries; nothing else imports them."""
