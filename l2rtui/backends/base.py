@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from l2rtui.domain.change import Change
+from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, Step
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
@@ -86,6 +87,24 @@ class Leak:
 
 
 @dataclass(frozen=True, slots=True)
+class KubeEvent:
+    """What a cluster says has happened to an object.
+
+    Attributes:
+        time: When it happened last, seconds since the epoch. level: Normal or Warning.
+        object: ``Pod racing-sac-w-x7k2p``. count: how often it happened.
+    """
+
+    time: float
+    level: str
+    reason: str
+    object: str
+    message: str
+    namespace: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class LogQuery:
     """Which lines of one pod's log are wanted.
 
@@ -94,12 +113,15 @@ class LogQuery:
         tail: Only the last lines; None means all that are kept.
         since: Only lines later than this, seconds since the epoch.
         previous: The process before the present one.
+        seam: With ``follow``: give one LogLine with ``is_seam`` between what was there and what comes, so that a
+            reader of many pods can sort the first and needs no second stream for the other.
     """
 
     follow: bool = False
     tail: int | None = None
     since: float | None = None
     previous: bool = False
+    seam: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +131,40 @@ class LogLine:
     Attributes:
         time: When it was written, seconds since the epoch.
         is_mark: The backend wrote it, not the process: a restart with its exit code and reason.
+        container: Which container of the pod; empty where it has one alone.
+        is_seam: No line at all: what was kept ends here, what follows is new; see ``LogQuery.seam``.
     """
 
     time: float
     pod: str
     text: str
     is_mark: bool = False
+    container: str = ""
+    is_seam: bool = False
+
+
+@runtime_checkable
+class Inspector(Protocol):
+    """What a backend offers besides Backend where its pods are objects with a history and ports of their own."""
+
+    async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
+        """All that is known of one object, line by line, its events last."""
+        ...
+
+    async def events(self, target: PodView | RunView | None = None) -> tuple[KubeEvent, ...]:
+        """What has happened lately to an object, or to all that can be seen; newest last, at most some hundred."""
+        ...
+
+    def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
+        """Carry connections to a port of this machine to a port of a pod, until the generator is closed.
+
+        Args:
+            local: On the loopback address alone; 0 lets the system choose.
+
+        Yields:
+            One sentence when it listens, then one for each connection that could not be carried.
+        """
+        ...
 
 
 class Backend(Protocol):
