@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = Stop()
     stop.install()
     options = _parser().parse_args(arguments)
+    if options.role == "simulator":
+        return _simulate(options)
 
     from runtime import contract
     from runtime.endpoint import EndpointError
@@ -60,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     import argparse
 
+    from runtime.sim.reference import options as simulator
+
     class Version(argparse.Action):
         """Looks the version up only when it is asked for."""
 
@@ -82,10 +86,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and end")
-    roles = parser.add_subparsers(dest="role", required=True, metavar="learner|worker|evaluator|config")
+    roles = parser.add_subparsers(dest="role", required=True, metavar="learner|worker|evaluator|simulator|config")
     roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
     roles.add_parser("worker", help="fetch the policy, roll out, send")
     roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
+    simulator.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
     return parser
@@ -126,6 +131,20 @@ def _start(role: str, stop: Stop) -> None:
         from runtime import evaluator
 
         evaluator.run(context, stop, Console())
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    """Run a reference simulator; it belongs to no run and needs none of a run's variables."""
+    from runtime import contract
+    from runtime.sim.reference import options as simulator
+
+    try:
+        simulator.start(options)
+    except ValueError as error:
+        return _complain(error, contract.EXIT_USAGE)
+    except OSError as error:
+        return _complain(error, contract.EXIT_FAILED)
+    return contract.EXIT_DONE
 
 
 def _complain(error: Exception, code: int) -> int:

@@ -1,0 +1,142 @@
+"""Tracks with a place on the earth: this project's own courses, and files in Learn-to-Race's form.
+
+Such a file is a JSON object: ``ReferencePoint`` (latitude, longitude in degrees, altitude in m), ``Inside``,
+``Outside`` and ``Centre``, lists of [east, north] in metres about it; a third number in a point is left out. The
+simulator and the environment read the same files, so both mean the same place.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.envs.track import COURSES, Floats, Track, make_track
+from runtime.sim.geo import LocalFrame
+
+OWN_REFERENCE: Final = (52.0, -1.0, 100.0)
+"""Where this project's own courses lie: a field in England, as good as any."""
+STAND_INS: Final = {"thruxton": "ridge", "angleseynational": "meadow", "vegasnorthroad": "harbour"}
+"""Levels that clients of the lab's simulator open by name; without a file of theirs, a course of ours stands in."""
+LAB_LEVELS: Final = ("Thruxton", "AngleseyNational", "VegasNorthRoad")
+
+
+class MapError(ValueError):
+    """A track file cannot be used; the sentence names it and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrackMap:
+    """A course and where it lies."""
+
+    track: Track
+    frame: LocalFrame
+
+    def edges(self) -> tuple[Floats, Floats]:
+        """(N, 2) left and right edge, m east and north."""
+        normal = np.column_stack([-np.sin(self.track.heading), np.cos(self.track.heading)])
+        left = self.track.centre + normal * self.track.left[:, None]
+        right = self.track.centre - normal * self.track.right[:, None]
+        return left, right
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the course in Learn-to-Race's form."""
+        left, right = self.edges()
+        inside, outside = (left, right) if _area(self.track.centre) > 0 else (right, left)
+        return {
+            "ReferencePoint": [self.frame.latitude, self.frame.longitude, self.frame.altitude],
+            **{
+                name: np.round(line, 3).tolist()
+                for name, line in (("Inside", inside), ("Outside", outside), ("Centre", self.track.centre))
+            },
+        }
+
+
+def short_name(level: str) -> str:
+    """What ``get_level`` answers for a level: ``.../Ribbon/thruxton/thruxton.umap`` is ``thruxton``."""
+    return level.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".umap").lower()
+
+
+def plain_name(level: str) -> str:
+    """The same without signs between words, as levels and files are compared: ``anglesey_national``."""
+    return "".join(sign for sign in short_name(level).removesuffix(".json") if sign.isalnum())
+
+
+def own_map(name: str) -> TrackMap:
+    """One of this project's courses, by its name. MapError for another name."""
+    if name not in COURSES:
+        raise MapError(f"there is no course {name!r}; known are {', '.join(COURSES)}, or a track file (.json)")
+    return TrackMap(make_track(name), LocalFrame(*OWN_REFERENCE))
+
+
+def load_map(name_or_file: str) -> TrackMap:
+    """A course by name, or from a file whose name ends in ``.json``. Raises MapError."""
+    if not name_or_file.endswith(".json"):
+        return own_map(name_or_file)
+    path = Path(name_or_file)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise MapError(f"the track file {path} cannot be read: {error}") from error
+    return from_json(short_name(path.stem), found)
+
+
+def from_json(name: str, found: Any) -> TrackMap:
+    """The course in a decoded file. Raises MapError."""
+    if not isinstance(found, dict):
+        raise MapError(f"track {name!r}: a track file holds one JSON object")
+    centre, inside, outside = (_line(name, found, key) for key in ("Centre", "Inside", "Outside"))
+    reference = found.get("ReferencePoint")
+    try:
+        place = np.asarray(reference, dtype=np.float64)
+    except (TypeError, ValueError):
+        place = np.empty(0)
+    if place.shape != (3,) or not np.isfinite(place).all() or not (abs(place[0]) < 90 and abs(place[1]) <= 180):
+        raise MapError(f"track {name!r}: ReferencePoint must be [latitude, longitude, altitude], not {reference!r}")
+    to_inside, to_outside = _distances(centre, inside), _distances(centre, outside)
+    left, right = (to_inside, to_outside) if _area(centre) > 0 else (to_outside, to_inside)
+    try:
+        track = Track.from_centre_line(name, centre, left=left, right=right)
+    except ValueError as error:
+        raise MapError(str(error)) from error
+    return TrackMap(track, LocalFrame(float(place[0]), float(place[1]), float(place[2])))
+
+
+def _line(name: str, found: dict[str, Any], key: str) -> Floats:
+    """(M, 2) points of a closed line, without the last where it repeats the first."""
+    try:
+        points = np.asarray(found.get(key), dtype=np.float64)
+    except (TypeError, ValueError):
+        points = np.empty(0)
+    if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 8 or not np.isfinite(points).all():
+        raise MapError(f"track {name!r}: {key} must be a list of at least 8 points [east, north] in metres")
+    line: Floats = points[:, :2]
+    return line[:-1] if np.hypot(*(line[0] - line[-1])) < 1e-6 else line
+
+
+def _area(line: Floats) -> float:
+    """Signed area, m^2: positive for a line that runs counter-clockwise."""
+    x, y = line[:, 0], line[:, 1]
+    return float(0.5 * np.sum(x * np.roll(y, -1) - y * np.roll(x, -1)))
+
+
+def _distances(points: Floats, line: Floats) -> Floats:
+    """(N,) distance of each point from a closed line of short pieces."""
+    dense = _dense(line)
+    found = np.empty(len(points))
+    for first in range(0, len(points), 256):  # all at once would take gigabytes for a long course
+        gap: NDArray[np.float64] = points[first : first + 256, None, :] - dense[None, :, :]
+        found[first : first + 256] = np.sqrt(np.min(np.einsum("ijk,ijk->ij", gap, gap), axis=1))
+    return found
+
+
+def _dense(line: Floats, step: float = 0.5) -> Floats:
+    """The closed line with a point at least every ``step`` metres."""
+    closed = np.vstack([line, line[:1]])
+    along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(closed, axis=0).T))])
+    at = np.linspace(0.0, along[-1], max(len(line), int(along[-1] / step)), endpoint=False)
+    return np.column_stack([np.interp(at, along, closed[:, 0]), np.interp(at, along, closed[:, 1])])

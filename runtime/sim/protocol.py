@@ -1,0 +1,194 @@
+"""The simulator's wire, as bytes and names (stdlib only): what either side sends, and how it is read.
+
+Facts of Learn-to-Race's public client. Both our controller and our reference simulator read this file, so the
+tests speak the protocol a second time, from the facts alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+CONTROL_PORT: Final = 16000
+ACTION_PORT: Final = 7077
+POSE_PORT: Final = 7078
+DRIVER: Final = "ArrivalVehicleDriver"
+"""Name of the sensor that is the driver of a vehicle."""
+DRIVER_MODE: Final = "bADModeInput"
+MAIN_MENU: Final = "MainMenu"
+"""What ``get_level`` answers before a level is open."""
+SLOW_SECONDS: Final = 3.0
+"""What the lab's simulator needs after a change of level, place or sensor."""
+HUNG_SECONDS: Final = 30.0
+
+CAMERA_PORTS: Final[Mapping[str, int]] = {
+    "CameraFrontRGB": 8008,
+    "CameraLeftRGB": 8009,
+    "CameraRightRGB": 8010,
+    "CameraFrontSegm": 9008,
+    "CameraLeftSegm": 9009,
+    "CameraRightSegm": 9010,
+    "CameraBirdsEye": 10008,
+    "CameraBirdsEyeSegm": 10009,
+}
+"""Cameras, and the port on which each publishes unless told otherwise."""
+CAMERA_ADDRESS: Final = "ColorPublisher : Addr"
+"""Name of the parameter that holds a camera's ZeroMQ address."""
+
+# --- action ---------------------------------------------------------------------------------------------
+_ACTION: Final = struct.Struct("=ffb")
+ACTION_BYTES: Final = _ACTION.size
+MIN_ACCELERATION: Final = -16.0
+"""m/s^2"""
+MAX_ACCELERATION: Final = 6.0
+"""m/s^2"""
+NEUTRAL, DRIVE, REVERSE, PARK = range(4)
+
+
+class WireError(ValueError):
+    """Bytes that are not what the protocol has at this place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a driver asks for: ``steering`` in [-1, 1], ``acceleration`` in m/s^2, and a gear."""
+
+    steering: float
+    acceleration: float
+    gear: int = DRIVE
+
+    def pack(self) -> bytes:
+        """Return the datagram. WireError for what the protocol does not allow."""
+        if not (-1.0 <= self.steering <= 1.0 and MIN_ACCELERATION <= self.acceleration <= MAX_ACCELERATION):
+            raise WireError(
+                f"steering {self.steering} and acceleration {self.acceleration} must lie within [-1, 1] and "
+                f"[{MIN_ACCELERATION:g}, {MAX_ACCELERATION:g}] m/s^2"
+            )
+        if self.gear not in (NEUTRAL, DRIVE, REVERSE, PARK):
+            raise WireError(f"gear {self.gear} is none of 0 (neutral), 1 (drive), 2 (reverse) and 3 (park)")
+        return _ACTION.pack(self.steering, self.acceleration, self.gear)
+
+    @classmethod
+    def unpack(cls, datagram: bytes) -> Action:
+        """Read a datagram; numbers beyond the bounds are clipped. WireError for another size or no numbers."""
+        if len(datagram) != ACTION_BYTES:
+            raise WireError(f"an action has {ACTION_BYTES} bytes, this has {len(datagram)}")
+        steering, acceleration, gear = _ACTION.unpack(datagram)
+        if not (math.isfinite(steering) and math.isfinite(acceleration)):
+            raise WireError("an action with numbers that are not finite")
+        clipped = max(MIN_ACCELERATION, min(MAX_ACCELERATION, acceleration))
+        return cls(max(-1.0, min(1.0, steering)), clipped, gear if NEUTRAL <= gear <= PARK else NEUTRAL)
+
+
+# --- pose -----------------------------------------------------------------------------------------------
+_POSE: Final = struct.Struct("=fbbffffffffffffdddffffffffffff")
+POSE_BYTES: Final = _POSE.size
+POSE_VALUES: Final = 30
+STEERING, GEAR, MODE = 0, 1, 2
+VELOCITY: Final = slice(3, 6)
+"""m/s: forward, left, up"""
+ACCELERATION: Final = slice(6, 9)
+"""m/s^2, as an accelerometer in the car has it: standing on the flat it shows 9.81 upwards."""
+ANGULAR_VELOCITY: Final = slice(9, 12)
+"""rad/s about the forward, left and upward axis"""
+YAW, PITCH, ROLL = 12, 13, 14
+"""rad; yaw is 0 to the north and grows counter-clockwise."""
+LONGITUDE, LATITUDE, ALTITUDE = 15, 16, 17
+"""degrees, degrees, m"""
+RPM: Final = slice(18, 22)
+BRAKE: Final = slice(22, 26)
+TORQUE: Final = slice(26, 30)
+"""N m"""
+
+
+def pack_pose(values: tuple[float, ...] | list[float]) -> bytes:
+    """Return the datagram of the 30 values."""
+    return _POSE.pack(*values)
+
+
+def unpack_pose(datagram: bytes) -> tuple[float, ...]:
+    """Read a datagram into its 30 values. WireError for another size, or for numbers that are not finite."""
+    if len(datagram) != POSE_BYTES:
+        raise WireError(f"a pose has {POSE_BYTES} bytes, this has {len(datagram)}")
+    values = _POSE.unpack(datagram)
+    if not all(map(math.isfinite, values)):
+        raise WireError("a pose with numbers that are not finite")
+    return values
+
+
+# --- camera ---------------------------------------------------------------------------------------------
+_CAMERA: Final = struct.Struct("iiiiiqq")
+CAMERA_HEADER_BYTES: Final = _CAMERA.size
+DEPTH_UINT8: Final = 0
+_DEPTH_BYTES: Final = (1, 1, 2, 2, 4, 4, 8)
+MAX_SIDE: Final = 8192
+"""Pixels; a header with more is taken for garbage."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """What stands before a frame's pixels. The client of the lab reads neither sequence nor time."""
+
+    height: int
+    width: int
+    channels: int
+    depth: int
+    """OpenCV's code: 0 is 8-bit unsigned."""
+    sequence: int = 0
+    time_ns: int = 0
+    """Of the simulation."""
+
+    def pack(self) -> bytes:
+        """Return the 40 bytes."""
+        return _CAMERA.pack(0, self.height, self.width, self.channels, self.depth, self.sequence, self.time_ns)
+
+    @classmethod
+    def unpack(cls, message: bytes | memoryview) -> FrameHeader:
+        """Read the header of a whole message. WireError where header and size do not fit together."""
+        if len(message) < CAMERA_HEADER_BYTES:
+            raise WireError(f"a camera message has at least {CAMERA_HEADER_BYTES} bytes, this has {len(message)}")
+        _, height, width, channels, depth, sequence, time_ns = _CAMERA.unpack_from(message)
+        fits = 0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and 0 < channels <= 4 and 0 <= depth <= 6
+        size = CAMERA_HEADER_BYTES + height * width * channels * (_DEPTH_BYTES[depth] if fits else 0)
+        if not fits or size != len(message):
+            raise WireError(
+                f"a camera message of {len(message)} bytes says {height}x{width}x{channels} of depth {depth}"
+            )
+        return cls(height, width, channels, depth, sequence, time_ns)
+
+
+# --- control --------------------------------------------------------------------------------------------
+def request(number: int, method: str, params: Mapping[str, Any]) -> str:
+    """Return a JSON-RPC request as text."""
+    return json.dumps({"jsonrpc": "2.0", "method": method, "params": dict(params), "id": number})
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer that has an id; ``error`` is None where there is a result."""
+
+    number: int
+    result: Any
+    error: str | None
+
+
+def reply_of(text: str | bytes) -> Reply:
+    """Read an answer. WireError for what is no JSON-RPC answer, or has no id that a request could have had."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError("an answer that is not JSON") from error
+    if not isinstance(found, dict):
+        raise WireError("an answer that is no JSON object")
+    number = found.get("id")
+    if type(number) is not int:
+        raise WireError("an answer without the id of a request")
+    if "result" in found:
+        return Reply(number, found["result"], None)
+    error = found.get("error", "neither result nor error")
+    message = error.get("message", error) if isinstance(error, dict) else error
+    return Reply(number, None, str(message)[:500])

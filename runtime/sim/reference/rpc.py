@@ -1,0 +1,190 @@
+"""The control methods as plain calls: a request's text in, the answer's text out; no sockets."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from runtime.sim import protocol
+from runtime.sim.reference.car import VEHICLE_CLASS, Car
+from runtime.sim.reference.sensors import ParameterError, Sensor, WireAddresses, sensors_of, set_all
+from runtime.sim.reference.world import World
+
+PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
+OK: Final = 0
+"""What the sensor methods answer where they succeed."""
+
+
+class Refusal(Exception):  # noqa: N818  (an answer, not a fault of the program)
+    """An error for the client: JSON-RPC's code and a sentence."""
+
+    def __init__(self, code: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class ControlMethods:
+    """Every method of the control port over one world.
+
+    Args:
+        changed: Called after a call that may have changed what is published or listened to; it may raise
+            ParameterError, which the client is told.
+    """
+
+    def __init__(self, world: World, addresses: WireAddresses, changed: Callable[[], None]) -> None:
+        self.world = world
+        self.sensors = [sensors_of(number, addresses) for number in range(len(world.cars))]
+        self._changed = changed
+        self._methods: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+            "open_level": self._open_level,
+            "reset_level": self._reset_level,
+            "get_level": lambda _: self.world.level,
+            "get_levels": lambda _: self.world.levels(),
+            "get_level_vehicles": self._get_level_vehicles,
+            "get_vehicle_classes": lambda _: [VEHICLE_CLASS],
+            "get_vehicle_state": lambda params: self.world.state(self._vehicle(params)),
+            "set_vehicle_position": self._set_vehicle_position,
+            "get_vehicle_params": lambda params: self._car(params).parameters(),
+            "set_vehicle_params": self._set_vehicle_params,
+            "reset_default_vehicle_params": lambda params: self._car(params).reset_parameters(),
+            "get_sensors_params": self._get_sensors_params,
+            "get_sensor_params": lambda params: self._sensor(params).described(),
+            "get_sensor_param": self._get_sensor_param,
+            "set_sensor_param": self._set_sensor_param,
+            "set_sensor_params": self._set_sensor_params,
+            "enable_sensor": lambda params: self._switch(params, enabled=True),
+            "disable_sensor": lambda params: self._switch(params, enabled=False),
+        }
+
+    def answer(self, text: str | bytes) -> str | None:
+        """Answer one request; None for a notification, which asks for no answer."""
+        number: Any = None
+        try:
+            try:
+                asked = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                raise Refusal(PARSE_ERROR, f"not JSON: {error}") from error
+            if not isinstance(asked, dict) or not isinstance(asked.get("method"), str):
+                raise Refusal(INVALID_REQUEST, "a request is an object with a method")
+            number = asked.get("id")
+            result = self._call(asked["method"], asked.get("params"))
+        except Refusal as refusal:
+            error = {"code": refusal.code, "message": str(refusal)}
+            return json.dumps({"jsonrpc": "2.0", "error": error, "id": number})
+        if "id" not in asked:
+            return None
+        return json.dumps({"jsonrpc": "2.0", "result": result, "id": number})
+
+    def _call(self, method: str, params: Any) -> Any:
+        handler = self._methods.get(method)
+        if handler is None:
+            raise Refusal(NO_METHOD, f"there is no method {method[:100]!r}")
+        if params is None:
+            params = {}
+        if not isinstance(params, dict):
+            raise Refusal(INVALID_PARAMS, "params must be an object")
+        try:
+            return handler(params)
+        except ParameterError as error:
+            raise Refusal(INVALID_PARAMS, str(error)) from error
+
+    def _vehicle(self, params: Mapping[str, Any]) -> int:
+        number = params.get("veh_id", 0)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.world.cars):
+            raise Refusal(INVALID_PARAMS, f"there is no vehicle {number!r}")
+        return number
+
+    def _car(self, params: Mapping[str, Any]) -> Car:
+        return self.world.cars[self._vehicle(params)]
+
+    def _sensor(self, params: Mapping[str, Any]) -> Sensor:
+        sensors, name = self.sensors[self._vehicle(params)], params.get("sensor_name")
+        if not isinstance(name, str) or name not in sensors:
+            raise Refusal(INVALID_PARAMS, f"there is no sensor {name!r}; there are {', '.join(sensors)}")
+        return sensors[name]
+
+    def _open_level(self, params: Mapping[str, Any]) -> None:
+        level = params.get("level_name")
+        try:
+            self.world.open(level if isinstance(level, str) else "")
+        except KeyError as error:
+            there_are = ", ".join(self.world.levels())
+            raise Refusal(INVALID_PARAMS, f"there is no level {level!r}; there are {there_are}") from error
+        self._apply()
+
+    def _reset_level(self, _: Mapping[str, Any]) -> None:
+        self.world.reset()
+        self._apply()
+
+    def _get_level_vehicles(self, _: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if self.world.map is None:
+            return []
+        return [{"veh_id": number, "vehicle_class_name": VEHICLE_CLASS} for number in range(len(self.world.cars))]
+
+    def _set_vehicle_position(self, params: Mapping[str, Any]) -> None:
+        location, rotation = params.get("location"), params.get("rotation", {})
+        try:
+            x, y = float(location["x"]), float(location["y"])  # type: ignore[index]  # TypeError says so too
+            yaw = math.radians(float(rotation.get("yaw", 0.0)))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise Refusal(
+                INVALID_PARAMS, "location {x, y, z} and rotation {yaw, pitch, roll} are needed"
+            ) from error
+        if not all(map(math.isfinite, (x, y, yaw))):
+            raise Refusal(INVALID_PARAMS, "a position of numbers that are not finite")
+        self._car(params).place(x, y, yaw + math.pi / 2)
+        self._apply()
+
+    def _set_vehicle_params(self, params: Mapping[str, Any]) -> None:
+        car, given = self._car(params), params.get("parameters")
+        if not isinstance(given, list) or not all(isinstance(each, dict) and "name" in each for each in given):
+            raise Refusal(INVALID_PARAMS, "parameters must be a list of {name, value}")
+        for each in given:
+            try:
+                car.set_parameter(str(each["name"]), each.get("value"))
+            except ValueError as error:
+                raise Refusal(INVALID_PARAMS, str(error)) from error
+
+    def _get_sensors_params(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [sensor.described() for sensor in self.sensors[self._vehicle(params)].values()]
+
+    def _get_sensor_param(self, params: Mapping[str, Any]) -> Any:
+        sensor, name = self._sensor(params), params.get("parameter_name")
+        if name not in sensor.parameters:
+            raise Refusal(INVALID_PARAMS, f"{sensor.name} has no parameter {name!r}")
+        return sensor.parameters[name]
+
+    def _set_sensor_param(self, params: Mapping[str, Any]) -> int:
+        given = [{"name": params.get("parameter_name"), "value": params.get("value")}]
+        return self._set_sensor_params({**params, "parameters": given})
+
+    def _set_sensor_params(self, params: Mapping[str, Any]) -> int:
+        sensor = self._sensor(params)
+        before = dict(sensor.parameters)
+        set_all(sensor, params.get("parameters"))
+        try:
+            self._apply()
+        except ParameterError:
+            sensor.parameters = before
+            self._apply()
+            raise
+        return OK
+
+    def _switch(self, params: Mapping[str, Any], *, enabled: bool) -> int:
+        sensor = self._sensor(params)
+        before, sensor.enabled = sensor.enabled, enabled
+        try:
+            self._apply()
+        except ParameterError:
+            sensor.enabled = before
+            raise
+        return OK
+
+    def _apply(self) -> None:
+        """Let the cars and the sockets follow the sensors."""
+        for car, sensors in zip(self.world.cars, self.sensors, strict=True):
+            driver = sensors[protocol.DRIVER]
+            car.is_ai = bool(driver.parameters[protocol.DRIVER_MODE]) and driver.enabled
+        self._changed()

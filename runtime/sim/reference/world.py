@@ -1,0 +1,88 @@
+"""What the reference simulator simulates: a level, its cars, and their places at the start."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from runtime.envs.track import COURSES
+from runtime.sim import protocol
+from runtime.sim.maps import LAB_LEVELS, STAND_INS, TrackMap, own_map, plain_name, short_name
+from runtime.sim.reference.car import VEHICLE_CLASS, Car
+
+GRID_GAP: Final = 8.0
+"""Metres between two cars on the starting grid."""
+GRID_OFFSET: Final = 2.0
+"""Metres from the centre line; alternating sides. A single car stands on the line."""
+
+
+class World:
+    """Levels by name, the open one, and its cars."""
+
+    def __init__(self, vehicles: int, seed: int, maps: Mapping[str, TrackMap]) -> None:
+        self._seed = seed
+        self._maps = dict(maps)
+        """Those from files, by plain name; they go before stand-ins and courses of the same name."""
+        self.level = protocol.MAIN_MENU
+        self.map: TrackMap | None = None
+        """None in the main menu."""
+        self.seconds = 0.0
+        """Simulated time since the level was opened."""
+        self._count = vehicles
+        self.cars = self._new_cars()
+
+    def levels(self) -> list[str]:
+        """Names that ``open`` takes; the paths that contain them are taken too."""
+        return [*self._maps, *(name for name in (*COURSES, *LAB_LEVELS) if plain_name(name) not in self._maps)]
+
+    def open(self, level: str) -> None:
+        """Open a level and put all cars on its grid. KeyError for one that there is not."""
+        plain = plain_name(level)
+        if plain in self._maps:
+            self.map = self._maps[plain]
+        elif plain in COURSES or plain in STAND_INS:
+            self.map = own_map(STAND_INS.get(plain, plain))
+        else:
+            raise KeyError(level)
+        self.level = short_name(level)
+        self.cars = self._new_cars()
+        self.reset()
+
+    def _new_cars(self) -> list[Car]:
+        """Cars with default parameters and the same noise at every opening: only actions make a difference."""
+        return [Car(np.random.default_rng([self._seed, number])) for number in range(self._count)]
+
+    def reset(self) -> None:
+        """Put all cars back on the grid; their parameters stay."""
+        self.seconds = 0.0
+        if self.map is None:
+            return
+        track = self.map.track
+        for number, car in enumerate(self.cars):
+            at = -round(number * GRID_GAP / track.step) % len(track.heading)
+            heading = float(track.heading[at])
+            side = 0.0 if len(self.cars) == 1 else GRID_OFFSET * (-1) ** number
+            x, y = track.centre[at].tolist()
+            car.place(x - side * math.sin(heading), y + side * math.cos(heading), heading)
+            car.action = protocol.Action(0.0, 0.0)
+
+    def advance(self, seconds: float, substeps: int = 1) -> None:
+        """Move every car on."""
+        for car in self.cars:
+            car.advance(seconds, substeps)
+        self.seconds += seconds
+
+    def pose(self, number: int) -> bytes:
+        """Return the pose datagram of a car."""
+        if self.map is None:
+            raise RuntimeError("there is no pose in the main menu")
+        return protocol.pack_pose(self.cars[number].pose(self.map.frame))
+
+    def state(self, number: int) -> dict[str, Any]:
+        """What ``get_vehicle_state`` answers."""
+        car = self.cars[number]
+        x, y, _ = car.position
+        return {"pos_xyz": [x, y, 0.0], "yaw": car.compass_yaw, "vehicle_class_name": VEHICLE_CLASS}
