@@ -106,6 +106,9 @@ class L2RApp(App[None]):
         """Hand the newest snapshot on."""
         self._show_health()
         self.cluster.snapshot = message.snapshot
+        for screen in self.screen_stack[1:]:  # place mode stands over the home screen and looks at the same slots
+            if (take := getattr(screen, "take_snapshot", None)) is not None:
+                take(message.snapshot)
         self._metrics.follow(message.snapshot)
         lost = {run.uid: run for run in message.snapshot.runs.values() if run.reason == "Unsupervised"}
         for uid in lost.keys() - self._adopted:

@@ -22,6 +22,7 @@ class Place(StrEnum):
     GRID = "In the slot grid"
     TABLE = "In runs and pods"
     LOG = "In the log"
+    PLACE = "While placing"
     DIALOG = "In a dialog"
     APP = "In the whole app"
 
@@ -34,7 +35,8 @@ class Key:
         id: Stable name, for keymaps.
         keys: Textual's key names, separated by commas.
         face: How it is written on screens.
-        action: The action without ``action_``, as the widget or screen of its place defines it.
+        action: The action without ``action_``, as the widget or screen of its place defines it; ``%`` stands for
+            the digit that was pressed.
         label: One or two words for the key bar; empty keeps it out of the bar.
         tooltip: One sentence for the help screen and the palette.
         changes: It changes something outside this screen; ``--readonly`` greys it.
@@ -50,7 +52,10 @@ class Key:
     changes: bool = False
 
 
+DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
+
 KEYS: Final = (
+    Key("run.place", "P", "P", "place", "place", "Place a run on slots by cursor", changes=True),
     Key("run.launch", "L", "L", "launch", "launch", "Launch a run from a spec file", changes=True),
     Key("pod.kill", "K", "K", "kill", "kill", "Kill the selected or marked pods; they come back", changes=True),
     Key("run.destroy", "ctrl+d", "ctrl+d", "destroy", "destroy", "Destroy the run and all it owns", changes=True),
@@ -104,6 +109,22 @@ KEYS: Final = (
     Key("log.right", "right", "→", "pan(1)", "", "To the end of long lines", Place.LOG),
     Key("log.first", "g,home", "g", "edge(-1)", "", "Oldest line that is kept", Place.LOG),
     Key("log.end", "G,end", "G", "edge(1)", "", "Newest line; follows again", Place.LOG),
+    Key("place.put", "space", "space", "put", "put/take", "Put the next replica here, or take it", Place.PLACE),
+    Key("place.pack", "a", "a", "fill('pack')", "pack", "Seat what is left, device after device", Place.PLACE),
+    Key("place.spread", "A", "A", "fill('spread')", "spread", "Seat what is left, round all devices", Place.PLACE),
+    Key("place.plan", "enter", "enter", "plan", "plan", "Show the plan, and ask", Place.PLACE),
+    Key("place.leave", "escape,q", "esc", "leave_place", "leave", "Give up the range, then leave", Place.PLACE),
+    Key("place.seeds", "s", "s", "ask('seeds')", "seeds", "One run for each seed: 0-11 or 1,5,7", Place.PLACE),
+    Key("place.replicas", DIGITS, "1-9", "digit(%)", "replicas", "Replicas of the set, in every run", Place.PLACE),
+    Key("place.set", "tab", "tab", "next_set(1)", "set", "Go to the next set", Place.PLACE),
+    Key("place.set_back", "shift+tab", "shift+tab", "next_set(-1)", "", "Go to the set before", Place.PLACE),
+    Key("place.range", "v", "v", "range", "range", "Begin a range; space acts on all of it", Place.PLACE),
+    Key("place.undo", "u", "u", "undo", "undo", "Undo the last step", Place.PLACE),
+    Key("place.clear", "x", "x", "clear", "", "Take back everything that is staged", Place.PLACE),
+    Key("place.spec", "t", "t", "spec(1)", "spec", "Go to the next spec file", Place.PLACE),
+    Key("place.name", "n", "n", "ask('name')", "name", "Give the run another name", Place.PLACE),
+    Key("place.help", "question_mark", "?", "help", "help", "Show all keys", Place.PLACE),
+    Key("place.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.PLACE),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", Place.DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", Place.DIALOG),
     Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", Place.APP),
@@ -120,15 +141,16 @@ def bindings(place: Place) -> list[Binding]:
     """Textual's bindings of one place, for a BINDINGS class variable."""
     return [
         Binding(
-            key.keys,
-            key.action,
+            pressed,
+            key.action.replace("%", pressed),
             key.label or key.tooltip,
             show=False,
             tooltip=key.tooltip,
-            id=key.id,
+            id=f"{key.id}.{pressed}" if "%" in key.action else key.id,
             priority=place is Place.APP,
         )
         for key in keys_of(place)
+        for pressed in (key.keys.split(",") if "%" in key.action else (key.keys,))
     ]
 
 

@@ -29,6 +29,7 @@ class Tone(Enum):
     BAD = "bad"
     DONE = "done"
     ACCENT = "accent"
+    STAGED = "staged"
     HUE0 = "hue0"
     HUE1 = "hue1"
     HUE2 = "hue2"

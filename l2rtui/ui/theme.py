@@ -76,6 +76,7 @@ _VARIABLES: Final = {
     Tone.BAD: "error",
     Tone.DONE: "l2r-dim",
     Tone.ACCENT: "accent",
+    Tone.STAGED: "warning",
     **{hue: f"l2r-{hue.value}" for hue in HUES},
 }
 _FALLBACKS: Final = {"l2r-dim": "foreground-muted", "l2r-strong": "foreground", "l2r-rule": "panel"}
@@ -100,6 +101,7 @@ def _palette(colours: tuple[str, ...]) -> Palette:
     }
     for tone in (Tone.STRONG, Tone.BAD):
         styles[tone] += Style(bold=True)
+    styles[Tone.STAGED] += Style(bold=True, underline=True)
     return styles
 
 

@@ -9,6 +9,7 @@ from l2rtui.ui.keys import KEYS, Key, Place, bindings, changing_actions, key_of,
 from l2rtui.ui.screens.cluster import ClusterScreen
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.screens.help import help_lines
+from l2rtui.ui.screens.place import PlaceScreen
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -18,6 +19,7 @@ OWNERS = {
     Place.GRID: GpuGrid,
     Place.TABLE: VirtualTable,
     Place.LOG: LogPane,
+    Place.PLACE: PlaceScreen,
     Place.DIALOG: Dialog,
     Place.APP: L2RApp,
 }
@@ -83,7 +85,14 @@ def test_no_key_stands_twice_in_one_place(place):
 
 def test_bindings_come_from_the_table():
     bound = {(binding.id, binding.key, binding.action) for place in Place for binding in bindings(place)}
-    assert bound == {(key.id, key.keys, key.action) for key in KEYS}
+    plain = {(key.id, key.keys, key.action) for key in KEYS if "%" not in key.action}
+    digits = {
+        (f"{key.id}.{digit}", digit, key.action.replace("%", digit))
+        for key in KEYS
+        if "%" in key.action
+        for digit in key.keys.split(",")
+    }
+    assert bound == plain | digits
     assert key_of("L").id == "run.launch"
     assert key_of("no such key") is None
 
@@ -103,7 +112,10 @@ def test_the_help_screen_shows_the_whole_table():
     assert grey.count("off: --readonly") == sum(key.changes for key in KEYS)
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.place is not Place.DIALOG], ids=lambda key: key.id)
+WORKING = [key for key in KEYS if key.place not in (Place.DIALOG, Place.PLACE)]
+
+
+@pytest.mark.parametrize("key", WORKING, ids=lambda key: key.id)
 async def test_every_key_does_something(desk, key: Key):
     # A terminal in which the log is longer than its pane and lines are longer than the pane is wide.
     async with desk(size=(124, 34)) as one:
@@ -114,6 +126,37 @@ async def test_every_key_does_something(desk, key: Key):
         before = state(one)
         await one.press(key.keys.split(",")[0])
         await one.until(lambda: state(one) != before, f"{key.face} did nothing")
+
+
+PLACING = {  # what must have happened in place mode before a key can do something
+    "place.replicas": ["t", "tab"],
+    "place.undo": ["space"],
+    "place.clear": ["space"],
+    "place.plan": ["a"],
+}
+
+
+@pytest.mark.parametrize("key", keys_of(Place.PLACE), ids=lambda key: key.id)
+async def test_every_key_of_place_mode_does_something(desk, key: Key, tmp_path, monkeypatch):
+    for name in ("first", "second"):
+        spec = f"kind: learner-workers\nname: {name}\nworkers: [{{name: w, replicas: 2}}, {{name: v}}]\n"
+        (tmp_path / "manifests").mkdir(exist_ok=True)
+        (tmp_path / "manifests" / f"{name}.yaml").write_text(spec, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    async with desk() as one:
+        await one.press("P")
+        await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.stage.specs)
+        place = one.app.screen
+        await one.press("right", *PLACING.get(key.id, []))
+        await one.until(lambda: place.stage.specs)
+
+        def seen() -> tuple[object, ...]:
+            stage = (place.stage, place._form, place._set, place._range, bool(place.query("#field")))
+            return (*stage, one.top, len(one.says()))
+
+        before = seen()
+        await one.press(key.keys.split(",")[0])
+        await one.until(lambda: seen() != before, f"{key.face} did nothing")
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key.changes], ids=lambda key: key.id)
@@ -131,7 +174,7 @@ async def test_readonly_forbids_what_changes_and_says_why(desk, key: Key):
 
 
 def test_changing_actions_are_those_that_the_table_marks():
-    assert changing_actions() == {"launch", "kill", "destroy", "scale"}
+    assert changing_actions() == {"place", "launch", "kill", "destroy", "scale"}
 
 
 async def test_pasted_text_fires_no_key(desk):
@@ -147,4 +190,4 @@ async def test_pasted_text_fires_no_key(desk):
 async def test_a_click_on_the_key_bar_is_the_key(desk):
     async with desk() as one:
         await one.pilot.click("KeyBar", offset=(2, 0))
-        await one.until(lambda: one.top == "LaunchScreen")
+        await one.until(lambda: one.top == "PlaceScreen")

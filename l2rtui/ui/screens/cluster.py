@@ -247,11 +247,17 @@ class ClusterScreen(ClusterView):
         """The launch form."""
         from l2rtui.ui.screens.launch import LaunchScreen
 
-        def launched(names: tuple[str, ...] | None) -> None:
-            if names:
-                self.link.background.say(f"launched {', '.join(names)}")
+        self.app.push_screen(LaunchScreen(self.link), self._launched)
 
-        self.app.push_screen(LaunchScreen(self.link), launched)
+    def action_place(self, path: str = "") -> None:
+        """Place mode."""
+        from l2rtui.ui.screens.place import PlaceScreen
+
+        self.app.push_screen(PlaceScreen(self.link, self.snapshot, path), self._launched)
+
+    def _launched(self, names: tuple[str, ...] | None) -> None:
+        if names:
+            self.link.background.say(f"launched {', '.join(names)}")
 
     def action_kill(self) -> None:
         """Kill the marked pods, or the selected one."""

@@ -13,7 +13,6 @@ from textual.containers import Grid, Vertical
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-import l2rtui
 from l2rtui.domain.placement import Pin, Policy, parse_pins, parse_seeds
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
@@ -21,6 +20,7 @@ from l2rtui.services import launcher, specfile
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.screens.review import ReviewScreen
+from l2rtui.ui.specfiles import example_specs
 from l2rtui.ui.text import Span, Tone
 from l2rtui.ui.widgets.paint import text_of
 
@@ -128,19 +128,3 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
 
 def _load(path: str, name: str) -> specfile.Wish:
     return specfile.load(str(Path(path).expanduser()), name=name)
-
-
-def example_specs() -> list[tuple[Path, str]]:
-    """Spec files of ``manifests/`` here and beside the package, each with the first words of its first comment."""
-    found: dict[Path, tuple[Path, str]] = {}
-    for folder in (Path("manifests"), Path(l2rtui.__file__).parent.parent / "manifests"):
-        try:
-            for path in sorted(folder.glob("*.yaml")):
-                with path.open(encoding="utf-8", errors="replace") as file:
-                    text = file.read(4096)
-                if "kind:" in text and "apiVersion:" not in text:  # those are for kubectl
-                    first = text.lstrip().partition("\n")[0]
-                    found.setdefault(path.resolve(), (path, first.lstrip("# ") if first.startswith("#") else ""))
-        except OSError:
-            continue  # a folder that cannot be read has no examples; a path can still be typed
-    return list(found.values())

@@ -60,7 +60,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         names = ", ".join(sanitize(run.spec.name) for run in plan.runs)
         counts = f"   {plural(len(plan.runs), 'run')}, {plural(len(pods), 'pod')}, {plural(slots, 'slot')}"
         self.show("title", [(Span(f"Launch {names}", Tone.STRONG), Span(counts, Tone.DIM))])
-        self.show("lines", [_finding(finding) for finding in self._prepared.findings])
+        self.show("lines", [finding_line(finding) for finding in self._prepared.findings])
         self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._command)))])
         if refusals(self._prepared.findings):
             self._hint("Preflight refuses this plan.  esc back to the form", Tone.BAD)
@@ -110,7 +110,8 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             self.show("hint", [(Span(sanitize(text), tone),)])
 
 
-def _finding(finding: Finding) -> Line:
+def finding_line(finding: Finding) -> Line:
+    """Glyph, subject, sentence and next step of one finding."""
     glyph, tone = _WEIGHTS[finding.weight]
     hint = (Span(f" {sanitize(finding.hint)}", Tone.DIM),) if finding.hint else ()
     word = "" if finding.weight is Weight.OK else f"{finding.weight}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,6 +35,8 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyPlace.GRID)]
 
     snapshot: reactive[ClusterSnapshot] = reactive(EMPTY_SNAPSHOT, repaint=False)
+    ghosts: reactive[Mapping[SlotId, Span]] = reactive(dict, repaint=False)
+    only: reactive[frozenset[str] | None] = reactive(None, repaint=False)
 
     @dataclass
     class SlotMoved(Message):
@@ -51,7 +54,7 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self._grid: Grid = EMPTY_GRID
-        self._width = 0
+        self._drawn: dict[int, Line] = {}
         self._cursor: SlotId | None = None
 
     @property
@@ -62,7 +65,13 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
     @property
     def natural_height(self) -> int:
         """Lines that it would take to show everything: header, nodes, legend."""
-        return len(self._grid.lines) + 2
+        return self._grid.height + 2
+
+    def between(self, first: SlotId, last: SlotId) -> tuple[SlotId, ...]:
+        """The slots from one to another, both included, in the order of the grid."""
+        order = list(self._grid.slots)
+        low, high = sorted((order.index(first), order.index(last)))
+        return tuple(order[low : high + 1])
 
     def move_to(self, slot: SlotId, *, by_user: bool = False) -> None:
         """Put the cursor on a slot, if it is there."""
@@ -94,27 +103,40 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
                 return
 
     # --- inside ---------------------------------------------------------------------------------------------
-    def watch_snapshot(self, snapshot: ClusterSnapshot) -> None:
+    def watch_snapshot(self) -> None:
         """Lay out anew and draw the lines that differ."""
-        self._arrange(snapshot)
+        self._arrange()
+
+    def watch_ghosts(self) -> None:
+        """Draw the lines that differ."""
+        self._arrange()
+
+    def watch_only(self) -> None:
+        """Show these nodes alone."""
+        self._grid = EMPTY_GRID
+        self._arrange(is_other=True)
 
     def on_resize(self) -> None:
         """Lay out for the new width."""
-        self._arrange(self.snapshot, is_resized=True)
+        self._grid = EMPTY_GRID
+        self._arrange(is_other=True)
 
-    def _arrange(self, snapshot: ClusterSnapshot, *, is_resized: bool = False) -> None:
+    def _arrange(self, *, is_other: bool = False) -> None:
         width = self.size.width - _MARGIN
         if width <= 0:
             return
-        old, self._grid = self._grid, lay_out(snapshot, width)
-        size = Size(self.size.width, len(self._grid.lines) + 2)
-        if is_resized or size != self.virtual_size:
+        old = self._grid
+        self._grid = lay_out(self.snapshot, width, self.ghosts, self.only, old)
+        size = Size(self.size.width, self._grid.height + 2)
+        if is_other or size != self.virtual_size:
+            self._drawn.clear()
             self.virtual_size = size
             self.refresh()
         else:
-            for y, (before, after) in enumerate(zip(old.lines, self._grid.lines, strict=True)):
-                if before != after:
+            for y in tuple(self._drawn):
+                if y >= self._grid.height or self._drawn[y] != self._grid.line(y):
                     self.refresh_line(y + 1)
+                    del self._drawn[y]
             if old.legend != self._grid.legend:
                 self.refresh_line(self.size.height - 1 + self.scroll_offset.y)
         if self._cursor not in self._grid.slots:
@@ -127,6 +149,7 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
             height = self.size.height - 2
             top = self.scroll_offset.y
             if height > 0 and not top <= y < top + height:
+                self._drawn.clear()
                 self.scroll_to(y=y if y < top else y - height + 1, animate=False, immediate=True, force=True)
             self.refresh_line(y + 1)
         if old is not None and old in self._grid.slots:
@@ -149,9 +172,10 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
         if y == self.size.height - 1:
             return self._indented(self._grid.legend)
         line = y - 1 + self.scroll_offset.y
-        if line >= len(self._grid.lines):
+        if line >= self._grid.height:
             return self._indented(())
-        strip = self._indented(self._grid.lines[line])
+        self._drawn[line] = self._grid.line(line)
+        strip = self._indented(self._drawn[line])
         if self._cursor is None or self._grid.slots[self._cursor].y != line:
             return strip
         return self._with_cursor(strip, self._grid.slots[self._cursor].x + _MARGIN)

@@ -58,7 +58,7 @@ class KeyBar(Painted):
 
 def fitting(choices: Sequence[Choice], width: int) -> list[Choice]:
     """The keys that fit; ``?``, which shows all of them, always does."""
-    last = [choice for choice in choices if choice.key.id == "app.help"]
+    last = [choice for choice in choices if choice.key.action == "help"]
     room = width - 1 - sum(_width(choice.key) for choice in last)
     found: list[Choice] = []
     for choice in choices:

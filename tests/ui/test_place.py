@@ -1,0 +1,184 @@
+"""Place mode: replicas put on slots by cursor, and nothing created before the plan is confirmed."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.config import user_name
+from l2rtui.domain.ledger import Claim, build_ledger
+from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.placement import Policy, parse_pins, place
+from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_seeds
+from l2rtui.ui.staging import Stage, free_name, pin_text
+
+SPEC = """# Four worker sets
+kind: learner-workers
+name: grid
+learner: {slots: 0}
+workers: [{name: w0}, {name: w1}, {name: w2}, {name: w3}]
+train: {environment: racing}
+"""
+
+
+def eight_gpu_nodes(number: int) -> list[Node]:
+    return [Node(f"n{one}", tuple(Gpu(f"n{one}", index) for index in range(8))) for one in range(number)]
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Two nodes of eight GPUs and one spec file with four worker sets in manifests/."""
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "grid.yaml").write_text(SPEC, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    backend = FakeBackend(is_empty=True, owner=user_name())
+    for node in eight_gpu_nodes(2):
+        backend.put_node(node)
+    return backend
+
+
+def staged(one) -> dict[str, str]:
+    return {pod: " ".join(map(str, seat.slots)) for pod, seat in one.app.screen.stage.seats.items()}
+
+
+async def open_place(one):
+    await one.press("P")
+    await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.stage.specs, "the spec")
+
+
+async def test_twelve_seeds_of_four_sets_are_staged_and_planned_in_at_most_twelve_keys(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        keys = ["P", "s", "0", "minus", "1", "1", "enter", "a", "enter"]
+        assert len(keys) <= 12
+        await open_place(one)
+        await one.press(*keys[1:-1])
+        await one.until(lambda: len(one.app.screen.stage.seats) == 48, "48 staged replicas")
+        assert "staged 48/48" in one.words()
+        assert not (await cluster.snapshot()).runs
+        await one.press(keys[-1])
+        await one.until(lambda: one.top == "ReviewScreen")
+        assert "12 runs, 60 pods, 48 slots" in one.words()
+        assert "l2rtui launch -f manifests/grid.yaml --seeds 0-11 --policy pack" in one.words()
+        assert not (await cluster.snapshot()).runs
+        await one.press("enter")
+        await one.until(lambda: one.top == "ClusterScreen" and len(one.cluster.snapshot.runs) == 12)
+
+
+async def test_a_replica_is_put_taken_and_put_again_by_undo(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        await one.press("right", "space")
+        assert staged(one) == {"grid-w0-0": "n0/0.1"}
+        assert one.app.screen.chosen_set == "w1"
+        await one.press("space")
+        assert staged(one) == {}
+        await one.press("u")
+        assert staged(one) == {"grid-w0-0": "n0/0.1"}
+        await one.press("u", "u")
+        assert staged(one) == {}
+        assert any("nothing to undo" in sentence for sentence in one.says())
+
+
+async def test_digits_set_the_replicas_and_a_range_takes_them(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        await one.press("1", "2")
+        assert one.app.screen.stage.sets[1].replicas == 12
+        await one.press("v", "right", "right", "right", "right", "space")
+        assert sorted(staged(one).values()) == ["n0/0.0", "n0/0.1", "n0/0.2", "n0/0.3", "n0/1.0"]
+        await one.press("A")
+        await one.until(lambda: len(staged(one)) == 15)
+        assert "--set workers.0.replicas=12" in one.words()
+        await one.press("x")
+        assert staged(one) == {}
+        await one.press("shift+tab", "5")
+        assert any("exactly one learner" in sentence for sentence in one.says())
+
+
+async def test_the_plan_seats_every_replica_where_it_was_put(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        for move in (["down"], ["right", "right"], ["up"], ["right", "right", "right"]):
+            await one.press(*move, "space")
+        wanted = staged(one)
+        assert len(wanted) == 4
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        await one.press("enter")
+        await one.until(lambda: one.top == "ClusterScreen" and len(one.cluster.snapshot.pods) == 5)
+        pods = (await cluster.snapshot()).pods.values()
+        assert {pod.name: " ".join(map(str, pod.slots)) for pod in pods if pod.slots} == wanted
+
+
+async def test_slots_that_are_held_cannot_be_put_on_and_those_that_others_take_go_back(desk, cluster):
+    other = PodView("u", "theirs", node="n0", claims=(Claim(0, 0),), phase=Phase.RUNNING, ready=True)
+    cluster.put_pod(other)
+    async with desk(backend=cluster, ready=False) as one:
+        await one.until(lambda: one.cluster.snapshot.pods)
+        await open_place(one)
+        await one.press("space")
+        assert any("Slot n0/0.0 is busy by theirs" in sentence for sentence in one.says())
+        await one.press("right", "space")
+        assert staged(one)
+        cluster.put_pod(PodView("u2", "late", node="n0", claims=(Claim(0, 1),), phase=Phase.RUNNING))
+        await one.until(lambda: not staged(one))
+        assert any("1 staged replica went back" in sentence for sentence in one.says())
+
+
+async def test_what_does_not_fit_is_said_and_cannot_be_planned(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        await one.press("s", *"0-19", "enter", "a")
+        await one.until(lambda: len(staged(one)) == 64)
+        assert "16 replicas still without a slot" in one.words()
+        await one.press("enter")
+        await one.until(lambda: any("still without a slot" in sentence for sentence in one.says()))
+        assert one.top == "PlaceScreen"
+        await one.press("s", *"x", "enter")
+        await one.until(lambda: any("is no seed" in sentence for sentence in one.says()))
+        await one.press("escape", "n", *"other", "enter")
+        await one.until(lambda: one.app.screen.stage.specs[0].name == "other-s0")
+        await one.press("escape")
+        await one.until(lambda: one.top == "ClusterScreen")
+        assert not (await cluster.snapshot()).runs
+
+
+async def test_a_small_terminal_can_place_too(desk, cluster):
+    async with desk(backend=cluster, ready=False, size=(80, 24)) as one:
+        await open_place(one)
+        await one.press("a")
+        await one.until(lambda: len(staged(one)) == 4)
+        words = one.words()
+        assert "PLACE" in words
+        assert "4/4" in words
+        assert "the name is free" in words
+        assert "same as" in words
+
+
+def test_staged_seats_are_what_place_gives_for_the_command_line():
+    sets = (
+        SetSpec("learner", Role.LEARNER, ("l",), slots=0),
+        SetSpec("w", Role.WORKER, ("w",), replicas=3, slots=2),
+        SetSpec("e", Role.EVALUATOR, ("e",), replicas=2),
+    )
+    ledger = build_ledger(eight_gpu_nodes(2), ())
+    stage = Stage(with_seeds(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets), (0, 1)))
+    stage = stage.put("e", [SlotId("n1", 7, 3), SlotId("n0", 0, 0)], ledger)
+    stage = stage.put("w", [SlotId("n1", 2, 0), SlotId("n1", 2, 3), SlotId("n0", 3, 1)], ledger)
+    assert len(stage.seats) == 4  # n1/2.3 has no second slot beside it
+    stage, conflicts = stage.fill(Policy.SPREAD, ledger)
+    assert not conflicts
+    text = pin_text(stage.pins())
+    assert place(stage.specs, ledger, pins=parse_pins(text)).seats == stage.placement().seats
+    assert stage.policy(ledger) is None
+    assert Stage(stage.specs).fill(Policy.SPREAD, ledger)[0].policy(ledger) is Policy.SPREAD
+
+
+def test_a_name_that_is_taken_gets_a_number():
+    import asyncio
+
+    snapshot = asyncio.run(FakeBackend(owner="me").snapshot())
+    assert free_name("fresh", snapshot) == "fresh"
+    assert free_name("racing-sac", snapshot) == "racing-sac-2"
