@@ -19,6 +19,7 @@ class Verb(StrEnum):
     """What a step does to its object."""
 
     CREATE = "create"
+    CLAIM = "claim"
     DELETE = "delete"
     KEEP = "keep"
 

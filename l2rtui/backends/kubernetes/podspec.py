@@ -1,0 +1,312 @@
+"""One replica to a pod template: variables, mounts, security, placement.
+
+Pods that l2rtui writes meet Pod Security ``restricted``: a plain user, no capabilities, no privilege escalation,
+the runtime's seccomp profile, a root file system that cannot be written. Imported templates stay as they are, but
+for names, the node and the device.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import bindings, lab, labels
+from l2rtui.backends.kubernetes.bindings import DEVICE_VARIABLES, WHOLE_GPU, Bound, CudaIndex
+from l2rtui.domain.containers import Mount, PodSettings, Security, Toleration
+from l2rtui.domain.plan import PodPlan, RunPlan
+from l2rtui.domain.quantity import format_cores
+from l2rtui.domain.workload import Role
+from runtime import contract
+
+CONTAINER: Final = "main"
+TOKEN_DIR: Final = "/run/l2r"  # noqa: S105  (a folder)
+DATA_DIR: Final = "/l2r"
+"""L2R_DIR in the container: a mount of the spec at this path, or an empty folder that goes with the pod."""
+_HOME: Final = "/tmp"  # noqa: S108  (the container's own, an emptyDir)
+_GPU_TAINT: Final = Toleration(WHOLE_GPU, "", "NoSchedule")
+"""The usual mark of GPU nodes: it keeps off pods that need none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What rendering needs to know of a cluster.
+
+    Attributes:
+        hostnames: ``kubernetes.io/hostname`` of nodes where it is not the node's name.
+    """
+
+    version: tuple[int, int] = (1, 20)
+    cuda: CudaIndex = CudaIndex.SAME
+    hostnames: Mapping[str, str] = field(default_factory=dict)
+
+    def hostname(self, node: str) -> str:
+        """Value of the node's label ``kubernetes.io/hostname``."""
+        return self.hostnames.get(node, node)
+
+
+def extra_name(run: str, name: str) -> str:
+    """Name of an imported Service in one run."""
+    return f"{run}-{name}"[:63].rstrip("-")
+
+
+def pod_template(
+    run: RunPlan,
+    pods: Sequence[PodPlan],
+    server: ServerFacts,
+    found_labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+) -> dict[str, Any]:
+    """The template of the pods of one controller, which are all alike.
+
+    Raises:
+        RefusedError: their binding mode cannot be had.
+    """
+    pod = pods[0]
+    bound = bindings.bind(run, pod, server.cuda)
+    annotations = {**annotations, **bound.annotations}
+    if pod.set_spec.template:
+        return _imported(run, pod, bound, server, found_labels, annotations)
+    settings = pod.set_spec.pod
+    volumes, mounts = _volumes(run, settings)
+    spec: dict[str, Any] = {
+        "containers": [_container(run, pods, bound, mounts)],
+        "volumes": volumes,
+        "terminationGracePeriodSeconds": math.ceil(pod.set_spec.grace_seconds),
+        "enableServiceLinks": False,  # a variable for every Service of the namespace is noise
+        **_placement(pod, settings, server),
+        **_account(settings),
+        **_pod_security(settings),
+    }
+    if settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
+    if settings.host_network:
+        spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    if bound.claim:
+        spec["resourceClaims"] = [{"name": bindings.CLAIM_NAME, "resourceClaimName": bound.claim}]
+    return {"metadata": {"labels": dict(found_labels), "annotations": dict(annotations)}, "spec": spec}
+
+
+# --- what l2rtui writes itself ------------------------------------------------------------------------------
+
+
+def _container(run: RunPlan, pods: Sequence[PodPlan], bound: Bound, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    pod, settings = pods[0], pods[0].set_spec.pod
+    container: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": settings.image or run.spec.image,
+        "command": list(pod.set_spec.command),
+        "env": _variables(run, pods, bound),
+        "volumeMounts": mounts,
+        # The last lines of the log become the reason that `kubectl` and we show.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    if settings.pull_policy:
+        container["imagePullPolicy"] = settings.pull_policy
+    if settings.secrets:
+        container["envFrom"] = [{"secretRef": {"name": name}} for name in settings.secrets]
+    if resources := _resources(pod, bound):
+        container["resources"] = resources
+    if pod.set_spec.role is Role.LEARNER:
+        ports = (contract.DATA_PORT, contract.DATA_PORT + 1, *settings.ports)
+        container["ports"] = [{"containerPort": port, "protocol": "TCP"} for port in ports]
+    elif settings.ports:
+        container["ports"] = [{"containerPort": port, "protocol": "TCP"} for port in settings.ports]
+    return container | _container_security(settings)
+
+
+def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: Bound) -> list[dict[str, Any]]:
+    """The contract's variables, then the spec's, then the device's; a later one of the same name wins."""
+    pod = pods[0]
+    plain = {
+        "HOME": _HOME,
+        "PYTHONUNBUFFERED": "1",
+        **{key: value for key, value in pod.env if key not in DEVICE_VARIABLES},
+        **_identity(run, pods),
+        contract.ENV_TOKEN_FILE: f"{TOKEN_DIR}/token",
+        contract.ENV_DIR: DATA_DIR,
+        contract.ENV_CONFIG: run.spec.train,
+    }
+    if (learner := next((one for one in run.spec.sets if one.role is Role.LEARNER), None)) is not None:
+        host = labels.learner_service(run.spec.name, learner.name)
+        listens = pod.set_spec.role is Role.LEARNER
+        plain[contract.ENV_ENDPOINT] = f"tcp://{'*' if listens else host}:{contract.DATA_PORT}"
+    if (cores := pod.set_spec.resources.cpu_cores) is not None:
+        plain[contract.ENV_CPUS] = f"{cores:g}"
+    return [
+        *({"name": key, "value": value} for key, value in {**plain, **dict(bound.env)}.items()),
+        *_from_pod(),
+    ]
+
+
+def _identity(run: RunPlan, pods: Sequence[PodPlan]) -> dict[str, str]:
+    pod = pods[0]
+    found = {
+        contract.ENV_RUN: run.spec.name,
+        contract.ENV_RUN_ID: run.uid,
+        contract.ENV_ROLE: str(pod.set_spec.role),
+        contract.ENV_SET: pod.set_spec.name,
+        contract.ENV_SEED: str(run.spec.seed),
+    }
+    if len(pods) == 1:
+        found[contract.ENV_INDEX] = str(pod.index)
+    return found
+
+
+def _from_pod() -> list[dict[str, Any]]:
+    fields = {contract.ENV_POD: "metadata.name", contract.ENV_POD_ID: "metadata.uid"}
+    return [{"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()]
+
+
+def _resources(pod: PodPlan, bound: Bound) -> dict[str, Any]:
+    asked = pod.set_spec.resources
+    requests: dict[str, str] = {}
+    limits = dict(bound.limits)
+    if asked.cpu_cores is not None:
+        requests["cpu"] = format_cores(asked.cpu_cores)
+    if asked.memory_bytes is not None:
+        requests["memory"] = limits["memory"] = str(asked.memory_bytes)
+    found: dict[str, Any] = {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
+    if bound.claim:
+        found["claims"] = [{"name": bindings.CLAIM_NAME}]
+    return found
+
+
+def _volumes(run: RunPlan, settings: PodSettings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes of the pod and their mounts: the spec's, then what every process needs."""
+    paths = {mount.path.rstrip("/") for mount in settings.mounts}
+    own = [Mount(path) for path in (DATA_DIR, _HOME) if path not in paths]
+    if settings.shm_bytes is not None and "/dev/shm" not in paths:  # noqa: S108  (the container's)
+        own.append(Mount("/dev/shm", in_memory=True, size_bytes=settings.shm_bytes))  # noqa: S108
+    volumes: list[dict[str, Any]] = [
+        {"name": "token", "secret": {"secretName": labels.run_object(run.spec.name), "defaultMode": 0o440}}
+    ]
+    mounts: list[dict[str, Any]] = [{"name": "token", "mountPath": TOKEN_DIR, "readOnly": True}]
+    named: dict[str, str] = {}  # one volume for each claim, however often it is mounted
+    for number, mount in enumerate((*settings.mounts, *own)):
+        name = named.get(mount.claim, f"mount-{number}")
+        if mount.claim:
+            named[mount.claim] = name
+        if not any(volume["name"] == name for volume in volumes):
+            volumes.append({"name": name, **_volume(mount)})
+        found: dict[str, Any] = {"name": name, "mountPath": mount.path}
+        found |= {"readOnly": True} if mount.read_only else {}
+        found |= {"subPath": mount.sub_path} if mount.sub_path else {}
+        mounts.append(found)
+    return volumes, mounts
+
+
+def _volume(mount: Mount) -> dict[str, Any]:
+    if mount.claim:
+        return {"persistentVolumeClaim": {"claimName": mount.claim}}
+    if mount.host_path:
+        return {"hostPath": {"path": mount.host_path}}
+    empty: dict[str, Any] = {"medium": "Memory"} if mount.in_memory else {}
+    if mount.size_bytes is not None:
+        empty["sizeLimit"] = str(mount.size_bytes)
+    return {"emptyDir": empty}
+
+
+def _placement(pod: PodPlan, settings: PodSettings, server: ServerFacts) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    selector = dict(settings.node_selector)
+    tolerations = [*settings.tolerations]
+    if pod.node:
+        selector[labels.HOSTNAME] = server.hostname(pod.node)
+    if pod.gpu is not None and not pod.gpu.is_cpu and _GPU_TAINT not in tolerations:
+        tolerations.append(_GPU_TAINT)
+    if selector:
+        found["nodeSelector"] = selector
+    if tolerations:
+        found["tolerations"] = [_toleration(one) for one in tolerations]
+    return found
+
+
+def _toleration(one: Toleration) -> dict[str, str]:
+    found = {"operator": "Equal" if one.value else "Exists"}
+    parts = {"key": one.key, "value": one.value, "effect": one.effect}
+    return found | {key: value for key, value in parts.items() if value}
+
+
+def _account(settings: PodSettings) -> dict[str, Any]:
+    if settings.service_account:
+        return {"serviceAccountName": settings.service_account, "automountServiceAccountToken": True}
+    return {"automountServiceAccountToken": False}
+
+
+def _pod_security(settings: PodSettings) -> dict[str, Any]:
+    if settings.security is not Security.RESTRICTED:
+        return {}
+    user = settings.user
+    who: dict[str, Any] = {"runAsNonRoot": True, "runAsUser": user, "runAsGroup": user, "fsGroup": user}
+    return {"securityContext": {**who, "seccompProfile": {"type": "RuntimeDefault"}}}
+
+
+def _container_security(settings: PodSettings) -> dict[str, Any]:
+    if settings.security is Security.PRIVILEGED:
+        return {"securityContext": {"privileged": True}}
+    if settings.security is Security.BASELINE:
+        return {"securityContext": {"allowPrivilegeEscalation": False}}
+    return {
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        }
+    }
+
+
+# --- what was imported --------------------------------------------------------------------------------------
+
+
+def _imported(
+    run: RunPlan,
+    pod: PodPlan,
+    bound: Bound,
+    server: ServerFacts,
+    found_labels: Mapping[str, str],
+    annotations: Mapping[str, str],
+) -> dict[str, Any]:
+    """A template in Kubernetes' own words, with our labels, the node and the device of the seat."""
+    known = {
+        "seed": str(run.spec.seed),
+        "run": run.spec.name,
+        "node": pod.node,
+        "gpu": "" if pod.gpu is None else str(pod.gpu.index),
+    }
+    template: dict[str, Any] = lab.filled(json.loads(pod.set_spec.template), known)
+    spec = template["spec"]
+    added = {**_identity(run, [pod]), "SEED": str(run.spec.seed), **dict(run.spec.env), **dict(pod.set_spec.env)}
+    added.pop(contract.ENV_INDEX)  # its replicas are alike
+    if extras := json.loads(run.spec.extras):
+        added["L2R_LEARNER_HOST"] = extra_name(run.spec.name, extras[0]["name"])
+    for container in spec["containers"]:
+        theirs = [one for one in container.get("env") or [] if one.get("name") not in DEVICE_VARIABLES]
+        names = {one.get("name") for one in theirs}
+        plain = {key: value for key, value in added.items() if key not in names}
+        container["env"] = [
+            *theirs,
+            *({"name": key, "value": value} for key, value in {**plain, **dict(bound.env)}.items()),
+            *_from_pod(),
+        ]
+        if run.spec.image:
+            container["image"] = run.spec.image
+    first = spec["containers"][0]
+    if bound.limits:
+        resources = first.setdefault("resources", {})
+        resources["limits"] = {**(resources.get("limits") or {}), **bound.limits}
+    if bound.claim:
+        first.setdefault("resources", {})["claims"] = [{"name": bindings.CLAIM_NAME}]
+        spec["resourceClaims"] = [{"name": bindings.CLAIM_NAME, "resourceClaimName": bound.claim}]
+    if pod.node:
+        spec["nodeSelector"] = {labels.HOSTNAME: server.hostname(pod.node)}
+    meta = template.get("metadata") or {}
+    return {
+        "metadata": {
+            "labels": {**(meta.get("labels") or {}), **found_labels},
+            "annotations": {**(meta.get("annotations") or {}), **annotations},
+        },
+        "spec": spec,
+    }
