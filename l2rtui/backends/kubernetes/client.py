@@ -34,6 +34,7 @@ class Api(Connection):
         context: Name of the context. user: as whom, for sentences.
         namespace: The one that the context chooses. namespaces: those that were asked for; empty for no wish.
         server_version: (major, minor).
+        has_streamed_lists: False once this server has refused to stream a list; watches remember it here.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Api(Connection):
         self.namespace = namespaces[0] if namespaces else access.namespace
         self.namespaces = namespaces
         self.server_version = (1, 20)
+        self.has_streamed_lists = True
         self._can: dict[tuple[str, str, str, str], tuple[float, bool]] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -81,7 +81,7 @@ class Connection:
                     raise
                 await asyncio.sleep(max(pause, 0.1))
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise no_answer(asked, self.server, _cause(error, timeout_seconds)) from error
+                raise _unanswered(asked, self.server, error, timeout_seconds) from error
 
     async def get_json(self, path: str, query: Query | None = None) -> Any:
         """Ask for an object of any kind and decode it.
@@ -92,12 +92,18 @@ class Connection:
         return decoded(Asked("GET", path), await self.request("GET", path, query=query))
 
     async def stream(
-        self, path: str, query: Query | None = None, *, idle_timeout_seconds: float
+        self,
+        path: str,
+        query: Query | None = None,
+        *,
+        idle_timeout_seconds: float,
+        on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes]:
         """Give an answer as it comes, in chunks of any size; ends when the server ends it.
 
         Args:
             idle_timeout_seconds: Longest silence; then the connection counts as dead.
+            on_open: Called when the server has begun to answer, which may be long before the first chunk.
 
         Raises:
             ApiError: an error instead of a stream, a cut in its middle, or too long a silence.
@@ -110,10 +116,12 @@ class Connection:
         )
         try:
             async with self._opened(asked, query, timeout=timeout) as response:
+                if on_open is not None:
+                    on_open()
                 async for chunk in response.content.iter_any():
                     yield chunk
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise no_answer(asked, self.server, _cause(error, idle_timeout_seconds)) from error
+            raise _unanswered(asked, self.server, error, idle_timeout_seconds) from error
 
     async def websocket(
         self,
@@ -148,7 +156,7 @@ class Connection:
                 # The handshake hides the body, and with it the server's reason: ask for it the plain way.
                 raise await self._refusal(asked, query, error) from error
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise no_answer(asked, self.server, _cause(error, _CONNECT_SECONDS)) from error
+                raise _unanswered(asked, self.server, error, _CONNECT_SECONDS) from error
         raise AssertionError  # pragma: no cover  (the last round returns or raises)
 
     async def close(self) -> None:
@@ -249,6 +257,11 @@ def decoded(asked: Asked, body: bytes) -> Any:
         raise ApiError(
             f"The answer to {asked} is not JSON.", "Is there a proxy or a log-in page before the API server?"
         ) from error
+
+
+def _unanswered(asked: Asked, server: str, error: BaseException, seconds: float) -> ApiError:
+    is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+    return no_answer(asked, server, _cause(error, seconds), is_refused=is_refused)
 
 
 def _cause(error: BaseException, seconds: float) -> str:

@@ -33,6 +33,7 @@ _HINTS = {
     "TooManyRequests": "The server is busy: try again in a moment.",
     "ServiceUnavailable": "The server is starting or overloaded: try again in a moment.",
 }
+_REFUSED = "ConnectionRefused"
 NO_ANSWER = 0
 """Status of an error for which the server gave no answer at all."""
 
@@ -108,6 +109,11 @@ class ApiError(BackendError):
         """There was no answer at all: nobody knows whether it was done."""
         return self.status == NO_ANSWER
 
+    @property
+    def is_refused(self) -> bool:
+        """Nothing listens at the server's address."""
+        return self.reason == _REFUSED
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -152,11 +158,12 @@ def from_status(
     )
 
 
-def no_answer(asked: Asked, server: str, cause: str) -> ApiError:
+def no_answer(asked: Asked, server: str, cause: str, *, is_refused: bool = False) -> ApiError:
     """The error for a connection that was refused, cut or silent."""
     return ApiError(
         f"No answer from {server} to: {asked} ({cause.rstrip('.')}).",
         "Check that the cluster is reachable from here (`kubectl version`).",
+        reason=_REFUSED if is_refused else "",
         detail=cause,
     )
 

@@ -115,7 +115,7 @@ class ExecSource:
 
 
 class EksSource:
-    """Signs a token for EKS in this process, without the aws program and its second of CPU; else runs the plugin."""
+    """Signs a token for EKS in this process, without the aws program and its second of CPU; else runs that."""
 
     def __init__(self, signer: EksSigner, wanted: tuple[str, str, str, str], plugin: Source) -> None:
         self._signer = signer

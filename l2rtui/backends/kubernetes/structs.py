@@ -53,6 +53,12 @@ class Meta(_Part, frozen=True):
         return next((one for one in self.owner_references or () if one.controller), None)
 
 
+class KubeObject(_Part, frozen=True):
+    """Base of all objects that have a place of their own on the server."""
+
+    metadata: Meta = Meta()
+
+
 class Condition(_Part, frozen=True):
     """One condition of a node, pod or controller: ``status`` is True, False or Unknown, as text."""
 
@@ -183,10 +189,9 @@ class PodStatus(_Part, frozen=True):
     start_time: datetime | None = None
 
 
-class PodStruct(_Part, frozen=True):
+class PodStruct(KubeObject, frozen=True):
     """A Pod; ``spec`` and ``status`` are never None here, as both may be read without asking."""
 
-    metadata: Meta = Meta()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
@@ -229,10 +234,9 @@ class EventSeries(_Part, frozen=True):
     last_observed_time: datetime | None = None
 
 
-class EventStruct(_Part, frozen=True):
+class EventStruct(KubeObject, frozen=True):
     """An Event of the core API; ``type`` is Normal or Warning."""
 
-    metadata: Meta = Meta()
     involved_object: ObjectReference = ObjectReference()
     type: str | None = None
     reason: str | None = None
@@ -280,10 +284,9 @@ class NodeStatus(_Part, frozen=True):
     conditions: list[Condition] | None = None
 
 
-class NodeStruct(_Part, frozen=True):
+class NodeStruct(KubeObject, frozen=True):
     """A Node."""
 
-    metadata: Meta = Meta()
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
@@ -308,10 +311,9 @@ class ControllerStatus(_Part, frozen=True):
     conditions: list[Condition] | None = None
 
 
-class ControllerStruct(_Part, frozen=True):
+class ControllerStruct(KubeObject, frozen=True):
     """A ReplicaSet, StatefulSet or Job; they differ in what they fill in."""
 
-    metadata: Meta = Meta()
     spec: ControllerSpec = ControllerSpec()
     status: ControllerStatus = ControllerStatus()
 
@@ -320,17 +322,15 @@ class ControllerStruct(_Part, frozen=True):
         return next((one for one in self.status.conditions or () if one.type == kind), None)
 
 
-class ConfigMapStruct(_Part, frozen=True):
+class ConfigMapStruct(KubeObject, frozen=True):
     """A ConfigMap."""
 
-    metadata: Meta = Meta()
     data: dict[str, str] | None = None
 
 
-class NodeMetricsStruct(_Part, frozen=True):
+class NodeMetricsStruct(KubeObject, frozen=True):
     """What metrics.k8s.io tells of a node: cores and bytes in use."""
 
-    metadata: Meta = Meta()
     usage: Quantities | None = None
 
 
@@ -363,10 +363,20 @@ class StatusStruct(_Part, frozen=True):
     message: str | None = None
 
 
-class JustMeta(_Part, frozen=True):
+class JustMeta(KubeObject, frozen=True):
     """Any object, for its name and revision alone: bookmarks, and what could not be decoded."""
 
-    metadata: Meta = Meta()
+
+class NodeName(_Part, frozen=True):
+    """Where a pod sits."""
+
+    node_name: str | None = None
+
+
+class JustNode(_Part, frozen=True):
+    """A pod of which nothing else can be decoded."""
+
+    spec: NodeName = NodeName()
 
 
 def epoch(time: datetime | None) -> float:

@@ -1,0 +1,123 @@
+"""When to ask the API server again: back-off for one watch, and one probe for all of them while the server is away.
+
+The timing is client-go's, but for the outage: there every watch of every kind knocks by itself, and learns late
+that the server is back, because its own pause has grown to half a minute. Here one probe for all of them knocks
+every few seconds, and wakes them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All waits of the watches, in seconds; tests shrink them together.
+
+    Attributes:
+        first, longest: Back-off of one watch: ``first`` doubles up to ``longest``, plus up to as much again.
+        healthy: A watch that lives this long starts again with ``first``.
+        short: A watch that ends sooner, and without an event, has failed.
+        forbidden: How often a right that is missing is asked for again.
+        probe: Longest pause between two questions whether a server that answers with errors is well again.
+        refused: The same while nothing listens at its address: that costs the server nothing.
+        patience: A watch tries by itself after this long, whatever the probe says.
+        quiet: A server that sends bookmarks sends one each minute; a silence of this long is told to people,
+        dead: and after this long the connection counts as dead.
+        watch: A watch is asked to end after a random time between this and twice this.
+        page: Longest time for one page of a list.
+    """
+
+    first: float = 0.8
+    longest: float = 30.0
+    healthy: float = 120.0
+    short: float = 1.0
+    forbidden: float = 60.0
+    probe: float = 4.5
+    refused: float = 1.0
+    patience: float = 30.0
+    quiet: float = 75.0
+    dead: float = 90.0
+    watch: float = 300.0
+    page: float = 60.0
+
+
+class BackOff:
+    """Pauses that grow: ``first``, doubled each time up to ``longest``, each with up to as much again at random."""
+
+    def __init__(
+        self,
+        timing: Timing,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._timing = timing
+        self._clock = clock
+        self._chance = chance
+        self._next = timing.first
+        self._last = float("-inf")
+
+    def pause(self) -> float:
+        """The next pause; the first one again after a long time without any."""
+        now = self._clock()
+        if now - self._last > self._timing.healthy:
+            self._next = self._timing.first
+        pause = self._next * (1 + self._chance())
+        self._next = min(self._next * 2, self._timing.longest)
+        self._last = now + pause
+        return pause
+
+
+class Pulse(Enum):
+    """What a probe found."""
+
+    WELL = "well"
+    ILL = "ill"
+    REFUSED = "refused"
+
+
+class Gate:
+    """Where watches wait while the server is away; the first to come asks for all of them.
+
+    Args:
+        probe: Asks once whether the server is well.
+    """
+
+    def __init__(
+        self,
+        probe: Callable[[], Awaitable[Pulse]],
+        timing: Timing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._probe = probe
+        self._timing = timing
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._well_at = float("-inf")
+
+    async def wait(self) -> None:
+        """Return when the server has answered since this call began, or after a long while in any case."""
+        since = self._clock()
+        try:
+            async with asyncio.timeout(self._timing.patience * (1 + random.random())):  # noqa: S311  (no secret)
+                async with self._lock:
+                    if self._well_at < since:
+                        await self._until_well()
+        except TimeoutError:
+            return
+
+    async def _until_well(self) -> None:
+        pause, longest = self._timing.first, self._timing.probe
+        while True:
+            await asyncio.sleep(min(pause, longest) * (1 + 0.1 * random.random()))  # noqa: S311  (no secret)
+            pulse = await self._probe()
+            if pulse is Pulse.WELL:
+                self._well_at = self._clock()
+                return
+            longest = self._timing.refused if pulse is Pulse.REFUSED else self._timing.probe
+            pause *= 2
