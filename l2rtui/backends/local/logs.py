@@ -38,16 +38,16 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
     """
     cursor = _Cursor(folder)
     try:
-        async for line in _breathing(_backlog(folder, query, cursor)):
-            if found := _parse(line, pod, query.since):
-                yield found
+        async for found in _parsed(_backlog(folder, query, cursor), pod, query.since):
+            yield found
         is_last_look, asked_at, pause = not query.follow or query.previous, 0.0, _FIRST_PAUSE_SECONDS
+        if query.seam and not is_last_look:
+            yield LogLine(time.time(), pod, "", is_seam=True)
         while True:
             is_quiet = True
-            async for line in _breathing(cursor.advance()):
+            async for found in _parsed(cursor.advance(), pod, query.since):
                 is_quiet = False
-                if found := _parse(line, pod, query.since):
-                    yield found
+                yield found
             if is_last_look:
                 break
             pause = min(2 * pause, _LAST_PAUSE_SECONDS) if is_quiet else max(pause / 2, _FIRST_PAUSE_SECONDS)
@@ -57,8 +57,8 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
                 now = clock()
                 if now >= asked_at + _ASK_SECONDS:
                     asked_at, is_last_look = now, is_over()
-        if found := _parse(cursor.rest, pod, query.since):
-            yield found
+        if last := _parse(cursor.rest, pod, query.since):
+            yield last
     finally:
         cursor.close()
 
@@ -216,11 +216,12 @@ def _backwards(file: BinaryIO, position: int) -> Iterator[bytes]:
     yield rest
 
 
-async def _breathing(lines: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _parsed(lines: Iterator[bytes], pod: str, since: float | None) -> AsyncIterator[LogLine]:
     for number, line in enumerate(lines):
         if number % _BREATH_LINES == _BREATH_LINES - 1:
             await asyncio.sleep(0)
-        yield line
+        if found := _parse(line, pod, since):
+            yield found
 
 
 def _parse(line: bytes, pod: str, since: float | None) -> LogLine | None:
