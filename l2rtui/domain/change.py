@@ -67,16 +67,20 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
     """Give the snapshot after the changes; the same object when nothing differs."""
     nodes, pods, runs = dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs)
     problems = snapshot.problems
+    touched: set[str] = set()
     for change in changes:
         match change:
             case NodeChanged(node):
                 nodes[node.name] = node
+                touched.add(node.name)
             case NodeGone(name):
                 nodes.pop(name, None)
+                touched.add(name)
             case PodChanged(pod):
+                touched |= {pod.node, *_node_of(pods.get(pod.uid))}
                 pods[pod.uid] = pod
             case PodGone(uid):
-                pods.pop(uid, None)
+                touched.update(_node_of(pods.pop(uid, None)))
             case RunChanged(run):
                 runs[run.uid] = run
             case RunGone(uid):
@@ -85,12 +89,8 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
                 problems = new
             case _:  # pragma: no cover  (the type checker proves that there is no other change)
                 assert_never(change)
-    if (nodes, pods, runs, problems) == (
-        dict(snapshot.nodes),
-        dict(snapshot.pods),
-        dict(snapshot.runs),
-        snapshot.problems,
-    ):
+    before = (dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs), snapshot.problems)
+    if (nodes, pods, runs, problems) == before:
         return snapshot
     return ClusterSnapshot(
         MappingProxyType(nodes),
@@ -98,7 +98,12 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
         MappingProxyType(runs),
         snapshot.revision + 1,
         problems,
+        snapshot.basis_after(touched),
     )
+
+
+def _node_of(pod: PodView | None) -> tuple[str, ...]:
+    return (pod.node,) if pod is not None else ()
 
 
 def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> tuple[Change, ...]:

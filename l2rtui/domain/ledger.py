@@ -7,7 +7,7 @@ a state of its own: a slot on a node whose pods we may not list reads ``unknown`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from l2rtui.domain.node import Node, SlotId
@@ -40,7 +40,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod as the ledger sees it: only those that still hold something are handed in."""
+    """A pod as the ledger sees it: only those that still hold something are handed in.
+
+    Attributes:
+        flags: What about it does not fit together, each a sentence without its name: ``asks for all GPUs``.
+    """
 
     uid: str
     pod: str
@@ -50,6 +54,7 @@ class Holder:
     set_name: str
     claims: tuple[Claim, ...]
     is_failing: bool = False
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,21 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLedger:
+    """The part of one node; two ledgers share it while nothing on the node changes.
+
+    Attributes:
+        unplaced: Pods that hold some device of the node which cannot be told.
+        unplaced_slots: How many slots they hold together.
+    """
+
+    slots: Mapping[SlotId, Slot]
+    problems: tuple[str, ...] = ()
+    unplaced: tuple[str, ...] = ()
+    unplaced_slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """All slots in the order node, device, slot.
 
@@ -73,11 +93,13 @@ class Ledger:
         slots: By id.
         problems: Claims that do not fit: two on one slot, a device that is not there, a device that is full.
         unplaced: Pods that hold some device of a node which cannot be told, by node.
+        nodes: The same by node, also of nodes that are not there but that pods name.
     """
 
     slots: Mapping[SlotId, Slot]
     problems: tuple[str, ...] = ()
     unplaced: Mapping[str, tuple[str, ...]] | None = None
+    nodes: Mapping[str, NodeLedger] = field(default_factory=dict)
 
     def of_gpu(self, node: str, gpu: int) -> tuple[Slot, ...]:
         """Slots of one device, lowest first."""
@@ -95,29 +117,74 @@ class Ledger:
         return sum(slot.state is state for slot in self.slots.values())
 
 
-def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder]) -> Ledger:
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """An earlier ledger, and the nodes on which something has changed since: the others are taken over."""
+
+    ledger: Ledger
+    touched: frozenset[str]
+
+    def touching(self, names: Iterable[str]) -> Basis:
+        """The same with more changes."""
+        return Basis(self.ledger, self.touched.union(names))
+
+    def known(self, name: str) -> NodeLedger | None:
+        """The part of a node that has not changed; None when it has, or was not there."""
+        return None if name in self.touched else self.ledger.nodes.get(name)
+
+
+def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis | None = None) -> Ledger:
     """Derive the ledger.
 
     Numbered claims are seated first. A claim on a device without a number takes its highest free slots, so that
-    the slots which placement fills first stay with those who were placed. A claim on an unknown device turns the
-    free slots of its node into unknown ones.
+    the slots which placement fills first stay with those who were placed. A claim on an unknown device turns all
+    free slots of its node into unknown ones, however few it holds: whoever is placed on an exact slot there may
+    meet it.
+
+    Args:
+        holders: With a basis, those on the touched nodes are enough.
     """
-    nodes = tuple(nodes)
-    slots = {slot_id: _empty(node, slot_id) for node in nodes for gpu in node.gpus for slot_id in gpu.slot_ids()}
-    devices = {(gpu.node, gpu.index): gpu.slot_ids() for node in nodes for gpu in node.gpus}
+    by_node: dict[str, list[Holder]] = {}
+    for holder in holders:
+        if holder.claims or holder.flags:
+            by_node.setdefault(holder.node, []).append(holder)
+    parts: dict[str, NodeLedger] = {}
+    for node in nodes:
+        known = basis.known(node.name) if basis is not None else None
+        parts[node.name] = known or _node_ledger(node, by_node.get(node.name, ()))
+    for name, found in by_node.items():
+        if name not in parts:
+            parts[name] = _node_ledger(Node(name), found)
+    if basis is not None:
+        for name, part in basis.ledger.nodes.items():
+            if name not in parts and name not in basis.touched:
+                parts[name] = part  # pods on a node that was not there before and is not there now
+    slots: dict[SlotId, Slot] = {}
+    for part in parts.values():
+        slots.update(part.slots)
+    problems = tuple(problem for part in parts.values() for problem in part.problems)
+    return Ledger(slots, problems, {name: part.unplaced for name, part in parts.items() if part.unplaced}, parts)
+
+
+def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
+    slots = {slot_id: _empty(node, slot_id) for gpu in node.gpus for slot_id in gpu.slot_ids()}
+    devices = {gpu.index: gpu.slot_ids() for gpu in node.gpus}
     claims = [(holder, claim) for holder in holders for claim in holder.claims]
     claims.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
-    problems: list[str] = []
-    unplaced: dict[str, tuple[str, ...]] = {}
+    problems = {f"{holder.pod} {flag}": None for holder in holders for flag in holder.flags}
+    unplaced: list[str] = []
+    unplaced_slots = 0
     for holder, claim in claims:
         if claim.gpu is None:
-            unplaced[holder.node] = (*unplaced.get(holder.node, ()), holder.pod)
-        elif problem := _seat(slots, devices.get((holder.node, claim.gpu), ()), holder, claim):
-            problems.append(problem)
-    for slot_id, slot in slots.items():
-        if slot.state is SlotState.FREE and slot_id.node in unplaced:
-            slots[slot_id] = Slot(slot_id, SlotState.UNKNOWN)
-    return Ledger(slots, tuple(problems), unplaced)
+            unplaced.append(holder.pod)
+            unplaced_slots += claim.count
+        elif problem := _seat(slots, devices.get(claim.gpu, ()), holder, claim):
+            problems[problem] = None
+    if unplaced:
+        for slot_id, slot in slots.items():
+            if slot.state is SlotState.FREE:
+                slots[slot_id] = Slot(slot_id, SlotState.UNKNOWN)
+    return NodeLedger(slots, tuple(problems), tuple(unplaced), unplaced_slots)
 
 
 def _empty(node: Node, slot_id: SlotId) -> Slot:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
-from l2rtui.domain.ledger import Claim, Holder, Ledger, build_ledger
+from l2rtui.domain.ledger import Basis, Claim, Holder, Ledger, build_ledger
 from l2rtui.domain.node import Node, SlotId
 from l2rtui.domain.status import Level, Phase, Status, pod_status
 from l2rtui.domain.workload import Role
@@ -24,6 +24,8 @@ class PodView:
         created, started: Seconds since the epoch; started is None until its process runs.
         exit_code: How its last process ended; 128 + n stands for signal n; None when none has ended.
         pid: Process id where the backend knows one.
+        namespace: Where the backend has namespaces. controller: what makes and replaces it, ``ReplicaSet x``.
+        flags: What does not fit together, a sentence each.
     """
 
     uid: str
@@ -46,6 +48,9 @@ class PodView:
     exit_code: int | None = None
     is_terminating: bool = False
     pid: int | None = None
+    namespace: str = ""
+    controller: str = ""
+    flags: tuple[str, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -103,6 +108,7 @@ class RunView:
     reason: str = ""
     message: str = ""
     is_terminating: bool = False
+    namespace: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,7 @@ class ClusterSnapshot:
         nodes: By name. pods: by uid. runs: by uid.
         revision: Grows with every change; a snapshot never goes back.
         problems: What could not be read, one sentence each.
+        basis: An earlier ledger to build on; apply() hands it on.
     """
 
     nodes: Mapping[str, Node] = field(default_factory=lambda: MappingProxyType({}))
@@ -120,24 +127,49 @@ class ClusterSnapshot:
     runs: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
     revision: int = 0
     problems: tuple[str, ...] = ()
+    basis: Basis | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Slots and who holds them."""
+        """Slots and who holds them; worked out anew only for nodes on which something has changed."""
+        basis = self.basis
+        pods: Iterable[PodView] = self.pods.values()
+        if basis is not None:
+            touched = basis.touched
+            pods = (pod for pod in pods if pod.node in touched)
         return build_ledger(
             self.nodes.values(),
             (
-                Holder(pod.uid, pod.name, pod.node, pod.owner, pod.run, pod.set_name, pod.claims, pod.is_failing)
-                for pod in self.pods.values()
-                if not pod.phase.is_over
+                Holder(
+                    pod.uid,
+                    pod.name,
+                    pod.node,
+                    pod.owner,
+                    pod.run,
+                    pod.set_name,
+                    pod.claims,
+                    pod.is_failing,
+                    pod.flags,
+                )
+                for pod in pods
+                if (pod.claims or pod.flags) and not pod.phase.is_over
             ),
+            basis,
         )
+
+    def basis_after(self, touched: Iterable[str]) -> Basis | None:
+        """What the ledger of the next snapshot may build on; None while no ledger was asked for."""
+        known: Ledger | None = self.__dict__.get("ledger")  # cached_property keeps it there
+        if known is not None:
+            return Basis(known, frozenset(touched))
+        return self.basis.touching(touched) if self.basis is not None else None
 
     @cached_property
     def _pods_by_run(self) -> Mapping[str, tuple[PodView, ...]]:
         found: dict[str, list[PodView]] = {}
         for pod in self.pods.values():
-            found.setdefault(pod.run, []).append(pod)
+            if pod.run:
+                found.setdefault(pod.run, []).append(pod)
         return {
             run: tuple(
                 sorted(pods, key=lambda pod: (pod.role != Role.LEARNER, pod.set_name, pod.index, pod.created))

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.change import NodeGone, PodChanged, PodGone, ProblemsChanged, RunGone, apply, difference
-from l2rtui.domain.node import Node
+from l2rtui.domain.change import (
+    NodeChanged,
+    NodeGone,
+    PodChanged,
+    PodGone,
+    ProblemsChanged,
+    RunGone,
+    apply,
+    difference,
+)
+from l2rtui.domain.ledger import Claim
+from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.status import Phase
 
 NAMES = st.sampled_from("abcd")
 
@@ -62,3 +74,31 @@ def test_the_newest_of_two_changes_counts_and_snapshots_do_not_change():
     second = apply(first, [ProblemsChanged(("cannot list pods",))])
     assert (first.problems, second.problems) == ((), ("cannot list pods",))
     assert second.pods == first.pods
+
+
+def _holding(uid, node, slot, **state):
+    return PodView(uid, uid, node, claims=(Claim(0, slot),), phase=Phase.RUNNING, **state)
+
+
+def test_the_ledger_of_a_changed_snapshot_is_the_one_that_would_be_built_anew():
+    nodes = [Node(name, (Gpu(name, 0),)) for name in "ab"]
+    first = apply(
+        EMPTY_SNAPSHOT,
+        [*map(NodeChanged, nodes), PodChanged(_holding("p", "a", 0)), PodChanged(_holding("q", "b", 1))],
+    )
+    untouched = first.ledger.nodes["b"]
+    steps = [
+        [PodChanged(_holding("p", "a", 3))],
+        [PodGone("p"), PodGone("never-there")],
+        [NodeChanged(Node("a", (Gpu("a", 0),), ready=False)), PodChanged(_holding("r", "a", 2))],
+    ]
+    snapshot = first
+    for changes in steps:  # nobody asks for the ledgers in between
+        snapshot = apply(snapshot, changes)
+    assert snapshot.ledger.nodes["b"] is untouched
+    assert dict(snapshot.ledger.slots) == dict(replace(snapshot, basis=None).ledger.slots)
+    moved = apply(snapshot, [PodChanged(_holding("q", "a", 1))])
+    assert dict(moved.ledger.slots) == dict(replace(moved, basis=None).ledger.slots)
+    gone = apply(moved, [NodeGone("a")])
+    assert dict(gone.ledger.slots) == dict(replace(gone, basis=None).ledger.slots)
+    assert gone.ledger.problems == replace(gone, basis=None).ledger.problems

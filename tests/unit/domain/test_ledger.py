@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.ledger import Claim, Holder, Ledger, SlotState, build_ledger
+from l2rtui.domain.ledger import Basis, Claim, Holder, Ledger, SlotState, build_ledger
 from l2rtui.domain.node import Gpu, Node, SlotId
 
 
@@ -158,3 +158,43 @@ def test_every_slot_appears_once_and_free_ones_have_no_holder(nodes, holders):
 @given(NODES, HOLDERS)
 def test_the_order_of_pods_does_not_matter_to_what_is_free(nodes, holders):
     assert build_ledger(nodes, holders).free() == build_ledger(nodes, holders[::-1]).free()
+
+
+def test_what_does_not_fit_together_is_told_once():
+    there = replace(holder("p", Claim(7)), flags=("names device 7 of n, which has no such device", "sees all GPUs"))
+    idle = replace(holder("q"), flags=("sees all GPUs",))
+    assert build_ledger([node()], [there, idle]).problems == (
+        "p names device 7 of n, which has no such device",
+        "p sees all GPUs",
+        "q sees all GPUs",
+    )
+
+
+def test_slots_of_unknown_devices_are_counted_by_node():
+    ledger = build_ledger([node(), node("m")], [holder("p", Claim(None, None, 4)), holder("q", Claim(None))])
+    assert (ledger.nodes["n"].unplaced, ledger.nodes["n"].unplaced_slots) == (("p", "q"), 5)
+    assert ledger.nodes["m"].unplaced_slots == 0
+
+
+def test_an_untouched_node_keeps_its_part():
+    before = build_ledger([node(), node("m")], [holder("p", Claim(0, 0)), holder("q", Claim(0, 0), on="m")])
+    after = build_ledger([node(), node("m")], [holder("r", Claim(1, 0))], Basis(before, frozenset({"n"})))
+    assert after.nodes["m"] is before.nodes["m"]
+    assert (states(after), states(after, gpu=1), states(after, "m")) == ("....", "B...", "B...")
+
+
+@given(NODES, HOLDERS, NODES, HOLDERS)
+def test_building_on_an_earlier_ledger_gives_the_same_as_building_anew(nodes, holders, new_nodes, new_holders):
+    basis = Basis(build_ledger(nodes, holders), frozenset())
+    touched = {"n", "m", "gone"}  # what differs between two arbitrary worlds is everything
+    assert build_ledger(new_nodes, new_holders, basis.touching(touched)) == build_ledger(new_nodes, new_holders)
+    on_n = [one for one in new_holders if one.node == "n"]
+    mixed = [*on_n, *(one for one in holders if one.node != "n")]
+    mixed_nodes = [new_nodes[0], nodes[1]]
+    built = build_ledger(mixed_nodes, on_n, basis.touching({"n"}))
+    anew = build_ledger(mixed_nodes, mixed)
+    assert (dict(built.slots), built.unplaced, set(built.problems)) == (
+        dict(anew.slots),
+        anew.unplaced,
+        set(anew.problems),
+    )
