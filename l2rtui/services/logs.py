@@ -1,20 +1,20 @@
-"""Lines of several pods as one stream: the kept part in the order of time, then live."""
+"""Lines of several pods as one stream: the kept part in the order of time, then live; pods that come later join."""
 
 from __future__ import annotations
 
-import asyncio
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from heapq import merge
 
 from l2rtui.backends.base import Backend, LogLine, LogQuery
-from l2rtui.domain.snapshot import PodView
-from l2rtui.errors import BackendError, UsageError
+from l2rtui.backends.streams import joined
+from l2rtui.domain.change import apply
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
+from l2rtui.errors import NotFoundError, UsageError
 
-_QUEUE_LINES = 10_000
-"""Lines that wait for a slow reader; then the pumps wait too, and the files keep what comes."""
+Lines = AsyncGenerator[LogLine, None]
 
 
 def pattern(text: str, option: str) -> re.Pattern[str] | None:
@@ -36,14 +36,20 @@ async def merged(
     *,
     include: str = "",
     exclude: str = "",
-) -> AsyncGenerator[LogLine, None]:
-    """Merge the logs of pods.
+    targets: Sequence[str] = (),
+) -> Lines:
+    """Merge the logs of pods; each is opened once.
 
     The backlog is sorted by time over all pods (a tail counts over all of them); lines that are written later come
     as they come. Marks of restarts pass every filter.
 
     Args:
         include, exclude: Regular expressions, searched in the text of a line.
+        targets: With ``follow``: what names the pods, as a person writes it; pods that it names later join, and the
+            stream goes on until the last pod is gone and no run of that name is left.
+
+    Raises:
+        NotFoundError: none of the pods is there any more.
     """
     wanted, unwanted = pattern(include, "--grep"), pattern(exclude, "--exclude")
 
@@ -52,50 +58,75 @@ async def merged(
             (wanted and not wanted.search(line.text)) or (unwanted and unwanted.search(line.text))
         )
 
-    now = replace(query, follow=False)
-    backlogs = [[line async for line in backend.logs(pod, now)] for pod in pods]
-    backlog = [line for line in merge(*backlogs, key=lambda line: line.time) if passes(line)]
-    for line in backlog if query.tail is None else backlog[len(backlog) - min(query.tail, len(backlog)) :]:
-        yield line
-    if not query.follow or query.previous:
-        return
-    last = [max((line.time for line in lines), default=query.since or 0.0) for lines in backlogs]
-    async with aclosing(_live(backend, list(zip(pods, last, strict=True)), replace(query, tail=None))) as live:
-        async for line in live:
-            if passes(line):
+    is_live = query.follow and not query.previous
+    each = replace(query, follow=is_live, seam=is_live)
+    pool = _Pool(backend, each, is_one=len(pods) == 1 and not targets)
+    late = pool.later(targets) if is_live and targets else None
+    kept: deque[LogLine] = deque(maxlen=query.tail)
+    is_kept = query.tail is not None
+    async with aclosing(joined([pool.stream(pod) for pod in pods], late)) as lines:
+        async for line in lines:
+            if line.is_seam:
+                for one in kept:
+                    yield one
+                kept.clear()
+                is_kept = False
+            elif not passes(line):
+                pass
+            elif is_kept:
+                kept.append(line)
+            else:
                 yield line
 
 
-async def _live(
-    backend: Backend, pods: Sequence[tuple[PodView, float]], query: LogQuery
-) -> AsyncGenerator[LogLine, None]:
-    """Pump every pod's new lines into one queue; ends when all pods are gone for good.
+class _Pool:
+    """The logs that are open, by the names of their pods: a replaced pod may come under the same name."""
 
-    Plain tasks instead of a TaskGroup: closing a generator inside a group raises GeneratorExit as a group.
-    """
-    queue: asyncio.Queue[LogLine | BackendError | None] = asyncio.Queue(_QUEUE_LINES)
+    def __init__(self, backend: Backend, query: LogQuery, *, is_one: bool) -> None:
+        self._backend = backend
+        self._query = query
+        self._is_one = is_one
+        self._seen: set[str] = set()
+        self._open: set[tuple[str, str]] = set()
+        self._last: dict[tuple[str, str], float] = {}
 
-    async def pump(pod: PodView, since: float) -> None:
+    def stream(self, pod: PodView, query: LogQuery | None = None) -> Lines:
+        """The log of one pod; nothing for one of many that went before it was opened."""
+        self._seen.add(pod.uid)
+        self._open.add(_key(pod))
+        return self._lines(pod, query or self._query)
+
+    async def later(self, targets: Sequence[str]) -> AsyncGenerator[Lines, None]:
+        """Logs of pods that the targets name later; ends when the targets name no run any more."""
+        snapshot, has_runs = EMPTY_SNAPSHOT, False
+        async with aclosing(self._backend.watch()) as batches:
+            async for changes in batches:
+                snapshot = apply(snapshot, changes)
+                for pod in (pod for target in targets for pod in snapshot.select(target)):
+                    if pod.uid not in self._seen and _key(pod) not in self._open:
+                        # All that it has written is new, except under a name whose log was read before.
+                        since = self._last.get(_key(pod), self._query.since)
+                        yield self.stream(pod, replace(self._query, tail=None, since=since))
+                heads = {target.partition("/")[0] for target in targets}
+                if not any(snapshot.runs_matching(head) for head in heads):
+                    if has_runs or not self._open:
+                        return
+                else:
+                    has_runs = True
+
+    async def _lines(self, pod: PodView, query: LogQuery) -> Lines:
         try:
-            async with aclosing(backend.logs(pod, replace(query, since=since))) as lines:
+            async with aclosing(self._backend.logs(pod, query)) as lines:
                 async for line in lines:
-                    await queue.put(line)
-        except BackendError as error:
-            await queue.put(error)
-        await queue.put(None)
-
-    tasks = [asyncio.create_task(pump(pod, since), name=f"logs {pod.name}") for pod, since in pods]
-    running = len(tasks)
-    try:
-        while running:
-            match await queue.get():
-                case None:
-                    running -= 1
-                case BackendError() as error:
-                    raise error
-                case LogLine() as line:
+                    if not line.is_seam:
+                        self._last[_key(pod)] = line.time
                     yield line
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        except NotFoundError:
+            if self._is_one:
+                raise
+        finally:
+            self._open.discard(_key(pod))
+
+
+def _key(pod: PodView) -> tuple[str, str]:
+    return pod.namespace, pod.name

@@ -203,12 +203,15 @@ class FakeBackend:
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine, None]:
         """Drawn lines of one pod."""
-        last = 0.0
+        last, is_seam_due = 0.0, query.seam and query.follow
         found = output.lines(self._pods.get(pod.uid, pod), query, self.now())
         while True:
             for line in found:
                 last = line.time
                 yield line
+            if is_seam_due:
+                is_seam_due = False
+                yield LogLine(self.now(), pod.name, "", is_seam=True)
             if not query.follow or pod.uid not in self._pods:
                 return
             await self._next_moment()

@@ -56,6 +56,7 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath("Pod", "v1", "pods"),
     KindPath("Service", "v1", "services"),
     KindPath("Endpoints", "v1", "endpoints"),
+    KindPath("EndpointSlice", "discovery.k8s.io/v1", "endpointslices", since="1.21"),
     KindPath("ConfigMap", "v1", "configmaps"),
     KindPath("Secret", "v1", "secrets"),
     KindPath("ServiceAccount", "v1", "serviceaccounts"),

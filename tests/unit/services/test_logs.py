@@ -29,6 +29,8 @@ class Scripted:
             lines = [line for line in self.kept.get(pod.name, ()) if query.since is None or line.time > query.since]
             for line in lines if query.tail is None else lines[len(lines) - min(query.tail, len(lines)) :]:
                 yield line
+            if query.seam:
+                yield LogLine(0, pod.name, "", is_seam=True)
             for line in self.live.get(pod.name, ()) if query.follow else ():
                 await asyncio.sleep(0)
                 if isinstance(line, Exception):
