@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import Placement, Seat
 from l2rtui.domain.workload import RunSpec, SetSpec, pod_name
 
@@ -75,13 +75,13 @@ class LaunchPlan:
     Attributes:
         conflicts: Replicas that found no place; preflight refuses the plan for each.
         objects: What the backend makes of it, where that is more than the runs and their pods; empty otherwise.
-        overcommitted: What sits where something else sits already, because the person asked for it.
+        overcommitted: Slots that somebody holds already, used because the person asked for it.
     """
 
     runs: tuple[RunPlan, ...]
     conflicts: tuple[str, ...] = ()
     objects: tuple[Step, ...] = ()
-    overcommitted: tuple[str, ...] = ()
+    overcommitted: tuple[SlotId, ...] = ()
 
     def steps(self) -> tuple[Step, ...]:
         """The objects, in the order in which they are made."""
