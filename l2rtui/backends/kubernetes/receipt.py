@@ -13,9 +13,8 @@ from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.backends.kubernetes.inventory import Found
 from l2rtui.backends.kubernetes.kinds import KINDS
-from l2rtui.backends.kubernetes.structs import Meta, NodeStruct, PodStruct, epoch
-
-_OF_PROPAGATION = ("foregroundDeletion", "orphan")
+from l2rtui.backends.kubernetes.structs import NodeStruct, PodStruct
+from l2rtui.backends.kubernetes.why import node_trouble, stuck
 
 
 async def node_troubles(api: Api, names: Iterable[str]) -> dict[str, str]:
@@ -31,41 +30,6 @@ async def node_troubles(api: Api, names: Iterable[str]) -> dict[str, str]:
             if trouble := node_trouble(node):
                 found[name] = f"its node {name} {trouble}"
     return found
-
-
-def node_trouble(node: NodeStruct) -> str:
-    """Say why a node cannot be relied on: ``is NotReady``; empty when it can."""
-    ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
-    if ready is None or ready.status == "True":
-        return ""
-    words = "is NotReady" if ready.status == "False" else "does not answer (Ready is Unknown)"
-    return f"{words}: {ready.message}" if ready.message else words
-
-
-def own_finalizers(meta: Meta) -> tuple[str, ...]:
-    """Finalizers other than those by which a deletion waits for what the object owns."""
-    return tuple(one for one in meta.finalizers or () if one not in _OF_PROPAGATION)
-
-
-def stuck(meta: Meta, trouble: str, now: float) -> str:
-    """Why an object whose deletion has begun is still there.
-
-    Args:
-        trouble: What is wrong with the node of a pod; empty for nothing.
-        now: Seconds since the epoch.
-    """
-    if finalizers := own_finalizers(meta):
-        return f"the finalizer {', '.join(finalizers)} holds it"
-    if trouble:
-        return trouble
-    # A deletion timestamp lies in the future by the grace.
-    left = epoch(meta.deletion_timestamp) - now
-    if left > 0:
-        return f"grace {left:.0f} s left"
-    if "foregroundDeletion" in (meta.finalizers or ()):
-        return "waits for what it owns"
-    grace = meta.deletion_grace_period_seconds
-    return f"is still Terminating {-left:.0f} s after its grace" if grace else "is still Terminating"
 
 
 def leftover(

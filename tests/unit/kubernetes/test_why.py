@@ -1,0 +1,201 @@
+"""Each way in which a pod does not run gets Kubernetes' own word and a sentence that says what to do."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from l2rtui.backends.kubernetes.structs import ControllerStruct, EventStruct, NodeStruct, PodStruct
+from l2rtui.backends.kubernetes.why import NOTHING, by_pod, explain, explain_controller, needs_log, with_log
+
+NOW = 1_750_000_000.0
+"""2025-06-15T15:06:40Z."""
+
+
+def decoded(kind, value):
+    return msgspec.json.decode(json.dumps(value), type=kind)
+
+
+def pod(status=None, spec=None, **meta):
+    spec = {"nodeName": "phortx1", "containers": [{"name": "main"}]} | (spec or {})
+    return decoded(
+        PodStruct,
+        {"metadata": {"name": "p", "uid": "u"} | meta, "spec": spec, "status": status or {"phase": "Pending"}},
+    )
+
+
+def waiting(reason, message="", last=None, restarts=0, name="main"):
+    state = {"name": name, "image": "lab/worker:7", "restartCount": restarts}
+    state["state"] = {"waiting": {"reason": reason, "message": message}}
+    if last:
+        state["lastState"] = {"terminated": last}
+    return {"phase": "Pending", "containerStatuses": [state]}
+
+
+def event(reason, message, at="2025-06-15T15:06:00Z", **more):
+    return decoded(EventStruct, {"reason": reason, "message": message, "lastTimestamp": at} | more)
+
+
+def unscheduled(message, **spec):
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return pod({"phase": "Pending", "conditions": [condition]}, {"nodeName": None} | spec)
+
+
+PINNED = {"nodeSelector": {"kubernetes.io/hostname": "phortx1"}}
+
+
+def test_a_pod_that_runs_has_nothing_to_explain():
+    running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    assert explain(pod(running), (), NOW) == NOTHING
+    assert explain(pod(), (), NOW) == NOTHING
+
+
+def test_a_pinned_pod_is_asked_about_its_own_node_alone():
+    text = "0/4 nodes are available: 1 Insufficient cpu, 3 node(s) didn't match Pod's node affinity."
+    reason, sentence = explain(unscheduled(text, **PINNED), (), NOW)
+    assert reason == "Unschedulable"
+    assert sentence.startswith("phortx1 does not take it: Insufficient cpu. Wait until")
+
+
+def test_a_node_that_is_not_there_is_named():
+    text = "0/4 nodes are available: 4 node(s) didn't match Pod's node affinity."
+    _, sentence = explain(unscheduled(text, **PINNED), (), NOW)
+    assert "no node has the hostname phortx1" in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("0/1 nodes are available: 1 node(s) had taint {gpu: }, that the pod didn't tolerate.", "toleration"),
+        ("0/1 nodes are available: 1 node(s) were unschedulable.", "Uncordon"),
+        ('persistentvolumeclaim "results" not found', "Make the claim"),
+    ],
+)
+def test_what_the_scheduler_misses_gets_a_next_step(text, hint):
+    assert hint in explain(unscheduled(text), (), NOW)[1]
+
+
+def test_an_event_stands_in_for_a_missing_condition():
+    told = event("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.")
+    assert "Insufficient memory" in explain(pod(None, {"nodeName": None}), [told], NOW)[1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "words"),
+    [
+        ("ErrImagePull", "manifest for lab/worker:7 not found: manifest unknown", "there is no image lab/worker:7"),
+        ("ErrImagePull", "pull access denied: unauthorized", "pull secret"),
+        ("ErrImagePull", "dial tcp 1.2.3.4:443: i/o timeout", "does not reach the registry"),
+        ("InvalidImageName", "couldn't parse", "is no name of an image"),
+        ("ErrImageNeverPull", "", "not on the node"),
+        ("CreateContainerConfigError", 'secret "aws" not found', "there is no secret aws"),
+        ("CreateContainerConfigError", "couldn't find key id in Secret l2r/aws", "has no key id"),
+        ("RunContainerError", 'exec: "trian": executable file not found in $PATH', "command is not in the image"),
+    ],
+)
+def test_what_keeps_a_container_from_starting_is_named(reason, message, words):
+    told, sentence = explain(pod(waiting(reason, message)), (), NOW)
+    assert told == reason
+    assert words in sentence
+
+
+def test_a_pull_that_backs_off_is_explained_by_its_event():
+    told = event("Failed", 'Failed to pull image "lab/worker:7": manifest unknown')
+    back_off = waiting("ImagePullBackOff", 'Back-off pulling image "lab/worker:7"')
+    assert "there is no image" in explain(pod(back_off), [told], NOW)[1]
+
+
+def test_a_crash_loop_tells_exit_count_and_last_words():
+    last = {"exitCode": 3, "reason": "Error", "message": "Traceback\nValueError: no learner\n"}
+    why = explain(pod(waiting("CrashLoopBackOff", "back-off 40s", last, 4)), (), NOW)
+    assert why[0] == "CrashLoopBackOff"
+    assert "exit 3 (4 restarts)" in why[1]
+    assert why[1].endswith("Its last words: ValueError: no learner")
+    assert needs_log(why)
+    assert with_log(("CrashLoopBackOff", "ends."), " boom \n") == ("CrashLoopBackOff", "ends. Its last words: boom")
+
+
+def test_memory_is_named_in_and_after_a_loop():
+    last = {"exitCode": 137, "reason": "OOMKilled"}
+    assert "more memory than its limit" in explain(pod(waiting("CrashLoopBackOff", "", last, 2)), (), NOW)[1]
+    over = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": last}}]}
+    assert explain(pod(over), (), NOW)[0] == "OOMKilled"
+
+
+def test_the_container_is_named_where_there_are_several():
+    two = {"containers": [{"name": "main"}, {"name": "simulator"}]}
+    status = waiting("ErrImageNeverPull", name="simulator")
+    assert explain(pod(status, two), (), NOW)[1].startswith("container simulator: ")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "words"),
+    [
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+            "Evicted",
+            "put it out",
+        ),
+        ({"phase": "Failed", "reason": "DeadlineExceeded"}, "DeadlineExceeded", "activeDeadlineSeconds"),
+        ({"phase": "Failed", "reason": "NodeLost"}, "NodeLost", "went away"),
+    ],
+)
+def test_a_pod_that_was_ended_from_outside_says_by_what(status, reason, words):
+    told, sentence = explain(pod(status), (), NOW)
+    assert (told, words in sentence) == (reason, True)
+
+
+def lost_node():
+    ready = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
+    return decoded(NodeStruct, {"metadata": {"name": "phortx1"}, "status": {"conditions": [ready]}})
+
+
+def test_a_lost_node_is_told_whatever_the_pod_says():
+    running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    reason, sentence = explain(pod(running), (), NOW, node=lost_node())
+    assert reason == "NodeLost"
+    assert "phortx1 does not answer" in sentence
+
+
+def test_a_stuck_deletion_names_what_holds_it():
+    going = {"deletionTimestamp": "2025-06-15T15:06:52Z", "deletionGracePeriodSeconds": 30}
+    assert explain(pod(**going), (), NOW) == ("Terminating", "grace 12 s left")
+    held = explain(pod(**going, finalizers=["lab/hold"]), (), NOW)[1]
+    assert held.startswith("the finalizer lab/hold holds it. ")
+    assert "--force" in explain(pod(**going), (), NOW, node=lost_node())[1]
+    past = going | {"deletionTimestamp": "2025-06-15T15:06:30Z"}
+    assert explain(pod(**past), (), NOW)[1] == "is still Terminating 10 s after its grace"
+
+
+def test_volumes_and_slow_nodes_are_told_by_events():
+    missing = event("FailedMount", 'MountVolume.SetUp failed for volume "token": secret "l2r-run" not found')
+    assert "there is no secret l2r-run to mount" in explain(pod(), [missing], NOW)[1]
+    sandbox = event("FailedCreatePodSandBox", "failed to set up network")
+    assert "cannot set it up" in explain(pod(), [sandbox], NOW)[1]
+    old = {"phase": "Pending", "startTime": "2025-06-15T15:00:00Z"}
+    assert "being pulled for 40 s" in explain(pod(old), [event("Pulling", "Pulling image")], NOW)[1]
+    assert "has not started it for 400 s" in explain(pod(old), (), NOW)[1]
+
+
+def test_pods_that_were_never_made_are_explained_by_their_controller():
+    quota = 'pods "w-x" is forbidden: exceeded quota: lab, requested: pods=1, used: pods=8, limited: pods=8'
+    reason, sentence = explain_controller(ControllerStruct(), [event("FailedCreate", quota)])
+    assert reason == "FailedCreate"
+    assert "lab allows pods=8, pods=8 is used, pods=1 is wanted" in sentence
+    condition = {"type": "ReplicaFailure", "status": "True", "message": "pods is forbidden: no"}
+    controller = decoded(ControllerStruct, {"status": {"conditions": [condition]}})
+    assert "refuses to make its pods" in explain_controller(controller, ())[1]
+    assert explain_controller(ControllerStruct(), ()) == NOTHING
+
+
+def test_events_are_found_by_what_they_are_about():
+    one = event("Killing", "", involvedObject={"uid": "u"})
+    assert by_pod([one, event("Other", "")]) == {"u": (one,)}
+
+
+def test_long_texts_are_cut_to_one_line():
+    sentence = explain(pod(waiting("CreateContainerError", "x\n" * 1000)), (), NOW)[1]
+    assert len(sentence) < 400
+    assert "\n" not in sentence
