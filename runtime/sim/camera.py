@@ -30,6 +30,25 @@ class Frame:
     """Seconds, monotonic clock."""
 
 
+class Cameras:
+    """A ZeroMQ context for one simulator's cameras, on either side of the wire."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def publisher(self, address: str) -> CameraPublisher:
+        """Publish at an address. OSError where it cannot be bound."""
+        return CameraPublisher(self._context, address)
+
+    def receiver(self, address: str) -> CameraReceiver:
+        """Receive from an address; whether somebody publishes there yet makes no difference."""
+        return CameraReceiver(self._context, address)
+
+    def close(self) -> None:
+        """End the context; its publishers and receivers are closed before."""
+        self._context.term()
+
+
 class CameraPublisher:
     """Publishes frames at one address. OSError where it cannot be bound."""
 
@@ -69,18 +88,22 @@ class CameraReceiver:
         """Messages that were no frame."""
         self.frames = 0
         self.newest: Frame | None = None
-        self.socket = context.socket(zmq.SUB)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.CONFLATE, 1)
-        self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        self.socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self.socket.connect(address)
+        self._socket = context.socket(zmq.SUB)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.CONFLATE, 1)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        self._socket.setsockopt(zmq.SUBSCRIBE, b"")
+        self._socket.connect(address)
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when something has happened: by edges, so look now and then too."""
+        return int(self._socket.getsockopt(zmq.FD))
 
     def receive(self) -> bool:
         """Take what has come, without waiting; True where that was a frame."""
         try:
-            message = self.socket.recv(zmq.NOBLOCK)
+            message = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             return False
         try:
@@ -98,4 +121,4 @@ class CameraReceiver:
 
     def close(self) -> None:
         """Let go of the socket."""
-        self.socket.close()
+        self._socket.close()

@@ -59,7 +59,6 @@ class Controller:
                 reply = _decoded(call, self._socket.receive(deadline))
                 if reply.number == number:
                     return _meaning(call, reply)
-            raise BadReplyError(call.method, call.params, "only answers to other calls came")
         except WebSocketTimeoutError as error:
             raise CallTimeoutError(call.method, call.params, f"no answer in time ({error})") from error
         except WebSocketError as error:
@@ -68,6 +67,8 @@ class Controller:
         except BadReplyError:
             self.close()
             raise
+        self.close()
+        raise BadReplyError(call.method, call.params, "only answers to other calls came")
 
     def close(self) -> None:
         """Let go of the connection; the next call makes another."""

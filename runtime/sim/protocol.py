@@ -189,6 +189,6 @@ def reply_of(text: str | bytes) -> Reply:
         raise WireError("an answer without the id of a request")
     if "result" in found:
         return Reply(number, found["result"], None)
-    error = found.get("error", "neither result nor error")
-    message = error.get("message", error) if isinstance(error, dict) else error
+    given = found.get("error", "neither result nor error")
+    message = given.get("message", given) if isinstance(given, dict) else given
     return Reply(number, None, str(message)[:500])

@@ -15,7 +15,6 @@ from typing import Final, Self
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidURI
 from websockets.frames import Frame, Opcode
-from websockets.http11 import Response
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
@@ -51,14 +50,15 @@ class WebSocket:
             self._flush(deadline)
             while self._protocol.state is State.CONNECTING:
                 self._receive(deadline)
-            if self._protocol.state is not State.OPEN:
-                raise WebSocketError(f"{host}:{port} is no WebSocket: {self._protocol.handshake_exc}")
         except (InvalidURI, InvalidHandshake) as error:
             self._socket.close()
             raise WebSocketError(f"{host}:{port} is no WebSocket: {error}") from error
         except BaseException:
             self._socket.close()
             raise
+        if self._protocol.state is not State.OPEN:
+            self._socket.close()
+            raise WebSocketError(f"{host}:{port} is no WebSocket: {self._protocol.handshake_exc}")
 
     def fileno(self) -> int:
         """Let a poller wait for it."""
@@ -124,11 +124,8 @@ class WebSocket:
         else:
             self._protocol.receive_eof()
         for event in self._protocol.events_received():
-            if isinstance(event, Response):
-                continue
-            assert isinstance(event, Frame)
-            if event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-                self._parts.append(event.data)
+            if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+                self._parts.append(bytes(event.data))
                 if event.fin:
                     self._messages.append(b"".join(self._parts))
                     self._parts.clear()

@@ -60,22 +60,18 @@ class ControlMethods:
 
     def answer(self, text: str | bytes) -> str | None:
         """Answer one request; None for a notification, which asks for no answer."""
-        number: Any = None
         try:
-            try:
-                asked = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise Refusal(PARSE_ERROR, f"not JSON: {error}") from error
-            if not isinstance(asked, dict) or not isinstance(asked.get("method"), str):
-                raise Refusal(INVALID_REQUEST, "a request is an object with a method")
-            number = asked.get("id")
+            asked = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            return _refused(None, Refusal(PARSE_ERROR, f"not JSON: {error}"))
+        if not isinstance(asked, dict) or not isinstance(asked.get("method"), str):
+            return _refused(None, Refusal(INVALID_REQUEST, "a request is an object with a method"))
+        number = asked.get("id")
+        try:
             result = self._call(asked["method"], asked.get("params"))
         except Refusal as refusal:
-            error = {"code": refusal.code, "message": str(refusal)}
-            return json.dumps({"jsonrpc": "2.0", "error": error, "id": number})
-        if "id" not in asked:
-            return None
-        return json.dumps({"jsonrpc": "2.0", "result": result, "id": number})
+            return _refused(number, refusal)
+        return json.dumps({"jsonrpc": "2.0", "result": result, "id": number}) if "id" in asked else None
 
     def _call(self, method: str, params: Any) -> Any:
         handler = self._methods.get(method)
@@ -188,3 +184,7 @@ class ControlMethods:
             driver = sensors[protocol.DRIVER]
             car.is_ai = bool(driver.parameters[protocol.DRIVER_MODE]) and driver.enabled
         self._changed()
+
+
+def _refused(number: Any, refusal: Refusal) -> str:
+    return json.dumps({"jsonrpc": "2.0", "error": {"code": refusal.code, "message": str(refusal)}, "id": number})

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import zmq
-
 from runtime.sim import protocol
-from runtime.sim.camera import CameraPublisher
+from runtime.sim.camera import CameraPublisher, Cameras
 from runtime.sim.reference.render import Camera, GroundMap, mount_of, paint
 from runtime.sim.reference.sensors import ParameterError, Sensor
 from runtime.sim.reference.world import World
@@ -23,7 +21,7 @@ class Studio:
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self._seed = seed
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = Cameras()
         self._publishers: dict[Key, CameraPublisher] = {}
         self._cameras: dict[Key, tuple[tuple[Any, ...], Camera]] = {}
         self._grounds: dict[tuple[str, bool], GroundMap] = {}
@@ -50,7 +48,7 @@ class Studio:
             if key not in self._publishers:
                 try:
                     address = sensor.parameters[protocol.CAMERA_ADDRESS]
-                    self._publishers[key] = CameraPublisher(self._context, address)
+                    self._publishers[key] = self._context.publisher(address)
                 except OSError as error:
                     raise ParameterError(f"{sensor.name} cannot publish: {error}") from error
             self._build(key, sensor)
@@ -71,7 +69,7 @@ class Studio:
         """Let go of the addresses."""
         for publisher in self._publishers.values():
             publisher.close()
-        self._context.term()
+        self._context.close()
 
     def _build(self, key: Key, sensor: Sensor) -> None:
         """Make the camera anew where level, size or format changed."""

@@ -1,0 +1,253 @@
+"""The racing task over running simulators: the same course, rewards and observations, but the wire moves the cars.
+
+What trains on `racing` trains on this and the other way round: an agent sees its place relative to the track, which
+is worked out from the pose and the track's map. Each copy drives a simulator of its own. One that crashes or hangs
+costs the episode, which is neither learned from nor counted, and no more: the next begins in a fresh one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.envs.base import StepResult
+from runtime.envs.racing import LOOK_AHEAD, RacingOptions, RacingVectorEnv
+from runtime.envs.track import Floats
+from runtime.envs.vehicle import Vehicle, VehicleParams, VehicleState
+from runtime.sim import protocol
+from runtime.sim.drive import Drive, states
+from runtime.sim.errors import LostError
+from runtime.sim.interfaces import ActionBounds, Pose, Receiver
+from runtime.sim.maps import TrackMap, load_map
+from runtime.sim.spec import SimulatorSpec
+from runtime.spaces import ActionSpace, ObsSpace
+
+
+@dataclass(frozen=True, slots=True)
+class L2ROptions:
+    """Settings of one set of cars in simulators."""
+
+    track: str = "harbour"
+    """Course of ours, or a track file in Learn-to-Race's form (``.json``), for example that of the lab's level."""
+    level: str = ""
+    """Level to open in the simulator; empty for one named like the track."""
+    start: str = "random"
+    """``random``: anywhere, a little off the centre line; ``line``: at the start line."""
+    max_seconds: float = 60.0
+    laps: int = 0
+    """Whole laps after which an episode is cut; 0 means that only time cuts it."""
+    max_steering: float = 1.0
+    """Largest steering, either way; Learn-to-Race's distributed agents use 0.3."""
+    min_acceleration: float = protocol.MIN_ACCELERATION
+    max_acceleration: float = protocol.MAX_ACCELERATION
+    simulator: Mapping[str, Any] = field(default_factory=dict)
+    """See ``runtime.sim.spec.SimulatorSpec``."""
+
+    @classmethod
+    def from_mapping(cls, options: Mapping[str, Any]) -> L2ROptions:
+        """Check ``options`` and fill in the defaults. ValueError names the option and what it may be."""
+        known = [each.name for each in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise ValueError(f"l2r has no option {name!r}; known are {', '.join(known)}")
+        made = cls(**options)
+        for name, kinds, words in (
+            ("max_seconds", (int, float), "a number"),
+            ("laps", (int, float), "a number"),
+            ("max_steering", (int, float), "a number"),
+            ("min_acceleration", (int, float), "a number"),
+            ("max_acceleration", (int, float), "a number"),
+            ("track", (str,), "a text"),
+            ("level", (str,), "a text"),
+            ("simulator", (Mapping,), "an object of options"),
+        ):
+            value = getattr(made, name)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise ValueError(f"l2r: {name} is {value!r}; it must be {words}")  # noqa: TRY004  (callers catch one)
+        # The racing task checks what is its own; the track may also be a file.
+        RacingOptions.from_mapping({"start": made.start, "max_seconds": made.max_seconds, "laps": made.laps})
+        made.bounds  # noqa: B018  (raises)
+        made.spec  # noqa: B018
+        made.map()
+        return made
+
+    @property
+    def bounds(self) -> ActionBounds:
+        """What may be asked of the car."""
+        steering = abs(self.max_steering)
+        return ActionBounds(-steering, steering, self.min_acceleration, self.max_acceleration)
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        """How the simulator is looked after; the reference simulator is given the track file."""
+        spec = SimulatorSpec.from_mapping(self.simulator)
+        if spec.kind == "reference" and self.track.endswith(".json"):
+            extended = ("--menu", "--track", self.track, *spec.arguments)
+            spec = SimulatorSpec.from_mapping({**self.simulator, "arguments": extended})
+        return spec
+
+    def map(self) -> TrackMap:
+        """The track and where it lies. Raises ValueError."""
+        return load_map(self.track)
+
+    def level_name(self, course: TrackMap) -> str:
+        """The level to open."""
+        return self.level or course.track.name
+
+
+class _WireState(VehicleState):
+    """The state of cars that simulators move: putting one somewhere is a matter of its simulator."""
+
+    __slots__ = ("put",)
+    put: Callable[[NDArray[np.intp]], None]
+    """Moves the cars of these rows to where the state says; unset until there are simulators to ask."""
+
+    def place(self, rows: NDArray[np.intp], *, x: Floats, y: Floats, yaw: Floats, forward: Floats) -> None:
+        """Put cars somewhere, standing: the protocol cannot set a speed."""
+        VehicleState.place(self, rows, x=x, y=y, yaw=yaw, forward=np.zeros_like(forward))
+        if hasattr(self, "put"):
+            self.put(rows)
+
+
+class _WireVehicle(Vehicle):
+    """The equations of motion, answered by simulators."""
+
+    def __init__(self, cars: L2RVectorEnv, params: VehicleParams) -> None:
+        super().__init__(params)
+        self._cars = cars
+
+    def advance(
+        self, state: VehicleState, steering: Floats, acceleration: Floats, seconds: float, substeps: int = 5
+    ) -> None:
+        """Let every simulator carry out the actions."""
+        del state, substeps
+        p = self.params
+        pedal = np.where(acceleration < 0, acceleration / p.max_brake, acceleration / p.max_drive)
+        self._cars.drive_on(steering, pedal, seconds)
+
+
+class L2RVectorEnv:
+    """``num_envs`` simulators, each with one car; see ``runtime.envs.base.VectorEnv`` and ``Attended``."""
+
+    obs_dim = 11 + len(LOOK_AHEAD) - 1
+    act_dim = 2
+    obs_space = ObsSpace(obs_dim)
+    action_space = ActionSpace(act_dim)
+    step_seconds = 0.1
+
+    def __init__(self, num_envs: int, options: L2ROptions) -> None:
+        self.num_envs = num_envs
+        self._map = options.map()
+        self._receiver = Receiver()
+        spec, level = options.spec, options.level_name(self._map)
+        self._drives = [Drive(spec, level, receiver=self._receiver, bounds=options.bounds) for _ in range(num_envs)]
+        self._pool = ThreadPoolExecutor(num_envs, thread_name_prefix="l2r-begin") if num_envs > 1 else None
+        self._lost = np.zeros(num_envs, dtype=np.bool_)
+        self._rate = (time.monotonic(), 0)
+        self._fps = 0.0
+        self._state = _WireState(*(np.zeros(num_envs) for _ in fields(VehicleState)))
+        racing = RacingOptions(start=options.start, max_seconds=options.max_seconds, laps=options.laps)  # type: ignore[arg-type]  # checked
+        self._cars = RacingVectorEnv(
+            num_envs,
+            racing,
+            track=self._map.track,
+            vehicle=_WireVehicle(self, VehicleParams()),
+            state=self._state,
+        )
+        self._state.put = self._put  # from here on; the cars' own first reset needs no simulators
+
+    def reset(self, seed: int) -> NDArray[np.float32]:
+        """Start every car anew, and simulators where there are none. Raises BudgetError."""
+        return self._cars.reset(seed)
+
+    def step(self, action: NDArray[np.float32]) -> StepResult:
+        """Drive all cars for a tenth of a second. Raises BudgetError when a simulator fails too often."""
+        self._lost[:] = False
+        result = self._cars.step(action)
+        if not self._lost.any():
+            return result
+        # A lost car stands where it was; unless the task has just ended its episode, it is cut here.
+        rows = np.flatnonzero(self._lost & ~(result.terminated | result.truncated))
+        obs = self._cars.restart(rows) if len(rows) else result.obs
+        kept = tuple(each for each in result.episodes if not self._lost[each.env])
+        return StepResult(
+            obs, result.reward, result.terminated, result.truncated, result.final_obs, kept, is_lost=True
+        )
+
+    def drive_on(self, steering: Floats, pedal: Floats, seconds: float) -> None:
+        """Send the actions, wait for the poses that follow."""
+        for row, drive in enumerate(self._drives):
+            try:
+                drive.act(float(steering[row]), float(pedal[row]))
+            except LostError:
+                self._lost[row] = True
+        for row, drive in enumerate(self._drives):
+            if self._lost[row]:
+                continue
+            try:
+                self._take(row, drive.observe(), float(steering[row]), seconds)
+            except LostError:
+                self._lost[row] = True
+
+    def close(self) -> None:
+        """End all simulators."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        for drive in self._drives:
+            drive.close()
+        self._receiver.close()
+
+    def report(self) -> dict[str, Any]:
+        """State, restarts, poses a second and newest error of the simulators."""
+        now, count = time.monotonic(), sum(drive.poses for drive in self._drives)
+        then, before = self._rate
+        if now > then:
+            self._fps = (count - before) / (now - then)
+        self._rate = (now, count)
+        return {**states(self._drives), "simulator_fps": self._fps}
+
+    def heed(self, is_stopping: Callable[[], bool]) -> None:
+        """Ask this while a simulator starts."""
+        for drive in self._drives:
+            drive.is_stopping = is_stopping
+
+    def _put(self, rows: NDArray[np.intp]) -> None:
+        """Begin an episode in each of the simulators, where the state says."""
+
+        def begin(row: int) -> None:
+            state = self._state
+            yaw = math.degrees(float(state.yaw[row])) - 90.0
+            self._take(row, self._drives[row].begin((float(state.x[row]), float(state.y[row]), yaw)), 0.0, 0.0)
+
+        if self._pool is not None and len(rows) > 1:  # starting takes seconds, so they start together
+            for done in [self._pool.submit(begin, int(row)) for row in rows]:
+                done.result()
+        else:
+            for row in rows:
+                begin(int(row))
+
+    def _take(self, row: int, pose: Pose, steering: float, seconds: float) -> None:
+        """Write what a pose says into the state."""
+        values, state = pose.values, self._state
+        east, north, _ = self._map.frame.to_local(
+            values[protocol.LATITUDE], values[protocol.LONGITUDE], values[protocol.ALTITUDE]
+        )
+        forward, sideways, _ = values[protocol.VELOCITY]
+        if not all(abs(each) < 1e5 for each in (east, north, forward, sideways)):
+            raise LostError("the simulator's pose is not on the track's map")
+        state.x[row], state.y[row] = east, north
+        state.yaw[row] = values[protocol.YAW] + math.pi / 2
+        state.forward[row], state.sideways[row] = forward, sideways
+        state.yaw_rate[row] = values[protocol.ANGULAR_VELOCITY][2]
+        # The wire does not say how far the road wheels have turned: they follow the request as ours do.
+        params = self._cars.vehicle.params
+        reach = params.steer_rate * seconds if seconds else math.inf
+        turned = steering * params.max_steer - state.steer[row]
+        state.steer[row] += min(reach, max(-reach, turned))
