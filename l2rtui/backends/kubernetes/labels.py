@@ -39,7 +39,7 @@ SLOT: Final = f"{PREFIX}slot"
 
 # --- annotations --------------------------------------------------------------------------------------------
 SEATS: Final = f"{PREFIX}seats"
-"""On a controller and its pod template: JSON list of ``[index, [slot, …]]``, the seats of this controller's pods."""
+"""On a controller and its pod template: JSON list of ``[index, [slot, …]]``, the seats of its pods."""
 BINDING: Final = f"{PREFIX}binding"
 """Binding mode by which the pod gets its device."""
 CLAIMS: Final = f"{PREFIX}claims"
@@ -58,6 +58,18 @@ SLOTS_PER_GPU: Final = f"{PREFIX}slots-per-gpu"
 """On a node: how many workers share one of its GPUs; wins over the setting."""
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 GPU_MEMORY: Final = "nvidia.com/gpu.memory"
+GPU_COUNT: Final = "nvidia.com/gpu.count"
+GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
+"""How many shares the device plugin makes of one GPU."""
+GPUS: Final = f"{PREFIX}gpus"
+"""On a node: how many GPUs it has, where neither a device plugin nor GPU feature discovery says so."""
+GPU_UUIDS: Final = f"{PREFIX}gpu-uuids"
+"""Annotation of a node: the UUIDs of its GPUs in the order of their indices, separated by commas."""
+HAMI_NODE: Final = "hami.io/node-nvidia-register"
+"""Annotation by which HAMi tells the GPUs of a node."""
+HAMI_ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
+HAMI_WISH: Final = "nvidia.com/use-gpuuuid"
+"""Annotations of a pod: the GPUs that HAMi gave it, the one that it asked for."""
 
 _NOT_IN_A_VALUE = re.compile(r"[^A-Za-z0-9_.-]+")
 

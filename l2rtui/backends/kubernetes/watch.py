@@ -42,7 +42,8 @@ class Reflector(Generic[T]):
         unread: Objects that cannot be decoded, by ``namespace/name``; an older version may stand in ``items``.
         settled: Set when it has listed once, or knows that it cannot.
         error: What keeps it from watching now; None while all is well.
-        lists, watches: How many were begun. garbage: lines and items that said nothing at all.
+        lost: Items of the last list of which not even the name can be read.
+        lists, watches: How many were begun. garbage: lines that said nothing at all.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Reflector(Generic[T]):
         self.lists = 0
         self.watches = 0
         self.garbage = 0
+        self.lost = 0
         self._api = api
         self._decoder = Decoder(struct)
         self._on_change = on_change
@@ -118,7 +120,7 @@ class Reflector(Generic[T]):
             if key in before and key not in known:
                 known[key] = before[key]
         self.items, self.unread, self._revision = known, whole.unread, whole.revision
-        self.garbage += whole.lost
+        self.lost = whole.lost
         for key, old in before.items():
             if key not in known:
                 self._on_change(old, None)

@@ -1,0 +1,270 @@
+"""The cluster as a stream of changes: one reflector for each kind, joined into rows, in a few batches a second.
+
+A look at everything goes through the same join, so both give the same rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes.client import Api
+from l2rtui.backends.kubernetes.decode import Decoder, Unread
+from l2rtui.backends.kubernetes.devices import SlotRule
+from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.join import Join
+from l2rtui.backends.kubernetes.kinds import KINDS
+from l2rtui.backends.kubernetes.lists import Scope, Whole, pages
+from l2rtui.backends.kubernetes.pace import Gate, Timing
+from l2rtui.backends.kubernetes.sight import (
+    View,
+    find_view,
+    missing,
+    scopes,
+    unread_problems,
+    view_problems,
+)
+from l2rtui.backends.kubernetes.structs import (
+    ConfigMapStruct,
+    ControllerStruct,
+    EventStruct,
+    NodeMetricsStruct,
+    NodeStruct,
+    PodStruct,
+)
+from l2rtui.backends.kubernetes.watch import Reflector, probe
+from l2rtui.domain.change import Change, ProblemsChanged, apply
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
+
+_BATCH_SECONDS = 0.1
+"""Shortest time between two batches: faster than people read, and slow enough to join a burst."""
+_CLOCK_SECONDS = 5.0
+_STALE_SECONDS = 3.0
+"""A watch that is open again within this time has not been missed by anybody."""
+_LOOK_SECONDS = 1.0
+_METRICS_SECONDS = 30.0
+_NO_METRICS_SECONDS = 300.0
+_METRICS: Final = Scope("NodeMetrics")
+_STRUCTS: Final[dict[str, type[Any]]] = {
+    "Node": NodeStruct,
+    "Pod": PodStruct,
+    "ReplicaSet": ControllerStruct,
+    "StatefulSet": ControllerStruct,
+    "Job": ControllerStruct,
+    "ConfigMap": ConfigMapStruct,
+    "Event": EventStruct,
+    "NodeMetrics": NodeMetricsStruct,
+}
+
+
+class Feed:
+    """What happens in one cluster.
+
+    Args:
+        rule: Slots of a device.
+        timing: Waits of the watches.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        rule: SlotRule,
+        timing: Timing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._rule = rule
+        self._timing = timing or Timing()
+        self._clock = clock
+        self._reflectors: list[Reflector[Any]] = []
+
+    @property
+    def stale_seconds(self) -> float:
+        """How old the oldest of what is shown may be; 0 while every watch is open."""
+        return max((one.stale_seconds for one in self._reflectors if one.is_listed), default=0.0)
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """Look once at everything: one list of each kind, all at the same time.
+
+        Raises:
+            ApiError: pods cannot be listed at all.
+        """
+        view = await find_view(self._api)
+        join = self._join(view)
+        wanted = scopes(view)
+        problems: list[str] = []
+        if (await self._metrics_verbs()) & {"list", "watch"}:
+            wanted.append(_METRICS)
+        wholes = await asyncio.gather(*(self._look(scope) for scope in wanted), return_exceptions=True)
+        unread: list[Unread] = []
+        for scope, whole in zip(wanted, wholes, strict=True):
+            if isinstance(whole, ApiError) and scope.kind != "Pod":
+                problems.append(missing(scope, whole))
+            elif isinstance(whole, BaseException):
+                raise whole
+            else:
+                put = _putter(join, scope.kind)
+                for item in whole.items.values():
+                    put(None, item)
+                if scope.kind == "Pod":
+                    unread += whole.unread.values()
+                problems += unread_problems(scope, whole.unread, whole.lost)
+        join.set_unread_pods(unread)
+        problems += view_problems(view)
+        return apply(EMPTY_SNAPSHOT, [*join.changes(), ProblemsChanged(tuple(dict.fromkeys(problems)))])
+
+    async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
+        """Give changes as they happen, for ever; the first batch builds everything."""
+        view = await find_view(self._api)
+        join, wake = self._join(view), asyncio.Event()
+        gate = Gate(lambda: probe(self._api), self._timing)
+        self._reflectors = [self._reflector(scope, join, wake, gate) for scope in scopes(view)]
+        async with _running(
+            [*(one.run() for one in self._reflectors), self._follow_metrics(join, wake, gate)], wake
+        ) as check:
+            await self._settled()
+            problems: tuple[str, ...] = ()
+            is_first, ticked = True, time.monotonic()
+            while True:
+                wake.clear()
+                check()
+                began = time.monotonic()
+                if began - ticked >= _CLOCK_SECONDS:
+                    join.watch_the_clock()
+                    ticked = began
+                changes = self._changes(join)
+                before, problems = problems, self._problems(view)
+                if before != problems:
+                    changes = (*changes, ProblemsChanged(problems))
+                if changes or is_first:
+                    is_first = False
+                    yield changes
+                await asyncio.sleep(max(0.0, _BATCH_SECONDS - (time.monotonic() - began)))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_SECONDS):  # staleness grows without an event
+                        await wake.wait()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+    def _join(self, view: View) -> Join:
+        join = Join(self._rule, self._clock)
+        join.set_view(is_use_known=view.is_cluster_wide, is_derived=not view.has_nodes)
+        return join
+
+    def _reflector(self, scope: Scope, join: Join, wake: asyncio.Event, gate: Gate) -> Reflector[Any]:
+        put = _putter(join, scope.kind)
+
+        def changed(old: Any, new: Any) -> None:
+            if old is not new:
+                put(old, new)
+            wake.set()
+
+        return Reflector(self._api, scope, _STRUCTS[scope.kind], changed, gate, self._timing)
+
+    async def _settled(self) -> None:
+        """Wait until everything has been listed, or until something keeps us from it for a while."""
+        while not all(one.settled.is_set() for one in self._reflectors):
+            if any(one.error is not None and one.stale_seconds > _STALE_SECONDS for one in self._reflectors):
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await asyncio.gather(*(one.settled.wait() for one in self._reflectors))
+
+    def _changes(self, join: Join) -> tuple[Change, ...]:
+        pods = (one for one in self._reflectors if one.scope.kind == "Pod")
+        join.set_unread_pods(unread for one in pods for unread in one.unread.values())
+        return join.changes()
+
+    def _problems(self, view: View) -> tuple[str, ...]:
+        """What cannot be read now, one sentence each; the same ones while nothing changes."""
+        found: dict[str, None] = {}
+        stale: dict[str, list[Reflector[Any]]] = {}
+        for one in self._reflectors:
+            if one.error is not None and (one.error.is_forbidden or one.error.status in (404, 405)):
+                found[missing(one.scope, one.error)] = None
+            elif one.stale_seconds > _STALE_SECONDS:
+                why = one.error.message if one.error is not None else f"{self._api.server} is silent."
+                stale.setdefault(why, []).append(one)
+            found.update(dict.fromkeys(unread_problems(one.scope, one.unread, one.lost)))
+        for why, reflectors in stale.items():
+            since = min(self._clock() - one.stale_seconds for one in reflectors)
+            kinds = ", ".join(dict.fromkeys(str(one.scope) for one in reflectors))
+            moment = time.strftime("%H:%M", time.localtime(since))
+            are = "shown" if all(one.is_listed for one in reflectors) else "not read yet, or shown"
+            found[f"{kinds} are {are} as of {moment}: {why}"] = None
+        found.update(dict.fromkeys(view_problems(view)))
+        return tuple(found)
+
+    async def _look(self, scope: Scope) -> Whole[Any]:
+        whole: Whole[Any] = Whole()
+        decoder: Decoder[Any] = Decoder(_STRUCTS[scope.kind])
+        async for page in pages(self._api, scope, decoder, self._timing.page):
+            whole.add(page)
+        return whole
+
+    # --- CPU and memory in use -----------------------------------------------------------------------------------
+    async def _metrics_verbs(self) -> frozenset[str]:
+        """What may be done with node metrics on this server; nothing where nobody measures."""
+        try:
+            group = await self._api.get_json(f"/apis/{KINDS['NodeMetrics'].api_version}")
+        except ApiError:
+            return frozenset()
+        resources = group.get("resources") if isinstance(group, dict) else None
+        found = (one for one in resources or () if isinstance(one, dict) and one.get("name") == "nodes")
+        return frozenset(verb for one in found for verb in one.get("verbs") or ())
+
+    async def _follow_metrics(self, join: Join, wake: asyncio.Event, gate: Gate) -> None:
+        """Watch node metrics, or ask twice a minute where they cannot be watched, which is the usual case."""
+        while not (verbs := await self._metrics_verbs()):  # noqa: ASYNC110  (nobody tells when it is installed)
+            await asyncio.sleep(_NO_METRICS_SECONDS)
+        if "watch" in verbs:
+            await self._reflector(_METRICS, join, wake, gate).run()
+        known: dict[str, NodeMetricsStruct] = {}
+        while True:
+            with contextlib.suppress(ApiError):  # what was measured last stays, as with `kubectl top`
+                newest: dict[str, NodeMetricsStruct] = (await self._look(_METRICS)).items
+                for key in {*known, *newest}:
+                    join.put_metrics(known.get(key), newest.get(key))
+                known = newest
+                wake.set()
+            await asyncio.sleep(_METRICS_SECONDS)
+
+
+def _putter(join: Join, kind: str) -> Callable[[Any, Any], None]:
+    """Where the join takes objects of a kind."""
+    puts: dict[str, Callable[[Any, Any], None]] = {
+        "Node": join.put_node,
+        "Pod": join.put_pod,
+        "ConfigMap": join.put_run,
+        "Event": join.put_event,
+        "NodeMetrics": join.put_metrics,
+    }
+    return puts.get(kind, join.put_controller)
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    coroutines: Sequence[Coroutine[Any, Any, None]], wake: asyncio.Event
+) -> AsyncIterator[Callable[[], None]]:
+    """Run these beside the caller, who gets a function that raises what one of them has died of.
+
+    Not a task group: that one may cancel its owner at any await, and the owner here is a generator, whose consumer
+    would be the one to be cancelled.
+    """
+    tasks = [asyncio.create_task(one) for one in coroutines]
+    for task in tasks:
+        task.add_done_callback(lambda _: wake.set())
+
+    def check() -> None:
+        for task in tasks:
+            if task.done():
+                task.result()
+
+    try:
+        yield check
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

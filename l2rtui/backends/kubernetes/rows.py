@@ -1,0 +1,229 @@
+"""Structs of the API → rows of a snapshot; pure, and the only place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.claims import holding
+from l2rtui.backends.kubernetes.decode import Unread
+from l2rtui.backends.kubernetes.devices import NodeDevices, quantity
+from l2rtui.backends.kubernetes.seats import Seat
+from l2rtui.backends.kubernetes.structs import (
+    ConfigMapStruct,
+    ContainerStatus,
+    ControllerStruct,
+    EventStruct,
+    Meta,
+    NodeMetricsStruct,
+    NodeStruct,
+    PodStruct,
+    Terminated,
+    epoch,
+)
+from l2rtui.domain.ledger import Claim
+from l2rtui.domain.node import Node, Taint
+from l2rtui.domain.snapshot import PodView, RunView, SetView
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Role
+
+UNREADABLE = "Unreadable"
+_PHASES = {str(phase): phase for phase in Phase}
+_ROLES = {str(role): role for role in Role}
+
+
+def node_view(
+    node: NodeStruct, devices: NodeDevices, metrics: NodeMetricsStruct | None, *, is_use_known: bool
+) -> Node:
+    """The row of a node."""
+    meta, status = node.metadata, node.status
+    allocatable = status.allocatable or status.capacity
+    conditions = {one.type: one for one in status.conditions or ()}
+    ready = conditions.get("Ready")
+    is_ready = ready is not None and ready.status == "True"
+    pressing = [one for name, one in conditions.items() if name != "Ready" and one.status == "True"]
+    messages = [one.message or one.reason or one.type for one in pressing]
+    if not is_ready:
+        messages.insert(0, (ready.message or ready.reason or "") if ready else "it has not reported yet")
+    usage = metrics.usage if metrics is not None else None
+    return Node(
+        meta.name,
+        devices.gpus,
+        ready=is_ready,
+        is_schedulable=not node.spec.unschedulable,
+        is_use_known=is_use_known,
+        cpu_cores=quantity(allocatable, "cpu"),
+        memory_bytes=int(quantity(allocatable, "memory")),
+        cpu_used=quantity(usage, "cpu") if usage else None,
+        memory_used_bytes=int(quantity(usage, "memory")) if usage else None,
+        taints=tuple(Taint(one.key, one.value or "", one.effect) for one in node.spec.taints or ()),
+        labels=tuple(sorted((meta.labels or {}).items())),
+        message="; ".join(filter(None, messages)),
+    )
+
+
+def pod_view(
+    pod: PodStruct, devices: NodeDevices, seat: Seat | None, events: Sequence[EventStruct], now: float
+) -> PodView:
+    """The row of a pod.
+
+    Args:
+        devices: Of the node that it sits on or is pinned to.
+        events: About this pod, in any order.
+    """
+    meta, status = pod.metadata, pod.status
+    is_ours = is_own(meta)
+    held = holding(pod, devices, seat.slots if seat is not None else None)
+    statuses = pod.statuses
+    ready = pod.condition("Ready")
+    last = _last_end(statuses)
+    controller = meta.controller
+    reason, message = explain(pod, events, now)
+    return PodView(
+        meta.uid,
+        meta.name,
+        devices.node,
+        meta.annotation(labels.OWNER) or meta.label(labels.OWNER) or meta.namespace,
+        meta.label(labels.RUN) if is_ours else "",
+        meta.label(labels.SET) if is_ours else "",
+        _ROLES.get(meta.label(labels.ROLE)) if is_ours else None,
+        seat.index if seat is not None else 0,
+        _number(meta.label(labels.SEED)),
+        # A successor holds the slot by now; what is being stopped beside it is on its way out.
+        () if seat is not None and seat.is_lent else held.claims,
+        _PHASES.get(status.phase or "Pending", Phase.UNKNOWN),
+        reason,
+        message,
+        ready is not None and ready.status == "True",
+        sum(one.restart_count or 0 for one in statuses),
+        epoch(meta.creation_timestamp),
+        _started(statuses),
+        None if last is None else last.exit_code,
+        meta.deletion_timestamp is not None,
+        None,
+        meta.namespace,
+        f"{controller.kind} {controller.name}" if controller is not None else "",
+        held.flags,
+    )
+
+
+def explain(pod: PodStruct, events: Sequence[EventStruct], now: float) -> tuple[str, str]:
+    """Reason and message of a pod that is not simply running."""
+    del events, now
+    for one in pod.statuses:
+        if one.state is not None and one.state.waiting is not None and one.state.waiting.reason:
+            return one.state.waiting.reason, one.state.waiting.message or ""
+    scheduled = pod.condition("PodScheduled")
+    if scheduled is not None and scheduled.status == "False":
+        return scheduled.reason or "", scheduled.message or ""
+    return pod.status.reason or "", pod.status.message or ""
+
+
+def unread_pod_view(unread: Unread) -> PodView:
+    """The row of a pod that cannot be decoded: it may hold anything, so its node's free slots become unknown."""
+    meta = unread.metadata
+    return PodView(
+        meta.uid,
+        meta.name,
+        unread.node,
+        owner=meta.annotation(labels.OWNER) or meta.namespace,
+        claims=(Claim(None),) if unread.node else (),
+        phase=Phase.UNKNOWN,
+        reason=UNREADABLE,
+        message=unread.error,
+        created=epoch(meta.creation_timestamp),
+        is_terminating=meta.deletion_timestamp is not None,
+        namespace=meta.namespace,
+    )
+
+
+def run_view(run: ConfigMapStruct, controllers: Iterable[ControllerStruct]) -> RunView:
+    """The row of a run."""
+    meta = run.metadata
+    spec = _spec((run.data or {}).get(labels.SPEC_KEY, ""))
+    reason, message = _trouble(controllers)
+    if spec is None:
+        reason, message = UNREADABLE, f"its spec in the ConfigMap {meta.name} cannot be read"
+    return RunView(
+        meta.label(labels.RUN_ID),
+        meta.label(labels.RUN),
+        spec.experiment if spec is not None else meta.label(labels.EXPERIMENT),
+        meta.annotation(labels.OWNER) or meta.label(labels.OWNER),
+        spec.seed if spec is not None else _number(meta.label(labels.SEED)),
+        spec.kind if spec is not None else "",
+        epoch(meta.creation_timestamp),
+        tuple(SetView(one.name, _ROLES.get(one.role, Role.JOB), one.replicas) for one in spec.sets) if spec else (),
+        reason,
+        message,
+        meta.deletion_timestamp is not None or bool(meta.annotation(labels.TERMINATING)),
+        meta.namespace,
+    )
+
+
+def is_own(meta: Meta) -> bool:
+    """Whether l2rtui made this object."""
+    return bool(meta.label(labels.RUN_ID)) and meta.label(labels.APP_MANAGED_BY) == labels.MANAGED_BY
+
+
+def planned_node(pod: PodStruct) -> str:
+    """The node that a pod sits on or, before it is bound, the one that it is pinned to; empty for neither."""
+    return pod.spec.node_name or (pod.spec.node_selector or {}).get(labels.HOSTNAME, "")
+
+
+class _SetLook(msgspec.Struct, frozen=True):
+    name: str
+    role: str = ""
+    replicas: int = 1
+
+
+class _SpecLook(msgspec.Struct, frozen=True):
+    experiment: str = ""
+    kind: str = ""
+    seed: int = 0
+    sets: tuple[_SetLook, ...] = ()
+
+
+_SPEC: Any = msgspec.json.Decoder(_SpecLook)
+
+
+def _spec(text: str) -> _SpecLook | None:
+    try:
+        spec: _SpecLook = _SPEC.decode(text)
+    except msgspec.DecodeError:
+        return None
+    return spec
+
+
+def _trouble(controllers: Iterable[ControllerStruct]) -> tuple[str, str]:
+    """Why a controller makes no pods: a quota, an admission rule, or a Job that has given up."""
+    for one in controllers:
+        for kind in ("ReplicaFailure", "Failed"):
+            condition = one.condition(kind)
+            if condition is not None and condition.status == "True":
+                return condition.reason or kind, f"{one.metadata.name}: {condition.message or kind}"
+    return "", ""
+
+
+def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:
+    """How the container that ended last did so."""
+    ends = [
+        state.terminated
+        for one in statuses
+        for state in (one.state, one.last_state)
+        if state is not None and state.terminated is not None
+    ]
+    return max(ends, key=lambda end: epoch(end.finished_at), default=None)
+
+
+def _started(statuses: Sequence[ContainerStatus]) -> float | None:
+    """Since when a process of the pod runs, or when the last one began."""
+    running = [epoch(one.state.running.started_at) for one in statuses if one.state and one.state.running]
+    ended = [epoch(one.state.terminated.started_at) for one in statuses if one.state and one.state.terminated]
+    return min(running or ended, default=None)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,100 @@
+"""How far the user can see in a cluster, and what to say of the rest.
+
+All namespaces where pods may be listed everywhere, else those that were named or the context's own. Then other
+people's pods stay unseen, and a slot that looks free reads unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.client import Api
+from l2rtui.backends.kubernetes.decode import Unread
+from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.kinds import KINDS
+from l2rtui.backends.kubernetes.lists import Scope
+
+_OURS: Final = f"{labels.APP_MANAGED_BY}={labels.MANAGED_BY}"
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How far we can see.
+
+    Attributes:
+        namespaces: To look at; (None,) stands for all of them.
+        is_cluster_wide: All pods of the cluster can be listed.
+    """
+
+    namespaces: tuple[str | None, ...]
+    is_cluster_wide: bool
+    has_nodes: bool
+
+
+async def find_view(api: Api) -> View:
+    """Find out what the user may see; where the server will not say, trying it will tell."""
+    is_cluster_wide, has_nodes = await asyncio.gather(_may(api, "Pod"), _may(api, "Node"))
+    narrow: tuple[str | None, ...] = api.namespaces or (api.namespace,)
+    return View((None,) if is_cluster_wide else narrow, is_cluster_wide, has_nodes)
+
+
+def scopes(view: View) -> list[Scope]:
+    """What is watched: as narrow as the rows allow."""
+    found = [Scope("Node")] if view.has_nodes else []
+    for namespace in view.namespaces:
+        found.append(Scope("Pod", namespace))
+        found += [Scope(kind, namespace, _OURS) for kind in ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")]
+        found.append(Scope("Event", namespace, fields="involvedObject.kind=Pod,type=Warning"))
+    return found
+
+
+async def _may(api: Api, kind: str) -> bool:
+    """Whether all objects of a kind may be listed and followed."""
+    try:
+        return await api.can("list", kind, None) and await api.can("watch", kind, None)
+    except ApiError as error:
+        if not (error.is_forbidden or error.is_not_found):
+            raise
+    try:  # a server that does not tell: try it
+        await api.get_json(KINDS[kind].path(None), {"limit": "1"})
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+        return False
+    return True
+
+
+def missing(scope: Scope, error: ApiError) -> str:
+    """The sentence for a kind that may not be read; the server's own words name the verb."""
+    return f"{scope} cannot be read: {(error.detail or error.message).rstrip('.')}."
+
+
+def unread_problems(scope: Scope, unread: Mapping[str, Unread], lost: int) -> list[str]:
+    """Sentences for objects that are there and cannot be read."""
+    found = []
+    if unread:
+        names = ", ".join(f"{key} ({one.error})" for key, one in sorted(unread.items())[:_MOST_NAMED])
+        more = f" and {len(unread) - _MOST_NAMED} more" if len(unread) > _MOST_NAMED else ""
+        found.append(f"{len(unread)} of the {scope} cannot be decoded: {names}{more}.")
+    if lost:
+        found.append(f"{lost} of the {scope} cannot be read at all, not even their names.")
+    return found
+
+
+def view_problems(view: View) -> list[str]:
+    """Sentences for what lies beyond our sight."""
+    found = []
+    if not view.is_cluster_wide:
+        names = ", ".join(filter(None, view.namespaces))
+        found.append(
+            f"Only pods of {names} can be listed: slots that others may hold read unknown "
+            "(missing right: list and watch pods in all namespaces)."
+        )
+    if not view.has_nodes:
+        found.append("Nodes are known from their pods alone (missing right: list and watch nodes).")
+    return found
