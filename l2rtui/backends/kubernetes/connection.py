@@ -143,7 +143,8 @@ class Connection:
                 return await self._session(login).ws_connect(
                     self._url(path, query),
                     protocols=protocols,
-                    headers=self._headers(login),
+                    # What is opened has no type of content, and old servers refuse to promise JSON for it.
+                    headers=[*self._headers(login), ("Accept", "*/*")],
                     heartbeat=heartbeat_seconds,
                     max_msg_size=0,
                     proxy=self._proxy,

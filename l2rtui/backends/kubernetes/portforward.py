@@ -1,0 +1,125 @@
+"""Carry connections to a port of this machine's loopback to a port of a pod: one websocket for each connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+
+import aiohttp
+
+from l2rtui.backends.kubernetes.channels import FORWARD_PROTOCOLS, frame, messages
+from l2rtui.backends.kubernetes.client import Api
+from l2rtui.backends.kubernetes.kinds import KINDS
+from l2rtui.domain.snapshot import PodView
+from l2rtui.errors import BackendError, L2RError
+
+_BLOCK = 65_536
+_DATA, _ERROR = 0, 1
+_PORT_BYTES = 2
+"""The first message of each channel names the port."""
+_HOST = "127.0.0.1"
+_LINGER_SECONDS = 20.0
+"""How long a pod may be silent after the client has said all."""
+
+
+async def forward(api: Api, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
+    """Listen on the loopback address until the generator is closed; see ``Inspector.forward``.
+
+    Raises:
+        BackendError: the port is taken.
+        ApiError: the user may not forward ports.
+    """
+    news: asyncio.Queue[str] = asyncio.Queue()
+    tasks: set[asyncio.Task[None]] = set()
+    query = [("ports", str(remote))]
+    path = KINDS["Pod"].path(pod.namespace or api.namespace, pod.name, "portforward")
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with contextlib.aclosing(
+                _Closing(await api.websocket(path, query, protocols=FORWARD_PROTOCOLS))
+            ) as it:
+                await _Carrier(it.socket).carry(reader, writer)
+        except L2RError as error:
+            news.put_nowait(f"A connection to port {remote} of {pod.name} failed: {error.message}")
+        except (OSError, aiohttp.ClientError) as error:
+            news.put_nowait(f"A connection to port {remote} of {pod.name} was cut: {error}.")
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(carry(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    try:
+        server = await asyncio.start_server(accept, _HOST, local)
+    except OSError as error:
+        raise BackendError(
+            f"Port {local} of this machine cannot be used: {error.strerror or error}.",
+            "Choose another, or 0 for any.",
+        ) from error
+    try:
+        chosen = server.sockets[0].getsockname()[1]
+        yield f"{_HOST}:{chosen} leads to port {remote} of {pod.name}"
+        while True:
+            yield await news.get()
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Closing:
+    """A websocket under the name that aclosing() wants."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+
+    async def aclose(self) -> None:
+        await self.socket.close()
+
+
+class _Carrier:
+    """One connection."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._heard = time.monotonic()
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry both directions until the pod's side ends; a client that has said all may still listen.
+
+        Raises:
+            BackendError: the node says why it cannot reach the port.
+        """
+        sending = asyncio.create_task(self._send(reader))
+        named: set[int] = set()
+        try:
+            async for data in messages(self._socket):
+                self._heard = time.monotonic()
+                channel, content = data[0], data[1:]
+                if channel not in named and len(content) == _PORT_BYTES:
+                    named.add(channel)
+                elif channel == _DATA:
+                    writer.write(content)
+                    await writer.drain()
+                elif channel == _ERROR and content:
+                    raise BackendError(f"{content.decode('utf-8', 'replace').strip().rstrip('.')}.")
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def _send(self, reader: asyncio.StreamReader) -> None:
+        while block := await reader.read(_BLOCK):
+            await self._socket.send_bytes(frame(_DATA, block))
+        # The pod cannot be told that its peer has ended: it may still answer, or wait for ever.
+        await asyncio.sleep(_LINGER_SECONDS)
+        while (left := self._heard + _LINGER_SECONDS - time.monotonic()) > 0:  # noqa: ASYNC110  (time alone ends it)
+            await asyncio.sleep(left)
+        await self._socket.close()
