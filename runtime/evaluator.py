@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.algos.actor import ActorShape
-from runtime.envs.base import EpisodeSummary, VectorEnv
+from runtime.envs.base import EpisodeSummary, VectorEnv, attended
 from runtime.messages import Evaluation, to_fields
 from runtime.metrics import Console, record
 from runtime.peer import Peer
-from runtime.process import Context, make_environment
-from runtime.segments import transition_bytes
+from runtime.process import Context, environment_plan, evaluation_options, make_environment
 from runtime.stopping import Stop
 
 WAIT_SECONDS: Final = 0.2
@@ -50,7 +48,7 @@ class Score:
             return_=sum(each.return_ for each in episodes) / count,
             progress_metres=sum(each.progress_metres for each in episodes) / count,
             laps=sum(each.laps for each in episodes),
-            clean_lap=all(each.laps and not each.left_track for each in episodes),
+            clean_lap=all(bool(each.laps) and not each.left_track for each in episodes),
             lap_seconds=min(lap_times, default=None),
         )
 
@@ -58,9 +56,9 @@ class Score:
 def run(context: Context, stop: Stop, console: Console) -> None:
     """Evaluate until the learner says that the run is done or `stop` is set. Raises RefusedError."""
     settings = context.settings
-    env = make_environment(settings, settings.eval_episodes, settings.eval_options)
-    shape = ActorShape(env.obs_dim, env.act_dim, settings.hidden)
-    with Peer(context, shape, transition_bytes(env.obs_dim, env.act_dim), 0, console) as peer:
+    env = make_environment(settings, settings.eval_episodes, evaluation_options(settings))
+    plan = environment_plan(settings, env)
+    with attended(env, stop.is_set), Peer(context, plan.shape, plan.layout, 0, console) as peer:
         Evaluator(context, env, peer, console).loop(stop)
 
 
@@ -94,10 +92,10 @@ class Evaluator:
         peer.leave(stop.reason or "the run is done")
         self._console.say(f"evaluator ends: {peer.finished or stop.reason}")
 
-    def _at_random(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        return self._rng.uniform(-1.0, 1.0, (len(obs), self._env.act_dim)).astype(np.float32)
+    def _at_random(self, obs: NDArray[Any]) -> NDArray[Any]:
+        return self._env.action_space.at_random(len(obs), self._rng)
 
-    def _drive(self, act: Callable[[NDArray[np.float32]], NDArray[np.float32]], stop: Stop) -> Score | None:
+    def _drive(self, act: Callable[[NDArray[Any]], NDArray[Any]], stop: Stop) -> Score | None:
         """Drive one episode in every copy; None if the process is to end before all are over."""
         env = self._env
         first: dict[int, tuple[EpisodeSummary, int]] = {}

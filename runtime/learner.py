@@ -1,10 +1,15 @@
-"""The learner: collect, update, publish, checkpoint. The exchange with the workers runs in its own thread."""
+"""The learner: collect, update, publish, checkpoint.
+
+The loop waits for nothing but data: the exchange with the workers runs in a thread of its own, and so does the
+writing of checkpoints. How much of the time it waited is in every record as `idle_share`.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -12,7 +17,9 @@ import numpy as np
 import torch
 
 from runtime.accounts import Accounts
-from runtime.algos.sac import SAC, SACStats, sac_config
+from runtime.algos.method import Stats
+from runtime.algos.plan import build, make_store
+from runtime.algos.sac import SAC
 from runtime.channels import LearnerChannel
 from runtime.checkpoints import Checkpoints
 from runtime.counters import Counters, next_epoch, read_journal, write_journal
@@ -25,9 +32,10 @@ from runtime.metrics import Console, Curves, Rate, RecordFile, record
 from runtime.pacing import Pace
 from runtime.packing import pack, unpack
 from runtime.policy_store import PolicyStore
-from runtime.process import Context, NotFiniteError, UsageError, make_environment
-from runtime.replay import TRANSITION_FIELDS, Batch, Replay
-from runtime.segments import transition_bytes
+from runtime.process import Context, NotFiniteError, UsageError, environment_plan, make_environment
+from runtime.replay import Replay
+from runtime.rollouts import Rollouts
+from runtime.saving import Saver
 from runtime.settings import Settings
 from runtime.stopping import Stop
 
@@ -38,6 +46,8 @@ WAIT_SECONDS: Final = 0.2
 """Longest wait for data; a signal is seen within it."""
 FAREWELL_SECONDS: Final = (2.0, 5.0)
 """How long a finished learner stays at least, and at most, to tell its peers."""
+VERSIONS_AHEAD: Final = 64
+"""Policy versions that one entry in the journal makes sure of; after a kill up to so many numbers are left out."""
 LOCK_PATIENCE_SECONDS: Final = 5.0
 """How long a learner waits for the one that it replaces to go."""
 
@@ -71,55 +81,55 @@ class Learner:
         torch.manual_seed(context.seed)
 
         env = make_environment(settings, 1, {})
-        try:
-            config = sac_config({**settings.sac, "hidden": settings.hidden})
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"sac: {error}") from error
-        self._batch_size = config.batch_size
+        plan = self._plan = environment_plan(settings, env)
         self._device = _device(settings)
-        self._sac = SAC(env.obs_dim, env.act_dim, config, context.seed, self._device)
-        replay = Replay(settings.replay_capacity, env.obs_dim, env.act_dim, context.seed)
-        self._checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
-        self._counters, accounts = self._resume(replay)
+        self._method = build(plan, context.seed, self._device)
+        self._store = make_store(plan, settings, context.seed, pinned=self._device == "cuda")
+        checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
+        self._counters, accounts = self._resume(checkpoints)
+        self._journalled_version = 0
 
+        balance = plan.balance
         terms = Terms(
             run=context.run,
             run_id=context.run_id,
             token=context.token,
             epoch=self._counters.epoch,
             environment=settings.environment,
-            obs_dim=env.obs_dim,
-            act_dim=env.act_dim,
-            actor_floats=self._sac.shape.size,
-            transition_bytes=transition_bytes(env.obs_dim, env.act_dim),
+            layout=plan.layout.text,
+            actor_floats=plan.shape.size,
+            transition_bytes=plan.layout.item_bytes,
             segment_transitions=settings.segment_transitions,
-            max_policy_lag=settings.max_policy_lag,
-            inflight_transitions=max(settings.band_steps, settings.segment_transitions),
+            max_policy_lag=balance.max_policy_lag,
+            inflight_transitions=max(settings.band_steps, balance.band_steps, settings.segment_transitions),
         )
         membership = Membership(terms, accounts)
         self._policies = PolicyStore(terms.epoch, terms.token, self._counters.policy_version)
         membership.handle(Published(self._counters.policy_version))
-        self._pace = Pace(settings.warmup_steps, settings.updates_per_step, settings.band_steps)
+        self._pace = Pace(balance.warmup_steps, balance.updates_per_step, balance.band_steps)
         self._evaluations: deque[tuple[str, Evaluation]] = deque()
         """As the network thread takes them; the main thread writes them down."""
-        channel = LearnerChannel(context.endpoint, terms.segment_transitions * terms.transition_bytes)
+        channel = LearnerChannel(context.endpoint, terms.largest_message, context.learner_keys())
         self._exchange = Exchange(
-            channel, membership, replay, self._policies, self._pace, console.say, self._evaluations
+            channel, membership, self._store, self._policies, self._pace, console.say, self._evaluations
         )
+        self._saver = Saver(checkpoints, console.say, self._exchange.saved)
         self._records = RecordFile(folder / "metrics.jsonl")
         self._curves = Curves(folder / "tensorboard")
         self._evaluation: Evaluation | None = None
-        self._stats: SACStats | None = None
+        self._stats: Stats | None = None
         now = time.monotonic()
         self._began = now
         self._recorded, self._saved = now, now
+        self._waited = 0.0
+        """Seconds without data since the last record."""
         self._record_count = 0
         self._step_rate = Rate(now, self._exchange.env_steps)
         self._update_rate = Rate(now, self._counters.updates)
 
-    def _resume(self, replay: Replay) -> tuple[Counters, Accounts]:
+    def _resume(self, checkpoints: Checkpoints) -> tuple[Counters, Accounts]:
         """Load the newest whole checkpoint, if there is one, and begin a new epoch."""
-        checkpoint, aside = self._checkpoints.load()
+        checkpoint, aside = checkpoints.load()
         for sentence in aside:
             self._console.say(sentence)
         journal = read_journal(self._folder)
@@ -127,7 +137,7 @@ class Learner:
             counters, accounts = next_epoch(None, journal, time.time()), Accounts()
         else:
             try:
-                saved, accounts = unpack(checkpoint, self._sac, replay)
+                saved, accounts = unpack(checkpoint, self._method, self._store)
             except (KeyError, ValueError) as error:
                 raise UsageError(
                     f"{checkpoint.name} in {self._folder} does not fit these settings: {error}; "
@@ -137,7 +147,7 @@ class Learner:
             lost = counters.lost_updates - saved.lost_updates
             self._console.say(
                 f"resumed {checkpoint.name}: {saved.env_steps} env steps, {saved.updates} updates, "
-                f"{len(replay)} transitions; {lost} updates after it were lost"
+                f"{len(self._store)} transitions; {lost} updates after it were lost"
             )
         write_journal(self._folder, counters)
         return counters, accounts
@@ -147,18 +157,18 @@ class Learner:
         counters = self._counters
         self._exchange.start()
         self._console.say(f"learner of {self._settings.environment} ready, epoch {counters.epoch}")
-        if counters.policy_version:  # once there was a policy, there always is one
+        if counters.policy_version or self._plan.is_on_policy:  # once there was a policy, there always is one
             self._publish()
         while not stop.is_set() and self._end() is None:
-            if self._exchange.await_data(counters.kept_updates, WAIT_SECONDS):
-                self._stats = self._sac.update(self._sample())
-                counters.updates += 1
-                if counters.kept_updates % self._settings.publish_every == 0 or not counters.policy_version:
-                    self._publish()
+            before = time.monotonic()
+            has_data = self._exchange.await_data(counters.kept_updates, WAIT_SECONDS)
+            self._waited += time.monotonic() - before
+            if has_data:
+                self._learn()
             now = time.monotonic()
             if now - self._recorded >= RECORD_SECONDS:
                 self._record(now)
-            if now - self._saved >= self._settings.checkpoint_seconds:
+            if now - self._saved >= self._settings.checkpoint_seconds and not self._saver.is_busy:
                 self._checkpoint()
         end = self._end()
         if end is not None:
@@ -166,11 +176,14 @@ class Learner:
             self._exchange.finish(end, *FAREWELL_SECONDS)
         self._record(time.monotonic())
         self._checkpoint()
+        self._saver.wait()
+        self._journal(ahead=0)
         if end is None:
             self._console.say(f"learner ends on {stop.reason}")
 
     def close(self) -> None:
-        """End the network thread and close every file."""
+        """End the threads and close every file."""
+        self._saver.wait()
         self._exchange.close()
         self._records.close()
         self._curves.close()
@@ -186,38 +199,60 @@ class Learner:
             return f"{settings.max_seconds:g} seconds"
         return None
 
-    def _sample(self) -> Batch:
-        """Draw a batch to where the networks are."""
-        batch = self._exchange.sample(self._batch_size)
-        if self._device == "cpu":
-            return batch
-        return Batch(*(getattr(batch, name).to(self._device) for name in TRANSITION_FIELDS))
+    def _learn(self) -> None:
+        """Do the update that the data allows; in lockstep all of them, before anybody collects on."""
+        counters, settings = self._counters, self._settings
+        self._update()
+        if settings.lockstep:
+            while self._pace.allows_update(self._exchange.env_steps, counters.kept_updates):
+                self._update()
+            self._publish()
+        elif counters.kept_updates % self._plan.balance.publish_every == 0 or not counters.policy_version:
+            self._publish()
+
+    def _update(self) -> None:
+        """Take a batch and learn from it."""
+        if isinstance(self._store, Rollouts):
+            rollouts = self._exchange.draw(self._store.take)
+            assert rollouts is not None and not isinstance(self._method, SAC)  # noqa: S101, PT018  (the pace saw to it)
+            self._stats = self._method.update(rollouts.to(self._device))
+        else:
+            assert isinstance(self._method, SAC)  # noqa: S101
+            self._stats = self._learn_from(self._store, self._method)
+        self._counters.updates += 1
+
+    def _learn_from(self, replay: Replay, sac: SAC) -> Stats:
+        size = sac.config.batch_size
+        stats = sac.update(self._exchange.draw(lambda: replay.sample(size)).to(self._device))
+        if sac.config.prioritised:
+            misjudged = sac.misjudged.cpu().numpy()
+            self._exchange.draw(lambda: replay.judge(misjudged))
+        return stats
 
     def _publish(self) -> None:
         """Give out the present policy. Its version is in the journal first: no version ever names two policies."""
-        arena = self._sac.actor_arena()
+        arena = self._method.actor_arena()
         if not np.isfinite(arena).all():
             self._refuse_to_go_on()
         self._counters.policy_version += 1
-        write_journal(self._folder, self._counters)
+        if self._counters.policy_version > self._journalled_version:
+            self._journal(VERSIONS_AHEAD)
         self._policies.publish(self._counters.policy_version, arena)
-        self._exchange.published(self._counters.policy_version)
+        self._exchange.published(self._counters.policy_version, self._counters.kept_updates)
+
+    def _journal(self, ahead: int = VERSIONS_AHEAD) -> None:
+        """Write the counters down, and the versions that are given out before this is done again."""
+        self._journalled_version = self._counters.policy_version + ahead
+        write_journal(self._folder, replace(self._counters, policy_version=self._journalled_version))
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint; a disk that refuses is told of, and the next one is tried in its time."""
-        self._saved = began = time.monotonic()
-        holdings = self._exchange.holdings()
-        arrays, facts = pack(self._sac, self._counters, holdings, self._settings.checkpoint_replay_bytes)
-        if not all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("sac.")):
+        """Copy what a checkpoint needs, and have it written."""
+        self._saved = time.monotonic()
+        holdings = self._exchange.holdings(self._settings.checkpoint_replay_bytes)
+        arrays, facts = pack(self._method, self._counters, holdings)
+        if not all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("method.")):
             self._refuse_to_go_on()
-        try:
-            name = self._checkpoints.save(self._counters.updates, holdings.env_steps, arrays, facts)
-        except OSError as error:
-            self._console.say(f"the checkpoint could not be written ({error}); training goes on without it")
-            return
-        self._exchange.saved(holdings)
-        size = sum(array.nbytes for array in arrays.values()) / 2**20
-        self._console.say(f"checkpoint {name}: {size:.1f} MiB in {time.monotonic() - began:.2f} s")
+        self._saver.save(self._counters.updates, arrays, facts, holdings)
 
     def _refuse_to_go_on(self) -> NoReturn:
         """End before a policy or a checkpoint is spoiled: a restart goes on from the last good checkpoint."""
@@ -230,7 +265,7 @@ class Learner:
         """Print and keep one metric record."""
         counters = self._counters
         counters.env_steps = max(counters.env_steps, self._exchange.env_steps)
-        write_journal(self._folder, counters)
+        self._journal()
         figures = self._exchange.figures()
         while self._evaluations:
             self._keep_evaluation(*self._evaluations.popleft())
@@ -246,6 +281,7 @@ class Learner:
             "eval_return": last.eval_return if last else None,
             "eval_progress": last.eval_progress if last else None,
             "workers": figures.pop("workers"),
+            "idle_share": min(1.0, self._waited / max(now - self._recorded, 1e-9)),
             **(self._stats.floats() if self._stats else {}),
             **figures,
             "lost_updates": counters.lost_updates,
@@ -257,6 +293,7 @@ class Learner:
             self._curves.add("learner", fields, counters.env_steps)
         self._record_count += 1
         self._recorded = now
+        self._waited = 0.0
 
     def _keep_evaluation(self, pod: str, evaluation: Evaluation) -> None:
         self._evaluation = evaluation

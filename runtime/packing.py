@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.accounts import Accounts
-from runtime.algos.sac import SAC
 from runtime.checkpoints import Checkpoint
 from runtime.counters import Counters
 from runtime.exchange import Holdings
-from runtime.replay import TRANSITION_FIELDS, Replay
+from runtime.replay import Replay
+from runtime.rollouts import Rollouts
+
+if TYPE_CHECKING:
+    from runtime.algos.method import Method
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def pack(sac: SAC, counters: Counters, holdings: Holdings, replay_bytes: int) -> tuple[Arrays, dict[str, Any]]:
-    """Return arrays and facts that `unpack` takes; experience beyond `replay_bytes` is cut at its old end."""
-    arrays = {f"sac.{name}": tensor.numpy() for name, tensor in sac.state().items()}
-    arrays |= {f"replay.{name}": array for name, array in _bounded(holdings.replay, replay_bytes).items()}
+def pack(method: Method, counters: Counters, holdings: Holdings) -> tuple[Arrays, dict[str, Any]]:
+    """Return arrays and facts that `unpack` takes."""
+    arrays = {f"method.{name}": tensor.numpy() for name, tensor in method.state().items()}
+    arrays |= {f"experience.{name}": array for name, array in holdings.store.items()}
     facts = {"counters": {**counters.facts(), "env_steps": holdings.env_steps}, "accounts": holdings.accounts}
     return arrays, facts
 
 
-def unpack(checkpoint: Checkpoint, sac: SAC, replay: Replay) -> tuple[Counters, Accounts]:
-    """Put a checkpoint's state into `sac` and `replay` and return its counters and accounts.
+def unpack(checkpoint: Checkpoint, method: Method, store: Replay | Rollouts) -> tuple[Counters, Accounts]:
+    """Put a checkpoint's state into `method` and `store` and return its counters and accounts.
 
     Raises ValueError with a sentence if it belongs to other settings.
     """
@@ -35,28 +38,12 @@ def unpack(checkpoint: Checkpoint, sac: SAC, replay: Replay) -> tuple[Counters, 
 
     facts = checkpoint.facts
     counters, accounts = Counters.from_facts(facts["counters"]), Accounts.from_state(facts["accounts"])
-    sac.load_state({name: torch.from_numpy(array) for name, array in _part(checkpoint.tensors, "sac.").items()})
-    saved = _part(checkpoint.tensors, "replay.")
-    if "generator" in saved:
-        replay.load_state(saved)
-    elif saved and len(saved["reward"]):
-        obs, action, reward, next_obs, terminated = (saved[name] for name in TRANSITION_FIELDS)
-        replay.extend(obs, action, reward, next_obs, terminated)
+    saved = _part(checkpoint.tensors, "method.")
+    method.load_state({name: torch.from_numpy(array) for name, array in saved.items()})
+    store.load_state(_part(checkpoint.tensors, "experience."))
     return counters, accounts
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
     # What a file reader gives may be read-only; torch wants to be able to write.
     return {name.removeprefix(prefix): np.array(each) for name, each in arrays.items() if name.startswith(prefix)}
-
-
-def _bounded(state: Arrays, most_bytes: int) -> Arrays:
-    """Return the whole state of a replay if it is small enough, or the columns of its newest transitions."""
-    row_bytes = sum(state[name].nbytes for name in TRANSITION_FIELDS)
-    count = len(state["reward"])
-    if row_bytes <= most_bytes:
-        return state
-    rows = most_bytes * count // row_bytes
-    inserted = int(state["inserted"])
-    newest = np.arange(inserted - rows, inserted) % int(state["capacity"])
-    return {name: state[name][newest] for name in TRANSITION_FIELDS}

@@ -6,16 +6,20 @@ import math
 import os
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from runtime import contract, endpoint, settings
+from runtime import contract, endpoint, keys, settings
 from runtime.messages import MAX_TEXT
 
 if TYPE_CHECKING:
+    from runtime.algos.plan import Plan
     from runtime.envs.base import VectorEnv
+
+
+K = TypeVar("K")
 
 
 class UsageError(Exception):
@@ -45,6 +49,7 @@ class Context:
     folder: Path | None
     cpus: float
     settings: settings.Settings
+    keys_folder: Path | None = None
 
     def learner_folder(self) -> Path:
         """Return the folder of a learner. Raises UsageError if there is none, or if strangers could join it."""
@@ -56,6 +61,25 @@ class Context:
                 f"set {contract.ENV_TOKEN_FILE}, or listen at tcp://127.0.0.1 or ipc://"
             )
         return self.folder
+
+    def learner_keys(self) -> keys.LearnerKeys | None:
+        """Return what this learner proves itself with; None where nothing is encrypted. Raises UsageError."""
+        if self.endpoint.folder is None and self.keys_folder is not None:
+            return _read_keys(keys.read_learner, self.keys_folder)
+        return None if self.endpoint.is_private() else keys.from_token(self.token)[0]
+
+    def peer_keys(self) -> keys.PeerKeys | None:
+        """Return what this process proves itself with to the learner; None where nothing is encrypted."""
+        if self.endpoint.folder is None and self.keys_folder is not None:
+            return _read_keys(keys.read_peer, self.keys_folder)
+        if self.endpoint.is_private():
+            return None
+        if not self.token:
+            raise UsageError(
+                f"the learner at {self.endpoint.data} is on another machine and there is no token; "
+                f"set {contract.ENV_TOKEN_FILE} to the run's token file"
+            )
+        return keys.from_token(self.token)[1]
 
     @property
     def threads(self) -> int:
@@ -92,7 +116,15 @@ class Context:
             folder=Path(folder) if folder else None,
             cpus=_cpus(environ.get(contract.ENV_CPUS)),
             settings=training,
+            keys_folder=Path(environ[contract.ENV_KEYS]) if environ.get(contract.ENV_KEYS) else None,
         )
+
+
+def _read_keys(read: Callable[[Path], K], folder: Path) -> K:
+    try:
+        return read(folder)
+    except keys.KeysError as error:
+        raise UsageError(f"{contract.ENV_KEYS}: {error}") from error
 
 
 def _text(environ: Mapping[str, str], name: str, default: str) -> str:
@@ -161,6 +193,25 @@ def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[
         return make_vector_env(training.environment, num_envs, options={**training.environment_options, **extra})
     except (TypeError, ValueError) as error:
         raise UsageError(f"{contract.ENV_CONFIG}: {error}") from error
+
+
+def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
+    """Work out networks, layouts and balance for the run's environment. Raises UsageError."""
+    from runtime.algos.plan import make_plan
+
+    try:
+        return make_plan(training, env.obs_space, env.action_space)
+    except ValueError as error:
+        raise UsageError(f"{contract.ENV_CONFIG}: {error}") from error
+
+
+def evaluation_options(training: settings.Settings) -> Mapping[str, Any]:
+    """Return the options of the environment for evaluation: those of the settings, or the environment's own."""
+    from runtime.envs.base import EVALUATION_OPTIONS
+
+    if training.eval_options is not None:
+        return training.eval_options
+    return EVALUATION_OPTIONS.get(training.environment, {})
 
 
 def incarnation() -> int:

@@ -31,41 +31,60 @@ class Settings:
     """What a run trains on and how. Learner, workers and evaluator of a run get the same settings."""
 
     # --- what is learned ---
-    environment: str = _setting("racing", "Name of the environment.")
+    environment: str = _setting("racing", "Name of the environment: racing, or an id that Gymnasium knows.")
     environment_options: Mapping[str, Any] = _setting({}, "Options of the environment, by name.")
-    hidden: tuple[int, ...] = _setting(
-        (128, 128),
-        "Widths of the hidden layers of actor and critics. Wider costs time before it helps on a CPU.",
+    algorithm: str = _setting(
+        "sac",
+        "How it is learned: sac where steps are dear and actions numbers, ppo where steps are cheap, impala where "
+        "many workers are far away; random learns nothing.",
+        one_of=("sac", "ppo", "impala", "random"),
+    )
+    hidden: tuple[int, ...] | None = _setting(
+        None,
+        "Widths of the hidden layers of the networks; null takes the algorithm's own. Wider costs time before it "
+        "helps on a CPU.",
+        least=1,
+    )
+    convolutions: tuple[tuple[int, int, int], ...] = _setting(
+        ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+        "Channels, kernel side and stride of each convolution that an image goes through. Fewer for small images.",
         least=1,
     )
     sac: Mapping[str, Any] = _setting(
         {}, "Settings of soft actor-critic, by name; what is left out is tuned for racing."
     )
+    ppo: Mapping[str, Any] = _setting({}, "Settings of PPO, by name.")
+    impala: Mapping[str, Any] = _setting({}, "Settings of IMPALA, by name.")
     # --- collection ---
     num_envs: int = _setting(16, "Copies of the environment in each worker, stepped together.", least=1)
     segment_steps: int = _setting(
         16, "Steps of all copies in one message. Fewer for fresher data, more for slow networks.", least=1
     )
     warmup_steps: int = _setting(
-        5_000, "Env steps with random actions before the first update, over all workers.", least=0
+        5_000, "SAC: env steps with random actions before the first update, over all workers.", least=0
     )
     # --- the balance of the two ---
     updates_per_step: float = _setting(
         1 / 16,
-        "Gradient updates for each env step. Raise it where steps are dear (a simulator), lower where cheap.",
+        "SAC: gradient updates for each env step. Raise it where steps are dear (a simulator), lower where cheap.",
         least=0,
     )
     band_steps: int = _setting(
         8_192,
-        "Env steps that collection may run ahead of learning; workers wait beyond it. At least two segments.",
+        "SAC: env steps that collection may run ahead of learning; workers wait beyond it. At least two segments.",
         least=1,
     )
-    max_policy_lag: int = _setting(
-        1_000,
-        "Policy versions that a segment may be behind before it is refused. SAC is off-policy, so it is generous.",
+    max_policy_lag: int | None = _setting(
+        None,
+        "Policy versions that a segment may be behind before it is refused; null takes the algorithm's own: 1,000 "
+        "for sac, a few for impala, none for ppo.",
         least=0,
     )
-    publish_every: int = _setting(50, "Updates between two published policy versions.", least=1)
+    publish_every: int = _setting(50, "SAC: updates between two published policy versions.", least=1)
+    lockstep: bool = _setting(
+        False,
+        "Collect and learn by turns: with one worker the same seed gives the same run, but slowly.",
+    )
     # --- the learner ---
     replay_capacity: int = _setting(500_000, "Transitions in the replay buffer; the oldest make room.", least=1)
     device: str = _setting(
@@ -91,8 +110,10 @@ class Settings:
     # --- evaluation ---
     eval_seconds: float = _setting(15.0, "Seconds between two evaluations, from start to start.", least=0)
     eval_episodes: int = _setting(8, "Episodes in one evaluation, driven at the same time.", least=1)
-    eval_options: Mapping[str, Any] = _setting(
-        {"start": "line", "laps": 1}, "Options of the environment for evaluation, over environment_options."
+    eval_options: Mapping[str, Any] | None = _setting(
+        None,
+        "Options of the environment for evaluation, over environment_options; null takes the environment's own: "
+        "for racing one lap from the line.",
     )
 
     @property
@@ -107,8 +128,11 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "float": (int, float),
     "int | None": (int, type(None)),
     "float | None": (int, float, type(None)),
-    "tuple[int, ...]": (list, tuple),
+    "bool": (bool,),
+    "tuple[int, ...] | None": (list, tuple, type(None)),
+    "tuple[tuple[int, int, int], ...]": (list, tuple),
     "Mapping[str, Any]": (dict,),
+    "Mapping[str, Any] | None": (dict, type(None)),
 }
 _WORDS: Final[Mapping[str, str]] = {
     "str": "a text",
@@ -116,8 +140,11 @@ _WORDS: Final[Mapping[str, str]] = {
     "float": "a number",
     "int | None": "a whole number or null",
     "float | None": "a number or null",
-    "tuple[int, ...]": "a list of whole numbers",
+    "bool": "true or false",
+    "tuple[int, ...] | None": "a list of whole numbers or null",
+    "tuple[tuple[int, int, int], ...]": "a list of lists of three whole numbers",
     "Mapping[str, Any]": "an object",
+    "Mapping[str, Any] | None": "an object or null",
 }
 
 
@@ -155,9 +182,9 @@ def from_mapping(given: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"there is no setting {name!r}; {hint}")
         declared = str(known[name].type)
         _check(name, value, declared, known[name].metadata)
-        values[name] = tuple(value) if declared.startswith("tuple") else value
+        values[name] = _frozen(value)
     settings = Settings(**values)
-    if settings.band_steps < 2 * settings.segment_transitions:
+    if settings.algorithm == "sac" and settings.band_steps < 2 * settings.segment_transitions:
         raise SettingsError(
             f"band_steps is {settings.band_steps}; it must hold at least two segments of num_envs x segment_steps "
             f"= {settings.segment_transitions} env steps"
@@ -165,13 +192,22 @@ def from_mapping(given: Mapping[str, Any]) -> Settings:
     return settings
 
 
+def _frozen(value: Any) -> Any:
+    """Lists become tuples, also inside each other."""
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
 def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) -> None:
     """Raise SettingsError unless `value` is what the setting takes."""
     numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     wrong = SettingsError(f"{name} is {json.dumps(value)}; it must be {_WORDS[declared]}")
-    if isinstance(value, bool) or not isinstance(value, _TYPES[declared]):
+    if isinstance(value, bool) != (declared == "bool") or not isinstance(value, _TYPES[declared]):
         raise wrong
-    if declared.startswith("tuple") and not all(type(each) is int for each in numbers):
+    if declared.startswith("tuple[tuple"):
+        if not all(isinstance(each, list | tuple) and len(each) == 3 for each in numbers):
+            raise wrong
+        numbers = [number for each in numbers for number in each]
+    if declared.startswith("tuple") and value is not None and not all(type(each) is int for each in numbers):
         raise wrong
     least, one_of = metadata["least"], metadata["one_of"]
     above = declared.startswith("float")

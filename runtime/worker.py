@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.algos.actor import ActorShape
-from runtime.envs.base import VectorEnv
+from runtime.algos.plan import Plan
+from runtime.envs.base import Attended, VectorEnv, attended
 from runtime.metrics import Console, record
 from runtime.peer import Peer
-from runtime.process import Context, make_environment
+from runtime.process import Context, environment_plan, make_environment
 from runtime.rollout import Rollout
-from runtime.segments import transition_bytes
 from runtime.stopping import Stop
 
 RECORD_SECONDS: Final = 10.0
@@ -32,20 +31,30 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     """Collect until the learner says that the run is done or `stop` is set. Raises RefusedError."""
     settings = context.settings
     env = make_environment(settings, settings.num_envs, {})
-    shape = ActorShape(env.obs_dim, env.act_dim, settings.hidden)
-    size = transition_bytes(env.obs_dim, env.act_dim)
-    with Peer(context, shape, size, settings.segment_transitions, console) as peer:
-        Worker(context, env, peer, console).loop(stop)
+    plan = environment_plan(settings, env)
+    with (
+        attended(env, stop.is_set),
+        Peer(context, plan.shape, plan.layout, settings.segment_transitions, console) as peer,
+    ):
+        Worker(context, plan, env, peer, console).loop(stop)
 
 
 class Worker:
     """The loop of one worker process."""
 
-    def __init__(self, context: Context, env: VectorEnv, peer: Peer, console: Console) -> None:
+    def __init__(self, context: Context, plan: Plan, env: VectorEnv, peer: Peer, console: Console) -> None:
         seeds = np.random.SeedSequence([context.seed, WORKER_SEEDS, context.index]).generate_state(2)
         self._rng = np.random.default_rng(seeds[0])
         self._env = env
-        self._rollout = Rollout(env, context.settings.segment_steps, int(seeds[1]))
+        self._plan = plan
+        self._rollout = Rollout(
+            env,
+            plan.layout,
+            context.settings.segment_steps,
+            int(seeds[1]),
+            n_step=plan.n_step,
+            gamma=plan.config.gamma,
+        )
         self._peer = peer
         self._console = console
         self._recorded = time.monotonic()
@@ -56,7 +65,7 @@ class Worker:
         """Collect until told to end."""
         peer = self._peer
         while not stop.is_set() and peer.finished is None:
-            may_step = peer.session.has_credit and not peer.is_too_old
+            may_step = peer.session.has_credit and not peer.is_too_old and self._has_policy
             peer.exchange(0.0 if may_step else WAIT_SECONDS)
             peer.adopt()
             if may_step:
@@ -76,11 +85,18 @@ class Worker:
                 self._episodes += finished.segment.episodes
                 self._returns.append((finished.segment.episodes, finished.segment.return_sum))
 
-    def _act(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+    @property
+    def _has_policy(self) -> bool:
+        """Whether there is something to act by; on-policy data must come from the learner's own policy."""
+        return bool(self._peer.policy_version) or not self._plan.is_on_policy
+
+    def _act(self, obs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """The newest policy with its exploration, or random actions as long as there is none."""
-        if self._peer.policy_version:
-            return self._peer.actor.act(obs, self._rng)
-        return self._rng.uniform(-1.0, 1.0, (len(obs), self._env.act_dim)).astype(np.float32)
+        if not self._peer.policy_version:
+            return self._plan.action_space.at_random(len(obs), self._rng), None
+        if self._plan.is_on_policy:
+            return self._peer.actor.act_with_log_prob(obs, self._rng)
+        return self._peer.actor.act(obs, self._rng), None
 
     def _record(self) -> None:
         self._recorded = time.monotonic()
@@ -91,5 +107,6 @@ class Worker:
             "episodes": self._episodes,
             "mean_return": sum(total for _, total in self._returns) / count if count else None,
             "policy_version": self._peer.policy_version,
+            **(self._env.report() if isinstance(self._env, Attended) else {}),
         }
         self._console.record(record("worker", fields))

@@ -1,59 +1,152 @@
 """The actor as a worker runs it: the forward pass in NumPy, from one flat array of weights.
 
-A worker or an evaluator needs a few small matrix products a step and nothing else of a learning library; importing
-one would cost each process seconds and 200 MB. The layout of the arena is the wire format of a policy: for each
-layer its weight, (in, out) row by row, then its bias; last the layer of 2 * act_dim outputs, means before
-log standard deviations. ``runtime.algos.networks`` builds the same arena in torch.
+A worker or an evaluator needs a few matrix products a step and nothing else of a learning library; importing
+one would cost each process seconds and 200 MB. The layout of the arena is the wire format of a policy, see
+``ActorShape.parts``. ``runtime.algos.networks`` builds the same arena in torch.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.spaces import ActionSpace, Image, ObsSpace
+
 LOG_STD_MIN: Final = -5.0
 LOG_STD_MAX: Final = 2.0
-"""Range of the log standard deviation; a tanh maps the network's output onto it."""
+"""Range of the log standard deviation of a squashed Gaussian; a tanh maps the network's output onto it."""
+HALF_LOG_2_PI: Final = 0.5 * math.log(2 * math.pi)
+
+Head = Literal["squashed", "gaussian", "categorical"]
+"""What the outputs mean. ``squashed``: means, then log standard deviations, of a Gaussian behind a tanh (SAC).
+``gaussian``: means; the log standard deviations are parameters of their own (PPO). ``categorical``: logits of each
+choice."""
+Convolution = tuple[int, int, int]
+"""Channels out, side of the kernel, stride."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorShape:
-    """Sizes of a policy network; both ends of the exchange compare it before any weights are sent."""
+    """Sizes of a policy network; both ends of the exchange compare them before any weights are sent."""
 
     obs_dim: int
+    """Elements of an observation's row, see ``runtime.spaces.ObsSpace``."""
     act_dim: int
+    """Elements of an action."""
     hidden: tuple[int, ...]
-    """Widths of the hidden layers, each followed by a ReLU."""
+    """Widths of the hidden layers, each followed by the activation."""
+    head: Head = "squashed"
+    choices: tuple[int, ...] = ()
+    images: tuple[Image, ...] = ()
+    convolutions: tuple[Convolution, ...] = ()
+    """Of each image, each followed by a ReLU."""
+    activation: Literal["relu", "tanh"] = "relu"
+
+    @classmethod
+    def of(
+        cls,
+        obs: ObsSpace,
+        action: ActionSpace,
+        hidden: tuple[int, ...],
+        *,
+        head: Head,
+        convolutions: tuple[Convolution, ...] = (),
+        activation: Literal["relu", "tanh"] = "relu",
+    ) -> ActorShape:
+        """Return the shape for an environment's spaces. ValueError if an image is too small for its kernels."""
+        convolutions = convolutions if obs.images else ()
+        for image in obs.images:
+            _image_sizes(image, convolutions)
+        return cls(obs.width, action.size, hidden, head, action.choices, obs.images, convolutions, activation)
+
+    @property
+    def obs_space(self) -> ObsSpace:
+        """What a row of an observation holds."""
+        pixels = sum(map(math.prod, self.images))
+        return ObsSpace((self.obs_dim - pixels) // 4 if self.images else self.obs_dim, self.images)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the last layer gives."""
+        return {"squashed": 2 * self.act_dim, "gaussian": self.act_dim, "categorical": sum(self.choices)}[self.head]
+
+    @property
+    def features(self) -> int:
+        """Numbers behind the convolutions: those of all images, then the vector."""
+        sizes = [_image_sizes(image, self.convolutions)[-1] for image in self.images]
+        return sum(map(math.prod, sizes)) + self.obs_space.vector
+
+    @property
+    def convolution_parts(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the parameters before the dense layers: (side, side, in, out) and (out,) of each kernel."""
+        parts: list[tuple[int, ...]] = []
+        for image in self.images:
+            channels = image[2]
+            for out, side, _ in self.convolutions:
+                parts += [(side, side, channels, out), (out,)]
+                channels = out
+        return tuple(parts)
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of each layer in order."""
-        widths = (self.obs_dim, *self.hidden, 2 * self.act_dim)
-        return tuple(pairwise(widths))
+        """(inputs, outputs) of each dense layer in order."""
+        return tuple(pairwise((self.features, *self.hidden, self.outputs)))
+
+    @property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of all parameters in the order of the arena, each row by row.
+
+        The convolutions, then weight (in, out) and bias of each dense layer, then the log standard deviations of
+        a plain Gaussian.
+        """
+        dense = tuple(part for inputs, outputs in self.layers for part in ((inputs, outputs), (outputs,)))
+        own = ((self.act_dim,),) if self.head == "gaussian" else ()
+        return (*self.convolution_parts, *dense, *own)
 
     @property
     def size(self) -> int:
         """Number of float32 in the arena."""
-        return sum(inputs * outputs + outputs for inputs, outputs in self.layers)
+        return sum(map(math.prod, self.parts))
+
+
+def _image_sizes(image: Image, convolutions: tuple[Convolution, ...]) -> list[Image]:
+    """Sizes of an image before and behind each convolution."""
+    sizes = [image]
+    for out, side, stride in convolutions:
+        height, width, _ = sizes[-1]
+        if min(height, width) < side:
+            raise ValueError(
+                f"an image of {image[0]} x {image[1]} is too small for the convolutions "
+                f"{[list(each) for each in convolutions]}; take smaller kernels or fewer of them"
+            )
+        sizes.append(((height - side) // stride + 1, (width - side) // stride + 1, out))
+    return sizes
 
 
 class NumpyActor:
-    """A squashed Gaussian policy (Haarnoja et al. 2018b, appendix C), forward only."""
+    """A policy, forward only."""
 
     def __init__(self, shape: ActorShape) -> None:
         self.shape = shape
         self._arena = np.zeros(shape.size, dtype=np.float32)
-        self._layers: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
+        self._obs_space = shape.obs_space
+        views: list[NDArray[np.float32]] = []
         at = 0
-        for inputs, outputs in shape.layers:
-            weight = self._arena[at : at + inputs * outputs].reshape(inputs, outputs)
-            at += inputs * outputs
-            self._layers.append((weight, self._arena[at : at + outputs]))
-            at += outputs
+        for part in shape.parts:
+            size = math.prod(part)
+            views.append(self._arena[at : at + size].reshape(part))
+            at += size
+        count = len(shape.convolution_parts)
+        kernels, dense = views[:count], views[count : count + 2 * len(shape.layers)]
+        self._kernels = list(zip(kernels[::2], kernels[1::2], strict=True))
+        self._layers = list(zip(dense[::2], dense[1::2], strict=True))
+        self._log_std = views[-1]
+        """Of a plain Gaussian; otherwise not used."""
 
     def load(self, arena: NDArray[np.float32]) -> None:
         """Copy new weights in. ValueError, with the old ones kept, for another length or values not finite."""
@@ -65,18 +158,101 @@ class NumpyActor:
             raise ValueError("these weights hold values that are not finite; the policy was not loaded")
         self._arena[:] = arena
 
-    def act(self, obs: NDArray[np.float32], rng: np.random.Generator | None) -> NDArray[np.float32]:
-        """Actions (B, act_dim) in [-1, 1] for ``obs`` (B, obs_dim); without ``rng`` the mean, squashed."""
-        hidden = obs
+    def act(self, obs: NDArray[Any], rng: np.random.Generator | None) -> NDArray[Any]:
+        """Actions (B, act_dim) for ``obs`` (B, obs_dim); without ``rng`` the likeliest ones.
+
+        Numbers of a squashed Gaussian lie in [-1, 1]; those of a plain one may lie outside, the environment clips
+        them.
+        """
+        out = self._forward(obs)
+        if self.shape.head == "categorical":
+            return self._choose(out, rng)[0]
+        mean, log_std = self._gaussian(out)
+        drawn: NDArray[Any] = mean
+        if rng is not None:
+            drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32)
+        return np.tanh(drawn) if self.shape.head == "squashed" else drawn
+
+    def act_with_log_prob(
+        self, obs: NDArray[Any], rng: np.random.Generator
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Actions as ``act`` draws them, and the logarithm of the probability (density) of each, (B,)."""
+        out = self._forward(obs)
+        if self.shape.head == "categorical":
+            return self._choose(out, rng)
+        if self.shape.head == "squashed":
+            raise ValueError("a squashed Gaussian gives no probabilities here; off-policy methods need none")
+        mean, log_std = self._gaussian(out)
+        noise = rng.standard_normal(mean.shape, dtype=np.float32)
+        log_prob: NDArray[Any] = -(0.5 * np.square(noise) + log_std + HALF_LOG_2_PI).sum(axis=1)
+        return mean + np.exp(log_std) * noise, log_prob
+
+    def _forward(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """(B, outputs) of the network."""
+        hidden = self._features(obs)
+        relu = self.shape.activation == "relu"
         for weight, bias in self._layers[:-1]:
             hidden = hidden @ weight
             hidden += bias
-            np.maximum(hidden, 0.0, out=hidden)
+            if relu:
+                np.maximum(hidden, 0.0, out=hidden)
+            else:
+                np.tanh(hidden, out=hidden)
         weight, bias = self._layers[-1]
-        out = hidden @ weight + bias
-        mean = out[:, : self.shape.act_dim]
-        if rng is not None:
-            scale = np.tanh(out[:, self.shape.act_dim :])
-            log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (scale + 1.0)
-            mean = mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32)
-        return np.asarray(np.tanh(mean))
+        out: NDArray[np.float32] = hidden @ weight + bias
+        return out
+
+    def _features(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """(B, features): what the convolutions see, then the vector."""
+        if not self.shape.images:
+            return obs
+        vector, images = self._obs_space.split(obs)
+        found: list[NDArray[np.float32]] = []
+        for number, image in enumerate(images):
+            seen: NDArray[np.float32] = image.astype(np.float32) * np.float32(1 / 255)
+            depth = len(self.shape.convolutions)
+            kernels = self._kernels[number * depth : (number + 1) * depth]
+            for (weight, bias), (_, side, stride) in zip(kernels, self.shape.convolutions, strict=True):
+                seen = _convolve(seen, weight, bias, side, stride)
+            found.append(seen.reshape(len(obs), -1))
+        return np.concatenate([*found, vector], axis=1)
+
+    def _gaussian(self, out: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Mean and log standard deviation before any squashing."""
+        if self.shape.head == "gaussian":
+            return out, self._log_std
+        log_std: NDArray[Any] = np.tanh(out[:, self.shape.act_dim :])
+        log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (log_std + 1.0)
+        return out[:, : self.shape.act_dim], log_std
+
+    def _choose(
+        self, logits: NDArray[np.float32], rng: np.random.Generator | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """One choice for each group of logits, and the log probability of all of them together."""
+        count = len(logits)
+        action = np.empty((count, len(self.shape.choices)), dtype=np.int32)
+        log_prob = np.zeros(count, dtype=np.float32)
+        rows = np.arange(count)
+        at = 0
+        for column, choices in enumerate(self.shape.choices):
+            part = logits[:, at : at + choices]
+            at += choices
+            # The largest of logits with Gumbel noise is a draw from their distribution.
+            chosen = (part if rng is None else part + rng.gumbel(size=part.shape)).argmax(axis=1)
+            shifted = part - part.max(axis=1, keepdims=True)
+            log_prob += shifted[rows, chosen] - np.log(np.exp(shifted).sum(axis=1))
+            action[:, column] = chosen
+        return action, log_prob
+
+
+def _convolve(
+    images: NDArray[np.float32], weight: NDArray[np.float32], bias: NDArray[np.float32], side: int, stride: int
+) -> NDArray[np.float32]:
+    """ReLU of a convolution of (B, height, width, channels): one matrix product over all windows."""
+    windows = np.lib.stride_tricks.sliding_window_view(images, (side, side), axis=(1, 2))[:, ::stride, ::stride]
+    count, height, width, channels = windows.shape[:4]
+    rows = windows.transpose(0, 1, 2, 4, 5, 3).reshape(count * height * width, side * side * channels)
+    out: NDArray[np.float32] = rows @ weight.reshape(-1, weight.shape[-1])
+    out += bias
+    np.maximum(out, 0.0, out=out)
+    return out.reshape(count, height, width, -1)

@@ -1,4 +1,4 @@
-"""The networks of SAC in torch, each with its parameters in one flat tensor.
+"""The networks in torch, each with its parameters in one flat tensor.
 
 An arena makes a whole network one object to everything that is not the network: the optimiser steps one tensor
 with a handful of calls, the target follows with one ``lerp_``, a policy is published by one copy and a checkpoint
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from runtime.algos.actor import LOG_STD_MAX, LOG_STD_MIN, ActorShape
+from runtime.algos.actor import HALF_LOG_2_PI, LOG_STD_MAX, LOG_STD_MIN, ActorShape, Convolution
 
 _LOG_CONSTANT: Final = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 """What each dimension of an action takes from the log probability, whatever its value."""
@@ -35,8 +36,9 @@ class Arena:
         ]
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """(size,) slope of ``loss`` in these parameters and in no others."""
-        return torch.cat([grad.reshape(-1) for grad in torch.autograd.grad(loss, self.parameters)])
+        """(size,) slope of ``loss`` in these parameters and in no others; zero for those it does not depend on."""
+        slopes = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return torch.cat([slope.reshape(-1) for slope in slopes])
 
 
 class Adam:
@@ -47,7 +49,7 @@ class Adam:
 
     def __init__(self, flat: Tensor, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
         self._flat = flat
-        self._lr = lr
+        self.lr = lr
         self._betas = betas
         self.mean = torch.zeros_like(flat)
         self.square = torch.zeros_like(flat)
@@ -64,8 +66,14 @@ class Adam:
         # The corrections for the zeros at the start, moved from the moments into the step size and epsilon.
         root = math.sqrt(1 - beta2**steps)
         self._flat.addcdiv_(
-            self.mean, self.square.sqrt().add_(1e-8 * root), value=-self._lr * root / (1 - beta1**steps)
+            self.mean, self.square.sqrt().add_(1e-8 * root), value=-self.lr * root / (1 - beta1**steps)
         )
+
+
+def shortened(gradient: Tensor, most: float) -> Tensor:
+    """Return ``gradient`` with a length of at most ``most``."""
+    factor: Tensor = (most / (gradient.norm() + 1e-6)).clamp(max=1.0)
+    return gradient * factor
 
 
 def _fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> None:
@@ -75,33 +83,88 @@ def _fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> No
         weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
-class Actor:
+def _fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
+    """Draw weights whose rows or columns stand at right angles, as on-policy methods like them."""
+    with torch.no_grad():
+        flat = torch.empty(weight.reshape(-1, weight.shape[-1]).shape)
+        torch.nn.init.orthogonal_(flat, gain, generator=generator)
+        weight.copy_(flat.view(weight.shape))
+
+
+def encode(shape: ActorShape, kernels: Sequence[Tensor], rows: Tensor) -> Tensor:
+    """(B, features) of observations (B, obs_dim): what the convolutions see of each image, then the vector."""
+    if not shape.images:
+        return rows
+    at = 4 * shape.obs_space.vector
+    vector = rows[:, :at].contiguous().view(torch.float32)
+    found: list[Tensor] = []
+    depth = 2 * len(shape.convolutions)
+    for number, image in enumerate(shape.images):
+        size = math.prod(image)
+        pixels = rows[:, at : at + size].view(len(rows), *image).permute(0, 3, 1, 2)
+        at += size
+        found.append(_convolve(pixels, kernels[number * depth : (number + 1) * depth], shape.convolutions))
+    return torch.cat([*found, vector], dim=1)
+
+
+def _convolve(pixels: Tensor, kernels: Sequence[Tensor], convolutions: Sequence[Convolution]) -> Tensor:
+    """(B, out) of images (B, channels, height, width) of bytes, in the order height, width, channels."""
+    seen = pixels.to(torch.float32) / 255.0
+    for weight, bias, (_, _, stride) in zip(kernels[::2], kernels[1::2], convolutions, strict=True):
+        seen = torch.nn.functional.conv2d(seen, weight.permute(3, 2, 0, 1), bias, stride).relu_()
+    return seen.permute(0, 2, 3, 1).flatten(1)
+
+
+class Network:
+    """Convolutions and dense layers; the arena is laid out as ``ActorShape.parts`` says."""
+
+    def __init__(
+        self, shape: ActorShape, generator: torch.Generator, device: str, *, last_gain: float | None = None
+    ) -> None:
+        """With ``last_gain`` weights are orthogonal, the last layer's of this size; without, as Linear has them."""
+        self.shape = shape
+        self.arena = Arena(shape.parts, device)
+        count = len(shape.convolution_parts)
+        self.kernels = self.arena.parameters[:count]
+        dense = self.arena.parameters[count : count + 2 * len(shape.layers)]
+        self._layers = list(zip(dense[::2], dense[1::2], strict=True))
+        weights = [*self.kernels[::2], *dense[::2]]
+        for weight in weights:
+            if last_gain is None:
+                _fill_uniform(weight, math.prod(weight.shape[:-1]), generator)
+            else:
+                gain = last_gain if weight is dense[-2] else math.sqrt(2.0)
+                _fill_orthogonal(weight, gain, generator)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """(B, outputs) for observations (B, obs_dim)."""
+        return self.head(encode(self.shape, self.kernels, rows))
+
+    def head(self, features: Tensor) -> Tensor:
+        """(B, outputs) for what ``encode`` made of observations."""
+        hidden = features
+        for weight, bias in self._layers[:-1]:
+            hidden = torch.addmm(bias, hidden, weight)
+            hidden = hidden.relu_() if self.shape.activation == "relu" else hidden.tanh_()
+        weight, bias = self._layers[-1]
+        return torch.addmm(bias, hidden, weight)
+
+
+class Actor(Network):
     """Squashed Gaussian policy; its arena is laid out as ``NumpyActor`` reads it."""
 
-    def __init__(self, shape: ActorShape, generator: torch.Generator, device: str) -> None:
-        self.shape = shape
-        self.arena = Arena([part for i, o in shape.layers for part in ((i, o), (o,))], device)
-        weights = self.arena.parameters[::2]
-        self._layers = list(zip(weights, self.arena.parameters[1::2], strict=True))
-        for weight in weights:
-            _fill_uniform(weight, weight.shape[0], generator)
-
-    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def distribution(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation, each (B, act_dim), of the Gaussian before squashing."""
-        hidden = obs
-        for weight, bias in self._layers[:-1]:
-            hidden = torch.addmm(bias, hidden, weight).relu_()
-        weight, bias = self._layers[-1]
-        mean, scale = torch.addmm(bias, hidden, weight).chunk(2, dim=1)
+        mean, scale = self.head(features).chunk(2, dim=1)
         return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (scale.tanh() + 1.0)
 
-    def sample(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Action (B, act_dim) in [-1, 1] and its log probability (B,), reparameterised by ``noise``.
 
         With u = mean + std * noise and a = tanh(u): log p(a) = log N(u) - sum log(1 - tanh(u)^2), the last term
         in the form 2 (log 2 - u - softplus(-2u)), which does not overflow (appendix C of the paper).
         """
-        mean, log_std = self.distribution(obs)
+        mean, log_std = self.distribution(features)
         u = torch.addcmul(mean, log_std.exp(), noise)
         # What depends on the noise alone has no slope: kept apart, it costs nothing in the backward pass.
         constant = -0.5 * noise.square().sum(dim=1) - self.shape.act_dim * _LOG_CONSTANT
@@ -109,23 +172,62 @@ class Actor:
         return u.tanh(), log_prob
 
 
-class TwinCritic:
-    """Two Q functions of equal shape, evaluated together by batched products."""
+class Policy(Network):
+    """Policy of an on-policy method: logits of choices, or a Gaussian with a spread of its own."""
 
-    def __init__(
-        self, obs_dim: int, act_dim: int, hidden: Sequence[int], generator: torch.Generator, device: str
-    ) -> None:
-        widths = (obs_dim + act_dim, *hidden, 1)
-        shapes = list(pairwise(widths))
-        self.arena = Arena([part for i, o in shapes for part in ((2, i, o), (2, 1, o))], device)
-        weights = self.arena.parameters[::2]
-        self._layers = list(zip(weights, self.arena.parameters[1::2], strict=True))
-        for weight in weights:
+    def __init__(self, shape: ActorShape, generator: torch.Generator, device: str) -> None:
+        super().__init__(shape, generator, device, last_gain=0.01)
+        self._log_std = self.arena.parameters[-1]
+        """Of the Gaussian; begins at 0, a spread of 1."""
+
+    def evaluate(self, rows: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Log probability (B,) of ``action`` (B, act_dim), and entropy (B,), under the present policy."""
+        out = self(rows)
+        if self.shape.head == "gaussian":
+            z = (action - out) * (-self._log_std).exp()
+            log_prob = -(0.5 * z.square() + self._log_std + HALF_LOG_2_PI).sum(dim=1)
+            entropy = (self._log_std + 0.5 + HALF_LOG_2_PI).sum()
+            return log_prob, entropy.expand(len(rows))
+        log_probs, entropies = [], []
+        for column, logits in enumerate(torch.split(out, list(self.shape.choices), dim=1)):
+            logs = logits.log_softmax(dim=1)
+            log_probs.append(logs.gather(1, action[:, column : column + 1].long()).squeeze(1))
+            entropies.append(-(logs.exp() * logs).sum(dim=1))
+        return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
+
+
+def value_network(policy: ActorShape, generator: torch.Generator, device: str) -> Network:
+    """Return a network of the same sizes with one output, (B, 1)."""
+    shape = replace(policy, head="categorical", act_dim=1, choices=(1,))
+    return Network(shape, generator, device, last_gain=1.0)
+
+
+class TwinCritic:
+    """Two Q functions of equal shape behind one encoder, evaluated together by batched products.
+
+    The encoder's kernels lie at the front of the arena, as they do in an actor's.
+    """
+
+    def __init__(self, shape: ActorShape, generator: torch.Generator, device: str) -> None:
+        self.shape = shape
+        widths = (shape.features + shape.act_dim, *shape.hidden, 1)
+        parts = [part for i, o in pairwise(widths) for part in ((2, i, o), (2, 1, o))]
+        self.arena = Arena([*shape.convolution_parts, *parts], device)
+        count = len(shape.convolution_parts)
+        self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:]
+        self._layers = list(zip(dense[::2], dense[1::2], strict=True))
+        for weight in self.kernels[::2]:
+            _fill_uniform(weight, math.prod(weight.shape[:-1]), generator)
+        for weight in dense[::2]:
             _fill_uniform(weight, weight.shape[1], generator)
 
-    def __call__(self, obs: Tensor, action: Tensor) -> Tensor:
-        """(2, B) values of ``action`` (B, act_dim) in ``obs`` (B, obs_dim)."""
-        hidden = torch.cat([obs, action], dim=1).expand(2, -1, -1)
+    def features(self, rows: Tensor) -> Tensor:
+        """(B, features) of observations (B, obs_dim)."""
+        return encode(self.shape, self.kernels, rows)
+
+    def __call__(self, features: Tensor, action: Tensor) -> Tensor:
+        """(2, B) values of ``action`` (B, act_dim) where ``features`` (B, features) are seen."""
+        hidden = torch.cat([features, action], dim=1).expand(2, -1, -1)
         for weight, bias in self._layers[:-1]:
             hidden = torch.baddbmm(bias, hidden, weight).relu_()
         weight, bias = self._layers[-1]

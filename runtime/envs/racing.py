@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from runtime.envs.base import EpisodeSummary, StepResult
 from runtime.envs.track import COURSES, Floats, Track, make_track
 from runtime.envs.vehicle import Vehicle, VehicleParams, VehicleState
+from runtime.spaces import ActionSpace, ObsSpace
 
 STEP_SECONDS: Final = 0.1
 SUBSTEPS: Final = 5
@@ -94,16 +95,26 @@ class RacingVectorEnv:
     act_dim = 2
     """Steering, positive to the left, and acceleration: -16 m/s^2 at -1, 6 m/s^2 at 1 (Learn-to-Race's scale)."""
     obs_dim = 11 + len(LOOK_AHEAD) - 1
+    obs_space = ObsSpace(obs_dim)
+    action_space = ActionSpace(act_dim)
     step_seconds = STEP_SECONDS
 
     def __init__(
-        self, num_envs: int, options: RacingOptions | None = None, *, params: VehicleParams | None = None
+        self,
+        num_envs: int,
+        options: RacingOptions | None = None,
+        *,
+        params: VehicleParams | None = None,
+        track: Track | None = None,
+        vehicle: Vehicle | None = None,
+        state: VehicleState | None = None,
     ) -> None:
+        """Take another track, or cars that something else moves, in place of those that the options name."""
         self.num_envs = num_envs
         self.options = options or RacingOptions()
-        self.track: Track = make_track(self.options.track)
-        self.vehicle = Vehicle(params)
-        self.state = VehicleState.at_rest(num_envs)
+        self.track: Track = track or make_track(self.options.track)
+        self.vehicle = vehicle or Vehicle(params)
+        self.state = state or VehicleState.at_rest(num_envs)
         self._ahead = self.track.look_ahead(LOOK_AHEAD) / CURVATURE_UNIT
         self._rng = np.random.default_rng(0)
         self._max_steps = round(self.options.max_seconds / STEP_SECONDS)
@@ -160,6 +171,11 @@ class RacingVectorEnv:
             self._start(ended)
             obs = self._observe()
         return StepResult(obs, reward.astype(np.float32), terminated, truncated, final_obs, episodes)
+
+    def restart(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Begin new episodes in the cars ``rows``, without an end of the present ones; the observation of all."""
+        self._start(rows)
+        return self._observe()
 
     @property
     def progress(self) -> Floats:

@@ -21,10 +21,10 @@ import gymnasium
 import numpy as np
 import torch
 
-from runtime.algos.actor import NumpyActor
+from runtime.algos.actor import ActorShape, NumpyActor
 from runtime.algos.sac import SAC, SACConfig
 from runtime.envs.base import EpisodeSummary, VectorEnv, make_vector_env
-from runtime.replay import Replay
+from runtime.replay import Replay, transition_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def steps_per_second(step: Callable[[], object], num_envs: int, seconds: float =
 def racing_rate(num_envs: int) -> float:
     env = make_vector_env("racing", num_envs, options={})
     env.reset(0)
-    action = np.random.default_rng(0).uniform(-1, 1, (num_envs, env.act_dim)).astype(np.float32)
+    action = env.action_space.at_random(num_envs, np.random.default_rng(0))
     return steps_per_second(lambda: env.step(action), num_envs)
 
 
@@ -118,7 +118,7 @@ def random_progress(track: str, episodes: int = 20) -> float:
     env = evaluation_env(track)
 
     def act(obs: np.ndarray) -> np.ndarray:
-        return rng.uniform(-1, 1, (len(obs), env.act_dim)).astype(np.float32)
+        return env.action_space.at_random(len(obs), rng)
 
     return float(np.mean([drive(env, act).progress_metres for _ in range(episodes)]))
 
@@ -127,8 +127,9 @@ def curve(trial: Trial, config: SACConfig) -> Iterator[Point]:
     """Train, and yield an evaluation now and then."""
     env = make_vector_env("racing", trial.num_envs, options={"track": trial.track})
     judge = evaluation_env(trial.track)
-    sac = SAC(env.obs_dim, env.act_dim, config, trial.seed)
-    replay = Replay(trial.capacity, env.obs_dim, env.act_dim, trial.seed)
+    shape = ActorShape.of(env.obs_space, env.action_space, config.hidden, head="squashed")
+    sac = SAC(shape, config, trial.seed)
+    replay = Replay(trial.capacity, transition_layout(env.obs_space, env.action_space), trial.seed)
     actor = NumpyActor(sac.shape)
     rng = np.random.default_rng(trial.seed)
     latest: deque[EpisodeSummary] = deque(maxlen=100)
@@ -138,11 +139,11 @@ def curve(trial: Trial, config: SACConfig) -> Iterator[Point]:
     while spent < trial.cpu_seconds:
         start = time.process_time()
         if env_steps < trial.warm_up_steps:
-            action = rng.uniform(-1, 1, (trial.num_envs, env.act_dim)).astype(np.float32)
+            action = env.action_space.at_random(trial.num_envs, rng)
         else:
             action = actor.act(obs, rng)
         result = env.step(action)
-        replay.extend(obs, action, result.reward, result.final_obs, result.terminated)
+        replay.put((obs, action, result.reward, result.final_obs, result.terminated))
         obs = result.obs
         latest.extend(result.episodes)
         env_steps += trial.num_envs

@@ -16,6 +16,7 @@ from runtime.algos.sac import SAC, SACConfig, sac_config
 from runtime.replay import Batch
 
 SMALL = SACConfig(hidden=(32, 24), batch_size=16)
+SHAPE = ActorShape(5, 2, SMALL.hidden)
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +112,7 @@ def reference_gradients(sac: SAC, batch: Batch) -> dict[str, torch.Tensor]:
 
 def test_first_update_follows_the_paper():
     """After one step, Adam's mean is 0.1 times the gradient: it shows the gradient that was used."""
-    sac = SAC(5, 2, SMALL, seed=3)
+    sac = SAC(SHAPE, SMALL, seed=3)
     batch = make_batch(0)
     expected = reference_gradients(sac, batch)
     sac.update(batch)
@@ -121,7 +122,7 @@ def test_first_update_follows_the_paper():
 
 
 def test_actor_climbs_the_updated_critics_and_its_entropy():
-    sac = SAC(5, 2, SMALL, seed=3)
+    sac = SAC(SHAPE, SMALL, seed=3)
     batch = make_batch(0)
     before = sac.state()
     sac.update(batch)
@@ -142,12 +143,12 @@ def test_actor_climbs_the_updated_critics_and_its_entropy():
 
 def test_target_takes_its_action_in_the_next_state():
     """The present observations of a batch must not reach the target: it bootstraps from the next ones alone."""
-    sac, other = SAC(5, 2, SMALL, seed=1), SAC(5, 2, SMALL, seed=1)
+    sac, other = SAC(SHAPE, SMALL, seed=1), SAC(SHAPE, SMALL, seed=1)
     batch = make_batch(1)
     alpha = torch.tensor([0.1])
-    y = sac._bellman_target(batch.reward, batch.next_obs, batch.terminated, alpha)
+    y = sac._bellman_target(batch, alpha)
     shifted = replace(batch, next_obs=batch.next_obs + 1.0)
-    moved = other._bellman_target(shifted.reward, shifted.next_obs, shifted.terminated, alpha)
+    moved = other._bellman_target(shifted, alpha)
     ended = batch.terminated == 1
     assert (y[ended] == batch.reward[ended]).all()
     assert (moved[ended] == y[ended]).all()
@@ -156,7 +157,7 @@ def test_target_takes_its_action_in_the_next_state():
 
 
 def test_target_critics_follow_by_tau():
-    sac = SAC(5, 2, replace(SMALL, tau=0.25), seed=0)
+    sac = SAC(SHAPE, replace(SMALL, tau=0.25), seed=0)
     start = sac.state()
     assert torch.equal(start["target_critic"], start["critic"])
     sac.update(make_batch(0))
@@ -166,7 +167,7 @@ def test_target_critics_follow_by_tau():
 
 
 def test_temperature_falls_while_the_policy_is_more_random_than_asked():
-    calm, wild = (SAC(5, 2, replace(SMALL, target_entropy=h), seed=0) for h in (-20.0, 20.0))
+    calm, wild = (SAC(SHAPE, replace(SMALL, target_entropy=h), seed=0) for h in (-20.0, 20.0))
     for sac in (calm, wild):
         for seed in range(20):
             stats = sac.update(make_batch(seed))
@@ -176,7 +177,7 @@ def test_temperature_falls_while_the_policy_is_more_random_than_asked():
 
 @pytest.mark.parametrize("hidden", [(16,), (64, 64), (32, 24, 16)])
 def test_numpy_actor_is_the_torch_actor(hidden):
-    sac = SAC(7, 3, replace(SMALL, hidden=hidden), seed=5)
+    sac = SAC(ActorShape(7, 3, hidden), replace(SMALL, hidden=hidden), seed=5)
     batch = make_batch(2, obs_dim=7, act_dim=3)
     sac.update(batch)
     actor = NumpyActor(sac.shape)
@@ -195,7 +196,7 @@ def test_numpy_actor_is_the_torch_actor(hidden):
 
 
 def test_a_published_arena_does_not_change_under_its_reader():
-    sac = SAC(5, 2, SMALL, seed=0)
+    sac = SAC(SHAPE, SMALL, seed=0)
     arena = sac.actor_arena()
     kept = arena.copy()
     sac.update(make_batch(0))
@@ -219,10 +220,10 @@ def test_actor_refuses_other_lengths_and_values_and_keeps_its_weights():
 
 @pytest.mark.parametrize("updates_before", [0, 5])
 def test_resumed_updates_are_bit_for_bit_those_of_an_unbroken_run(updates_before):
-    unbroken = SAC(5, 2, SMALL, seed=1)
+    unbroken = SAC(SHAPE, SMALL, seed=1)
     for seed in range(updates_before):
         unbroken.update(make_batch(seed))
-    resumed = SAC(5, 2, SMALL, seed=77)
+    resumed = SAC(SHAPE, SMALL, seed=77)
     resumed.load_state(load(save(unbroken.state())))
     for seed in range(10, 15):
         assert unbroken.update(make_batch(seed)).floats() == resumed.update(make_batch(seed)).floats()
@@ -233,18 +234,18 @@ def test_resumed_updates_are_bit_for_bit_those_of_an_unbroken_run(updates_before
 
 
 def test_state_of_another_network_is_refused_and_changes_nothing():
-    sac = SAC(5, 2, SMALL, seed=1)
+    sac = SAC(SHAPE, SMALL, seed=1)
     before = sac.state()
     with pytest.raises(ValueError, match="resume with the same environment and hidden layers"):
-        sac.load_state(SAC(5, 2, replace(SMALL, hidden=(8,)), seed=1).state())
+        sac.load_state(SAC(ActorShape(5, 2, (8,)), replace(SMALL, hidden=(8,)), seed=1).state())
     with pytest.raises(ValueError, match="has no 'critic'"):
         sac.load_state({name: value for name, value in before.items() if name != "critic"})
     assert all(torch.equal(before[name], value) for name, value in sac.state().items())
 
 
 def test_same_seed_same_weights_and_another_seed_others():
-    assert (SAC(5, 2, SMALL, seed=2).actor_arena() == SAC(5, 2, SMALL, seed=2).actor_arena()).all()
-    assert (SAC(5, 2, SMALL, seed=2).actor_arena() != SAC(5, 2, SMALL, seed=3).actor_arena()).any()
+    assert (SAC(SHAPE, SMALL, seed=2).actor_arena() == SAC(SHAPE, SMALL, seed=2).actor_arena()).all()
+    assert (SAC(SHAPE, SMALL, seed=2).actor_arena() != SAC(SHAPE, SMALL, seed=3).actor_arena()).any()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,11 @@ def test_settings_of_a_spec_become_a_config():
 
 def test_it_finds_the_best_action_of_a_bandit():
     """Reward -(a - a*)^2 with a* set by the observation, and every step the last: Q has no future to learn."""
-    sac = SAC(2, 2, replace(SMALL, batch_size=64, actor_lr=3e-3, critic_lr=3e-3, init_alpha=0.01), seed=0)
+    sac = SAC(
+        ActorShape(2, 2, SMALL.hidden),
+        replace(SMALL, batch_size=64, actor_lr=3e-3, critic_lr=3e-3, init_alpha=0.01),
+        seed=0,
+    )
     g = torch.Generator().manual_seed(0)
     for _ in range(600):
         obs = torch.rand(64, 2, generator=g) * 1.6 - 0.8

@@ -1,0 +1,193 @@
+"""Settings of the methods, as a spec writes them: frozen values with their bounds, without torch.
+
+A worker reads some of them (how many steps a reward is summed over, how large a segment must be), so they stand
+apart from the methods.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+_SHARE: Final = {"above": 0.0, "most": 1.0}
+_POSITIVE: Final = {"above": 0.0}
+_COUNT: Final = {"least": 1.0}
+_NOT_NEGATIVE: Final = {"least": 0.0}
+
+
+def _number(default: Any, bounds: Mapping[str, float]) -> Any:
+    return field(default=default, metadata={"bounds": bounds})
+
+
+@dataclass(frozen=True, slots=True)
+class SACConfig:
+    """Soft actor-critic. The defaults were chosen on the racing environment, see tests/bench/racing.py."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    """Widths of the hidden layers of actor and critics. Wider costs time before it costs quality on a CPU."""
+    batch_size: int = _number(256, _COUNT)
+    """Transitions in one update."""
+    gamma: float = _number(0.98, _SHARE)
+    """Discount a step; 1 / (1 - gamma) steps is how far ahead the policy cares: 50, or 5 s of driving."""
+    tau: float = _number(0.01, _SHARE)
+    """Share of the critics that the target critics take over in one update; the paper's 0.005 is calmer."""
+    actor_lr: float = _number(5e-4, _POSITIVE)
+    """Step size of the actor (Adam). 1e-3 laps as soon, but forgets how to again and again in a long run."""
+    critic_lr: float = _number(5e-4, _POSITIVE)
+    """Step size of the critics (Adam). Lower both to 3e-4 where the returns swing."""
+    alpha_lr: float = _number(1e-3, _POSITIVE)
+    """Step size of the temperature's logarithm (Adam)."""
+    init_alpha: float = _number(0.1, _POSITIVE)
+    """Temperature at the start; a few percent of the largest reward explores without drowning it."""
+    target_entropy: float | None = None
+    """Entropy that the temperature holds, nats; None means minus the number of action dimensions."""
+    n_step: int = _number(1, _COUNT)
+    """Steps whose rewards are summed before a critic is asked. 3 spreads a late reward sooner, at the price of
+    looking at what an older policy did."""
+    prioritised: bool = False
+    """Draw what the critics still misjudge more often (Schaul et al. 2016). Pays where rewards are rare."""
+    priority_exponent: float = _number(0.6, _NOT_NEGATIVE)
+    """How strongly; 0 draws evenly."""
+    priority_correction: float = _number(0.4, _NOT_NEGATIVE)
+    """How far the weights undo the uneven drawing; 1 undoes it fully."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        _check("SAC", self)
+
+
+@dataclass(frozen=True, slots=True)
+class PPOConfig:
+    """Proximal policy optimisation. The defaults are those of the paper's successors for small networks."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and value."""
+    batch_steps: int = _number(2_048, _COUNT)
+    """Env steps in one update, over all workers; a multiple of num_envs x segment_steps."""
+    epochs: int = _number(10, _COUNT)
+    """Times that an update goes over its batch."""
+    minibatch_size: int = _number(256, _COUNT)
+    """Env steps in one gradient step."""
+    gamma: float = _number(0.99, _SHARE)
+    """Discount a step."""
+    gae_lambda: float = _number(0.95, _SHARE)
+    """How far the advantage looks past the value's own guess; 1 trusts the rewards alone."""
+    clip: float = _number(0.2, _POSITIVE)
+    """How far the probability of an action may move in one update before its slope is cut."""
+    lr: float = _number(3e-4, _POSITIVE)
+    """Step size (Adam)."""
+    anneal_updates: int | None = _number(None, _COUNT)
+    """Updates over which the step size falls to nothing; None keeps it."""
+    entropy_cost: float = _number(0.0, _NOT_NEGATIVE)
+    """Reward for a policy that stays random, a nat."""
+    value_cost: float = _number(0.5, _POSITIVE)
+    """Weight of the value's error."""
+    max_grad_norm: float = _number(0.5, _POSITIVE)
+    """Longest gradient; longer ones are shortened."""
+    target_kl: float | None = _number(None, _POSITIVE)
+    """End an update once the policy has moved so far, nats; None goes through all epochs."""
+    is_synchronous: bool = True
+    """Workers wait for each new policy, as the paper has it. False collects the next batch meanwhile: faster where
+    the update takes long, and one version behind."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        _check("PPO", self)
+
+
+@dataclass(frozen=True, slots=True)
+class ImpalaConfig:
+    """Importance-weighted actor-learner; with `clip` it is APPO."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers of actor and value."""
+    batch_steps: int = _number(1_024, _COUNT)
+    """Env steps in one update, over all workers; a multiple of num_envs x segment_steps."""
+    queue_batches: int = _number(2, _COUNT)
+    """Batches that collection may be ahead of learning. More hides a slow network, at the price of older data."""
+    gamma: float = _number(0.99, _SHARE)
+    """Discount a step."""
+    rho_bar: float = _number(1.0, _POSITIVE)
+    """Largest importance weight of a value's target."""
+    c_bar: float = _number(1.0, _POSITIVE)
+    """Largest importance weight of the trace behind it."""
+    lr: float = _number(6e-4, _POSITIVE)
+    """Step size (Adam)."""
+    anneal_updates: int | None = _number(None, _COUNT)
+    """Updates over which the step size falls to nothing; None keeps it."""
+    entropy_cost: float = _number(0.01, _NOT_NEGATIVE)
+    """Reward for a policy that stays random, a nat."""
+    value_cost: float = _number(0.5, _POSITIVE)
+    """Weight of the value's error."""
+    max_grad_norm: float = _number(40.0, _POSITIVE)
+    """Longest gradient; longer ones are shortened."""
+    clip: float | None = _number(None, _POSITIVE)
+    """As in PPO: bound the move of an action's probability; None is plain IMPALA."""
+    epochs: int = _number(1, _COUNT)
+    """Times that an update goes over its batch; more than one needs `clip`."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        _check("IMPALA", self)
+        if self.epochs > 1 and self.clip is None:
+            raise ValueError(f"IMPALA: epochs is {self.epochs}; more than one needs clip, for example 0.2")
+
+
+Config = TypeVar("Config", SACConfig, PPOConfig, ImpalaConfig)
+
+
+def read(kind: type[Config], method: str, given: Mapping[str, Any]) -> Config:
+    """Make a config of the settings in a spec; ValueError names a wrong one and what it may be."""
+    known = {each.name: str(each.type) for each in dataclasses.fields(kind)}
+    for name, value in given.items():
+        if name not in known:
+            raise ValueError(f"{method} has no setting {name!r}; known are {', '.join(known)}")
+        _check_type(method, name, value, known[name])
+    values = dict(given)
+    if "hidden" in values:
+        values["hidden"] = tuple(values["hidden"])
+    return kind(**values)
+
+
+def _check_type(method: str, name: str, value: Any, declared: str) -> None:
+    """Raise ValueError unless `value` is of the declared type."""
+    if declared.startswith("tuple"):
+        if not isinstance(value, list | tuple) or not all(type(each) is int for each in value):
+            example = "for example [128, 128]"
+            raise ValueError(f"{method}: {name} is {value!r}; it must be a list of whole numbers, {example}")
+        return
+    if value is None and declared.endswith("None"):
+        return
+    if declared == "bool":
+        if not isinstance(value, bool):
+            raise ValueError(f"{method}: {name} is {value!r}; it must be true or false")
+        return
+    if declared.startswith("int") and type(value) is not int:
+        raise ValueError(f"{method}: {name} is {value!r}; it must be a whole number")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{method}: {name} is {value!r}; it must be a number")  # noqa: TRY004  (a spec's value)
+
+
+def _check(method: str, config: SACConfig | PPOConfig | ImpalaConfig) -> None:
+    """Raise ValueError for values out of bounds."""
+    if not config.hidden or any(width < 1 for width in config.hidden):
+        raise ValueError(f"{method}: hidden is {config.hidden}; it needs at least one layer, each at least 1 wide")
+    for each in dataclasses.fields(config):
+        bounds, value = each.metadata.get("bounds"), getattr(config, each.name)
+        if not bounds or value is None:
+            continue
+        words = []
+        holds = True
+        if "above" in bounds:
+            words.append(f"above {bounds['above']:g}")
+            holds = value > bounds["above"]
+        if "least" in bounds:
+            words.append(f"at least {bounds['least']:g}")
+            holds = value >= bounds["least"]
+        if "most" in bounds:
+            words.append(f"at most {bounds['most']:g}")
+            holds = holds and value <= bounds["most"]
+        if not holds:
+            raise ValueError(f"{method}: {each.name} is {value}; it must be {' and '.join(words)}")

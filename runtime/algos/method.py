@@ -1,0 +1,82 @@
+"""What every method is to the learner: batches in, statistics and weights out, and a state that resumes exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from runtime.algos.actor import ActorShape
+
+
+class Stats(Protocol):
+    """Of one update."""
+
+    def floats(self) -> dict[str, float]:
+        """By name, as numbers; on a GPU this waits for it."""
+        ...
+
+
+class Method:
+    """State of a method: its tensors, generators and count of updates. Subclasses add the update."""
+
+    def __init__(self, shape: ActorShape) -> None:
+        self.shape = shape
+        self.updates = 0
+
+    def policy_weights(self) -> Tensor:
+        """Return the policy's parameters, (shape.size,)."""
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every tensor that an update changes, by the name it has in a checkpoint."""
+        raise NotImplementedError
+
+    def generators(self) -> dict[str, torch.Generator]:
+        """Return every generator that an update draws from, by the name it has in a checkpoint."""
+        raise NotImplementedError
+
+    def actor_arena(self) -> NDArray[np.float32]:
+        """Copy the policy's weights out, in the layout of ``runtime.algos.actor``."""
+        arena: NDArray[np.float32] = self.policy_weights().detach().cpu().numpy().copy()
+        return arena
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that the next update depends on: copies on the CPU, contiguous, by flat names."""
+        saved = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors().items()}
+        saved |= {name: generator.get_state() for name, generator in self.generators().items()}
+        saved["updates"] = torch.tensor(self.updates)
+        return saved
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what ``state`` gave; the updates that follow are bit for bit those of an unbroken run.
+
+        ValueError, with nothing changed, if a tensor is missing or of another shape.
+        """
+        tensors, generators = self.tensors(), self.generators()
+        for name in (*tensors, *generators, "updates"):
+            if name not in state:
+                raise ValueError(f"the saved state has no {name!r}; it is not one of this algorithm")
+            if name in tensors and state[name].shape != tensors[name].shape:
+                raise ValueError(
+                    f"the saved {name} has shape {tuple(state[name].shape)} and this run needs "
+                    f"{tuple(tensors[name].shape)}; resume with the same environment and hidden layers"
+                )
+        for name, tensor in tensors.items():
+            tensor.detach().copy_(state[name])
+        for name, generator in generators.items():
+            generator.set_state(state[name])
+        self.updates = int(state["updates"])
+
+
+def optimiser_tensors(optimisers: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of each Adam by name."""
+    return {
+        f"{name}.{part}": getattr(optimiser, part)
+        for name, optimiser in optimisers.items()
+        for part in ("mean", "square", "steps")
+    }

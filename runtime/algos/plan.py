@@ -1,0 +1,157 @@
+"""The settings and an environment's spaces turned into networks, layouts and the balance of both sides.
+
+Workers and evaluators read this too, so it imports no torch; ``build`` does, and only a learner calls it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from runtime.algos import configs
+from runtime.algos.actor import ActorShape
+from runtime.layout import Layout
+from runtime.replay import Replay, transition_layout
+from runtime.rollouts import Rollouts, rollout_layout
+from runtime.settings import Settings
+from runtime.spaces import ActionSpace, ObsSpace
+
+if TYPE_CHECKING:
+    from runtime.algos.impala import Impala
+    from runtime.algos.ppo import PPO
+    from runtime.algos.sac import SAC
+
+_NEVER: Final = 2**50
+"""Env steps before the first update of what does not learn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How collection and learning go beside each other; see the settings of these names."""
+
+    warmup_steps: int
+    updates_per_step: float
+    band_steps: int
+    max_policy_lag: int
+    publish_every: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that follows from the settings and the environment's spaces."""
+
+    config: configs.SACConfig | configs.PPOConfig | configs.ImpalaConfig
+    action_space: ActionSpace
+    shape: ActorShape
+    layout: Layout
+    """Of what workers send."""
+    balance: Balance
+    segment_transitions: int
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether data is used once, by the method that has collected it."""
+        return not isinstance(self.config, configs.SACConfig)
+
+    @property
+    def n_step(self) -> int:
+        """Steps whose rewards a transition sums."""
+        return self.config.n_step if isinstance(self.config, configs.SACConfig) else 1
+
+
+def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
+    """Work everything out. ValueError names a setting that is wrong or does not fit the environment."""
+    given = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
+    convolutions = tuple((out, side, stride) for out, side, stride in settings.convolutions)
+    config: configs.SACConfig | configs.PPOConfig | configs.ImpalaConfig
+    if settings.algorithm in {"sac", "random"}:
+        config = configs.read(configs.SACConfig, "SAC", {**given, **settings.sac})
+        if action.choices and settings.algorithm == "sac":
+            raise ValueError(
+                f"{settings.environment} takes one of several choices and SAC needs numbers; set algorithm to ppo "
+                "or impala"
+            )
+        shape = ActorShape.of(
+            obs,
+            action,
+            config.hidden,
+            head="categorical" if action.choices else "squashed",
+            convolutions=convolutions,
+        )
+        layout = transition_layout(obs, action, config.n_step)
+        return Plan(config, action, shape, layout, _off_policy(settings), settings.segment_transitions)
+    if settings.algorithm == "ppo":
+        config = configs.read(configs.PPOConfig, "PPO", {**given, **settings.ppo})
+    else:
+        config = configs.read(configs.ImpalaConfig, "IMPALA", {**given, **settings.impala})
+    if config.batch_steps % settings.segment_transitions:
+        raise ValueError(
+            f"{settings.algorithm}: batch_steps is {config.batch_steps}; it must be a multiple of num_envs x "
+            f"segment_steps = {settings.segment_transitions}"
+        )
+    shape = ActorShape.of(
+        obs,
+        action,
+        config.hidden,
+        head="categorical" if action.choices else "gaussian",
+        convolutions=convolutions,
+        activation="relu" if obs.images else "tanh",
+    )
+    return Plan(
+        config,
+        action,
+        shape,
+        rollout_layout(obs, action),
+        _on_policy(settings, config),
+        settings.segment_transitions,
+    )
+
+
+def _off_policy(settings: Settings) -> Balance:
+    if settings.algorithm == "random":
+        return Balance(_NEVER, 1.0, 0, 0, 1)
+    if settings.lockstep:
+        return Balance(settings.warmup_steps, settings.updates_per_step, 0, 0, settings.publish_every)
+    return Balance(
+        settings.warmup_steps,
+        settings.updates_per_step,
+        settings.band_steps,
+        1_000 if settings.max_policy_lag is None else settings.max_policy_lag,
+        settings.publish_every,
+    )
+
+
+def _on_policy(settings: Settings, config: configs.PPOConfig | configs.ImpalaConfig) -> Balance:
+    """An update uses a batch up, and each one is published; so much is not a matter of settings."""
+    # A hair more, so that the last step of a batch is never missed for a rounding.
+    updates_per_step = (1 + 1e-12) / config.batch_steps
+    synchronous = settings.lockstep or (isinstance(config, configs.PPOConfig) and config.is_synchronous)
+    if synchronous:
+        return Balance(0, updates_per_step, 0, 0, 1)
+    batches = config.queue_batches if isinstance(config, configs.ImpalaConfig) else 1
+    lag = 2 * (batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
+    return Balance(0, updates_per_step, batches * config.batch_steps, lag, 1)
+
+
+def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = False) -> Replay | Rollouts:
+    """Make the place where segments go at the learner."""
+    config = plan.config
+    if not isinstance(config, configs.SACConfig):
+        return Rollouts(plan.layout, settings.num_envs, plan.segment_transitions, config.batch_steps)
+    priority = (config.priority_exponent, config.priority_correction) if config.prioritised else None
+    return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, pinned=pinned)
+
+
+def build(plan: Plan, seed: int, device: str) -> SAC | PPO | Impala:
+    """Make the method."""
+    if isinstance(plan.config, configs.SACConfig):
+        from runtime.algos.sac import SAC
+
+        return SAC(plan.shape, plan.config, seed, device)
+    if isinstance(plan.config, configs.PPOConfig):
+        from runtime.algos.ppo import PPO
+
+        return PPO(plan.shape, plan.config, seed, device)
+    from runtime.algos.impala import Impala
+
+    return Impala(plan.shape, plan.config, seed, device)

@@ -1,0 +1,84 @@
+"""What an environment shows and takes, as a network needs it: one row for an observation, one for an action.
+
+Gymnasium's spaces nest; a replay buffer, a wire and a network want arrays. An observation becomes one row: all its
+vectors one behind the other, and its images. A row of vectors alone is float32. As soon as there is an image a row
+is bytes, the vectors as their four bytes a number and the images as they are, so that a picture costs what it is
+and everything between environment and network still handles one array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Image = tuple[int, int, int]
+"""Height, width, channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObsSpace:
+    """`vector` numbers, then `images` of bytes."""
+
+    vector: int
+    images: tuple[Image, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Elements of a row."""
+        return 4 * self.vector + sum(map(math.prod, self.images)) if self.images else self.vector
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a row's elements."""
+        return np.dtype(np.uint8 if self.images else np.float32)
+
+    def pack(self, vector: NDArray[np.float32], images: Sequence[NDArray[np.uint8]]) -> NDArray[Any]:
+        """Return rows (B, width) of `vector` (B, vector) and each of `images` (B, height, width, channels)."""
+        if not self.images:
+            return vector
+        count = len(vector)
+        rows = np.empty((count, self.width), dtype=np.uint8)
+        at = 4 * self.vector
+        rows[:, :at] = np.ascontiguousarray(vector, dtype=np.float32).view(np.uint8).reshape(count, at)
+        for image in images:
+            size = image[0].size
+            rows[:, at : at + size] = image.reshape(count, size)
+            at += size
+        return rows
+
+    def split(self, rows: NDArray[Any]) -> tuple[NDArray[np.float32], list[NDArray[np.uint8]]]:
+        """Return the vectors (B, vector) and the images of `rows`; undoes `pack`."""
+        if not self.images:
+            return rows, []
+        at = 4 * self.vector
+        vector = np.ascontiguousarray(rows[:, :at]).view(np.float32)
+        images = []
+        for image in self.images:
+            size = math.prod(image)
+            images.append(rows[:, at : at + size].reshape(len(rows), *image))
+            at += size
+        return vector, images
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpace:
+    """`size` numbers in [-1, 1]; or, with `choices`, `size` whole numbers, each below its entry there."""
+
+    size: int
+    choices: tuple[int, ...] = ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of an action's elements."""
+        return np.dtype(np.int32 if self.choices else np.float32)
+
+    def at_random(self, count: int, rng: np.random.Generator) -> NDArray[Any]:
+        """Draw `count` actions evenly, (count, size)."""
+        if self.choices:
+            return rng.integers(0, self.choices, (count, self.size), dtype=np.int32)
+        return rng.uniform(-1.0, 1.0, (count, self.size)).astype(np.float32)
