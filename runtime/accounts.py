@@ -14,12 +14,14 @@ KEPT: Final = 1024
 class Account:
     """Segments of one incarnation of one worker.
 
-    ``last_seq = accepted + stale + misfit + lost`` and, of what arrived,
-    ``received = accepted + stale + misfit + duplicate + early``.
+    ``sent = accepted + stale + misfit + lost + missing`` and, of what arrived,
+    ``received = accepted + stale + misfit + duplicate + early``. `sent` is the highest number that the worker is
+    known to have given out. What is missing of it is on its way while the worker lives, and died with it otherwise.
     """
 
     name: str
     last_seq: int = 0
+    sent: int = 0
     accepted: int = 0
     stale: int = 0
     misfit: int = 0
@@ -33,18 +35,30 @@ class Account:
         """Segments that arrived from it in this or an earlier epoch."""
         return self.accepted + self.stale + self.misfit + self.duplicate + self.early
 
+    @property
+    def missing(self) -> int:
+        """Segments that were sent and of which nothing is known yet."""
+        return max(0, self.sent - self.last_seq)
+
+    def claim(self, sent: int) -> None:
+        """Note that the worker has given out the numbers up to `sent`."""
+        self.sent = max(self.sent, sent)
+
     def lose_before(self, oldest: int) -> None:
         """Write off what the worker can no longer send: everything before `oldest` that never arrived."""
         missing = oldest - 1 - self.last_seq
         if missing > 0:
             self.lost += missing
             self.last_seq += missing
+        self.claim(oldest - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all accounts, in segments; `transitions` are env steps."""
+    """Sums over all accounts, in segments, with the equations of `Account`; `transitions` are env steps."""
 
+    sent: int
+    missing: int
     received: int
     accepted: int
     stale: int
@@ -71,6 +85,7 @@ class Accounts:
         while len(self.by_name) > KEPT:
             oldest = self.by_name.pop(next(iter(self.by_name)))
             self.durable.pop(oldest.name, None)
+            oldest.lose_before(oldest.sent + 1)  # nobody can ask for it any more
             _add(self.closed, oldest)
         return account
 
@@ -85,11 +100,12 @@ class Accounts:
     @property
     def totals(self) -> Totals:
         """Sums over every account that there ever was."""
-        everything = Account("")
+        everything, missing = Account(""), 0
         for account in (self.closed, *self.by_name.values()):
             _add(everything, account)
-        names = [one.name for one in fields(Totals)]
-        return Totals(**{name: getattr(everything, name) for name in names})
+            missing += account.missing
+        names = [one.name for one in fields(Totals) if one.name != "missing"]
+        return Totals(missing=missing, **{name: getattr(everything, name) for name in names})
 
     def state(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""

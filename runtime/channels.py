@@ -5,6 +5,9 @@ weights, so that a large model never stands in front of an acknowledgement. What
 off or made visible: MANDATORY makes a send to nobody fail, HANDOVER lets a reconnected peer in under its old
 name, IMMEDIATE keeps messages from queueing for a learner that is not there, MAXMSGSIZE cuts off whoever sends
 more than was agreed, LINGER bounds how long closing waits for the last message to get out.
+
+With keys a channel speaks CURVE: everything is encrypted, the peer knows the learner by its public key, and the
+learner lets in the public keys on its list and nobody else (ZAP, answered here and not in a thread of its own).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,9 +23,11 @@ from types import TracebackType
 from typing import Final, Self
 
 import zmq
+import zmq.utils.z85
 
 from runtime.endpoint import Endpoint, EndpointError
 from runtime.framing import HEADER_LIMIT, Buffer
+from runtime.keys import LearnerKeys, PeerKeys
 
 LINGER_MS: Final = 200
 HEARTBEAT_MS: Final = 1_000
@@ -30,6 +36,18 @@ RECONNECT_MS: Final = 50
 RECONNECT_MAX_MS: Final = 1_000
 BACKLOG: Final = 256
 """Connections that may wait to be taken in."""
+HANDSHAKE_MS: Final = 10_000
+"""A stranger who connects and says nothing is cut off after this."""
+SOCKETS: Final = 4_096
+"""Most connections of a learner, strangers included."""
+_HANDSHAKES: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_ZAP: Final = "inproc://zeromq.zap.01"
+_ZAP_DOMAIN: Final = b"l2r"
 
 
 class Port(Enum):
@@ -53,6 +71,7 @@ class _Channel:
 
     def __init__(self, kind: int, largest: dict[Port, int], *, ipv6: bool) -> None:
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, SOCKETS)
         self._poller = zmq.Poller()
         self._sockets: dict[Port, zmq.Socket[bytes]] = {}
         for port in Port:
@@ -64,6 +83,7 @@ class _Channel:
             socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
             socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+            socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
             socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
             socket.setsockopt(zmq.IPV6, int(ipv6))
             self._sockets[port] = socket
@@ -97,7 +117,7 @@ class _Channel:
 class LearnerChannel(_Channel):
     """The learner's end: bound at `endpoint`; raises EndpointError if that cannot be."""
 
-    def __init__(self, endpoint: Endpoint, largest_data_bytes: int) -> None:
+    def __init__(self, endpoint: Endpoint, largest_data_bytes: int, keys: LearnerKeys | None = None) -> None:
         bound = endpoint.bound()
         largest = {Port.DATA: largest_data_bytes + HEADER_LIMIT, Port.MODEL: HEADER_LIMIT}
         super().__init__(zmq.ROUTER, largest, ipv6=":" in bound.host)
@@ -105,11 +125,23 @@ class LearnerChannel(_Channel):
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._poller.register(self._wake_read, zmq.POLLIN)
+        self.strangers = 0
+        """Connections that were refused for their key."""
+        self._keys = keys
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.setsockopt(zmq.LINGER, 0)
+        if keys is not None:
+            self._zap.bind(_ZAP)
+            self._poller.register(self._zap, zmq.POLLIN)
         for port, address in ((Port.DATA, bound.data), (Port.MODEL, bound.model)):
             socket = self._sockets[port]
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             socket.setsockopt(zmq.BACKLOG, BACKLOG)
+            if keys is not None:
+                socket.setsockopt(zmq.CURVE_SERVER, 1)
+                socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+                socket.setsockopt(zmq.ZAP_DOMAIN, _ZAP_DOMAIN)
             try:
                 socket.bind(address)
             except zmq.ZMQError as error:
@@ -122,12 +154,29 @@ class LearnerChannel(_Channel):
         if self._wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
+        if self._zap in ready:
+            self._admit()
         return [
             each
             for port, socket in self._sockets.items()
             if socket in ready
             for each in self._received(port, most=64, routed=True)
         ]
+
+    def _admit(self) -> None:
+        """Answer libzmq for each connection that has shown its key (ZAP 1.0)."""
+        while True:
+            try:
+                version, request, _domain, _address, _identity, mechanism, *credentials = self._zap.recv_multipart(
+                    zmq.NOBLOCK
+                )
+            except zmq.Again:
+                return
+            key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
+            is_known = self._keys is not None and key in self._keys.allowed
+            self.strangers += not is_known
+            answer = (b"200", b"OK") if is_known else (b"400", b"unknown key")
+            self._zap.send_multipart([version, request, *answer, b"", b""])
 
     def wake(self) -> None:
         """End a `poll` of the owning thread now. The one method that any thread may call."""
@@ -146,6 +195,7 @@ class LearnerChannel(_Channel):
 
     def close(self) -> None:
         """Close the sockets and the wake-up pipe."""
+        self._zap.close()
         super().close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -157,26 +207,49 @@ class PeerChannel(_Channel):
     `name` is the address under which the learner answers; it must be unique among all processes of the run.
     """
 
-    def __init__(self, endpoint: Endpoint, name: bytes, largest_model_bytes: int) -> None:
+    def __init__(
+        self, endpoint: Endpoint, name: bytes, largest_model_bytes: int, keys: PeerKeys | None = None
+    ) -> None:
         largest = {Port.DATA: HEADER_LIMIT, Port.MODEL: largest_model_bytes + HEADER_LIMIT}
         super().__init__(zmq.DEALER, largest, ipv6=":" in endpoint.host)
-        for port, address in ((Port.DATA, endpoint.data), (Port.MODEL, endpoint.model)):
-            socket = self._sockets[port]
+        for socket in self._sockets.values():
             socket.setsockopt(zmq.IDENTITY, name)
             socket.setsockopt(zmq.IMMEDIATE, 1)
             socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-            socket.connect(address)
+            if keys is not None:
+                socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
+                socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+                socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        self.is_mistrusted = False
+        """Whether a learner answered and the two did not agree on keys."""
+        # libzmq tells of a failed handshake only here; without it a wrong key looks like a learner that is away.
+        self._monitor = self._sockets[Port.DATA].get_monitor_socket(_HANDSHAKES)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        for port, address in ((Port.DATA, endpoint.data), (Port.MODEL, endpoint.model)):
+            self._sockets[port].connect(address)
 
     def poll(self, timeout_seconds: float) -> list[Inbound]:
         """Return what has come in, waiting at most `timeout_seconds` for the first message."""
         ready = dict(self._poller.poll(math.ceil(timeout_seconds * 1000)))
+        if self._monitor in ready:
+            self._see_handshake()
         return [
             each
             for port, socket in self._sockets.items()
             if socket in ready
             for each in self._received(port, most=64, routed=False)
         ]
+
+    def _see_handshake(self) -> None:
+        event, _ = self._monitor.recv_multipart()
+        self.is_mistrusted = int.from_bytes(event[:2], sys.byteorder) != zmq.EVENT_HANDSHAKE_SUCCEEDED
+
+    def close(self) -> None:
+        """Close the sockets and the monitor."""
+        self._sockets[Port.DATA].disable_monitor()
+        self._monitor.close()
+        super().close()
 
     def send(self, port: Port, frames: Sequence[Buffer]) -> bool:
         """Send to the learner and say whether there is a connection to send on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 """Version of the learner/worker exchange; peers of another version are refused at HELLO."""
 
 # --- variables that a launcher sets in every process of a run -------------------------------------------
@@ -33,12 +33,23 @@ ENV_ENDPOINT: Final = "L2R_ENDPOINT"
 """Where the learner binds and the others connect: ``ipc:///DIR`` (a folder) or ``tcp://HOST:PORT``."""
 ENV_TOKEN_FILE: Final = "L2R_TOKEN_FILE"  # noqa: S105  (a path, not a secret)
 """File with the run's shared token, mode 0600; without it no token is asked for."""
+ENV_KEYS: Final = "L2R_KEYS"
+"""Folder with keys for an encrypted exchange over TCP: ``server.key`` and ``client.pub`` at a learner, ``client.key``
+and ``server.pub`` elsewhere (`runtime.keys.make_files` makes all four). Without it, an endpoint that other machines
+reach is encrypted with keys that both sides derive from the token; ``ipc://`` and loopback are not encrypted."""
+ENV_STATUS: Final = "L2R_STATUS"
+"""Where a learner answers ``/status`` (JSON) and ``/metrics`` (Prometheus) over HTTP: ``HOST:PORT``, for example
+``0.0.0.0:5557`` to let a scraper in. Not set: ``127.0.0.1`` and the port after the model socket's for ``tcp://``,
+the socket ``status.sock`` in the folder for ``ipc://``."""
 ENV_DIR: Final = "L2R_DIR"
 """Folder for what outlives the process: ``checkpoints/``, ``tensorboard/``, ``metrics.jsonl``."""
 ENV_CONFIG: Final = "L2R_CONFIG"
 """JSON object of training settings (the spec's ``train``); see ``l2r-runtime config``."""
 ENV_CPUS: Final = "L2R_CPUS"
 """CPU cores that this process may use for numerical threads, a positive number."""
+ENV_SIMULATOR: Final = "L2R_SIM"
+"""Set by a worker in every process of a simulator that it starts, with an id of that start: what a leak check of one
+simulator finds. They carry the run's variables too."""
 
 # --- the exchange over TCP ------------------------------------------------------------------------------
 DATA_PORT: Final = 5555
@@ -61,4 +72,8 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 (``[min, mean, max]`` in versions, over the records since the last line), ``env_steps_per_second``,
 ``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
 ``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), and losses by name.
+
+A worker's carries, where it drives simulators, ``simulator_state`` (of the worst: ``starting``, ``ready``, ``lost``,
+``given up`` or ``stopped``), ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and
+``simulator_error`` (the newest, a sentence, or null).
 """

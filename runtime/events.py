@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.messages import Evaluation, Message, ProtocolError, Trajectory
+from runtime.messages import Evaluation, Message, ProtocolError, Ring, Trajectory
 
 
 # --- events -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message came from `route` with an arena of `arena_bytes`; `is_finite` says that its numbers are."""
+    """A message came from `route`, with an arena of `arena_bytes` behind it or in the sender's ring.
+
+    `spoiled` names by their place in the message the segments that hold numbers that are not finite.
+    """
 
     now: float
     route: bytes
     message: Message
     arena_bytes: int = 0
-    is_finite: bool = True
+    spoiled: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,27 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """Put the transitions of the arena that came with this segment into the replay."""
+class Keep:
+    """Put these segments, which lie in the message's arena from byte `start` on, into the learner's store."""
 
     pod: str
-    segment: Trajectory
+    segments: tuple[Trajectory, ...]
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Map the ring that came from `route`, and tell the peer whether that worked."""
+
+    route: bytes
+    ring: Ring
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Let go of the ring of `route`, if there is one: nothing more comes through it."""
+
+    route: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +111,4 @@ class Note:
     text: str
 
 
-Instruction = Send | Store | Evaluated | Note
+Instruction = Send | Keep | Attach | Detach | Evaluated | Note

@@ -12,74 +12,68 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from runtime.channels import Inbound, LearnerChannel, Port
-from runtime.events import Arrived, Evaluated, Event, Finished, Garbled, Note, Published, Saved, Send, Store, Ticked
+from runtime.events import (
+    Arrived,
+    Attach,
+    Detach,
+    Evaluated,
+    Event,
+    Finished,
+    Garbled,
+    Keep,
+    Note,
+    Published,
+    Saved,
+    Send,
+    Ticked,
+)
 from runtime.framing import decode, encode
+from runtime.intake import FiniteCheck, Lag, Returns
+from runtime.layout import Columns, Layout
 from runtime.membership import Membership
-from runtime.messages import Evaluation, Get, Message, ProtocolError, Trajectory
+from runtime.messages import Evaluation, Get, Message, ProtocolError, Ringed, Segments
 from runtime.pacing import Pace
 from runtime.policy_store import PolicyStore
-from runtime.replay import Batch, Replay
-from runtime.segments import columns, is_finite
+from runtime.ring import RingError, RingReader
 
 TICK_SECONDS: Final = 0.02
 """How often credits and leases are looked at when nothing arrives."""
-RECENT_EPISODES: Final = 100
-"""Episodes whose mean is the `mean_return` of a record."""
+
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Intake:
-    """What came in since it was last looked at, for one metric record."""
+class Store(Protocol):
+    """Where segments go: a replay buffer, or the rollouts of the next update."""
 
-    lag_min: int = 0
-    lag_max: int = 0
-    lag_sum: int = 0
-    segments: int = 0
+    layout: Layout
 
-    def add(self, oldest: int, newest: int) -> None:
-        """Count a segment by how many versions its oldest and newest actions were behind."""
-        self.lag_min = newest if not self.segments else min(self.lag_min, newest)
-        self.lag_max = max(self.lag_max, oldest)
-        self.lag_sum += oldest + newest
-        self.segments += 1
+    def __len__(self) -> int:
+        """Items that are held."""
+        ...
 
-    def lag(self) -> list[float]:
-        """[min, mean, max] in versions; zeros if nothing came."""
-        return [self.lag_min, self.lag_sum / (2 * self.segments) if self.segments else 0.0, self.lag_max]
+    def put(self, columns: Columns) -> None:
+        """Copy the items of one segment in."""
+        ...
+
+    def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return copies of what a resumed run needs; of experience, the newest within `most_bytes`."""
+        ...
 
 
 @dataclass(slots=True)
 class Holdings:
-    """Replay and accounts of one moment."""
+    """Experience and accounts of one moment."""
 
     env_steps: int
-    replay: dict[str, NDArray[Any]]
+    store: dict[str, NDArray[Any]]
     accounts: dict[str, Any]
     last_seqs: dict[str, int]
-
-
-@dataclass(slots=True)
-class _Returns:
-    """Mean return of the latest training episodes."""
-
-    kept: deque[tuple[int, float]] = field(default_factory=deque)
-
-    def add(self, segment: Trajectory) -> None:
-        if segment.episodes:
-            self.kept.append((segment.episodes, segment.return_sum))
-            while sum(count for count, _ in self.kept) - self.kept[0][0] >= RECENT_EPISODES:
-                self.kept.popleft()
-
-    def mean(self) -> float | None:
-        count = sum(count for count, _ in self.kept)
-        return sum(total for _, total in self.kept) / count if count else None
 
 
 class Exchange:
@@ -89,7 +83,7 @@ class Exchange:
         self,
         channel: LearnerChannel,
         membership: Membership,
-        replay: Replay,
+        store: Store,
         policies: PolicyStore,
         pace: Pace,
         say: Callable[[str], None],
@@ -97,19 +91,21 @@ class Exchange:
     ) -> None:
         self._channel = channel
         self._membership = membership
-        self._replay = replay
+        self._experience = store
         self._policies = policies
         self._pace = pace
         self._say = say
         self._evaluations = evaluations
         self._changed = threading.Condition()
         self._outbox: deque[Send] = deque()
-        self._intake = Intake()
-        self._returns = _Returns()
+        self._lag = Lag()
+        self._returns = Returns()
+        self._finite = FiniteCheck(store.layout)
+        self._rings: dict[bytes, RingReader] = {}
+        """By route; the network thread's alone."""
         self._updates = 0
         self._closing = False
         self._error: BaseException | None = None
-        self._obs_dim, self._act_dim = membership.terms.obs_dim, membership.terms.act_dim
         self._thread = threading.Thread(target=self._run, name="exchange")
 
     # --- the main thread's side ---
@@ -123,6 +119,8 @@ class Exchange:
         self._channel.wake()
         if self._thread.is_alive():
             self._thread.join()
+        for ring in self._rings.values():
+            ring.close()
         self._channel.close()
 
     def await_data(self, updates: int, timeout_seconds: float) -> bool:
@@ -139,14 +137,17 @@ class Exchange:
             self._changed.wait(timeout_seconds)
             return self._pace.allows_update(self._membership.env_steps, updates)
 
-    def sample(self, batch_size: int) -> Batch:
-        """Draw a batch; its tensors are overwritten by the next one."""
+    def draw(self, take: Callable[[], T]) -> T:
+        """Return what `take` takes from the store, while no segment comes in."""
         with self._changed:
-            return self._replay.sample(batch_size)
+            return take()
 
-    def published(self, version: int) -> None:
-        """Tell the peers that the policy store has a new version."""
-        self._post(Published(version))
+    def published(self, version: int, updates: int) -> None:
+        """Tell the peers that the policy store has a new version, made by so many updates."""
+        with self._changed:
+            self._updates = updates  # with the version at once: more room must not be used with the old policy
+            self._handle(Published(version), None)
+        self._channel.wake()
 
     def saved(self, holdings: Holdings) -> None:
         """Tell the peers up to where a checkpoint holds their segments."""
@@ -165,13 +166,13 @@ class Exchange:
                     return
                 self._changed.wait(0.1)
 
-    def holdings(self) -> Holdings:
-        """Copy replay and accounts as they are at one moment."""
+    def holdings(self, most_bytes: int) -> Holdings:
+        """Copy experience, at most so many bytes, and accounts as they are at one moment."""
         with self._changed:
             accounts = self._membership.accounts
             return Holdings(
                 env_steps=self._membership.env_steps,
-                replay={name: np.array(value) for name, value in self._replay.state().items()},
+                store=self._experience.state(most_bytes),
                 accounts=accounts.state(),
                 last_seqs=accounts.last_seqs(),
             )
@@ -184,17 +185,19 @@ class Exchange:
     def figures(self) -> dict[str, Any]:
         """What a metric record says of the exchange: lag since the last call, counts, mean return."""
         with self._changed:
-            intake, self._intake = self._intake, Intake()
+            lag, self._lag = self._lag, Lag()
             totals = self._membership.accounts.totals
             return {
-                "policy_lag": intake.lag(),
+                "policy_lag": lag.figures(),
                 "mean_return": self._returns.mean(),
                 "workers": self._membership.workers,
-                "replay": len(self._replay),
+                "replay": len(self._experience),
                 "accepted": totals.accepted,
                 "duplicate": totals.duplicate,
                 "refused": totals.stale + totals.misfit,
                 "lost": totals.lost,
+                "sent": totals.sent,
+                "missing": totals.missing,
                 "malformed": self._membership.garbled,
             }
 
@@ -228,28 +231,28 @@ class Exchange:
         if inbound.port is Port.MODEL:
             self._answer(inbound.route, message)
             return
-        arrived = Arrived(
-            time.monotonic(),
-            inbound.route,
-            message,
-            arena.nbytes if arena is not None else 0,
-            is_finite=self._is_finite(message, arena),
-        )
+        if isinstance(message, Segments):
+            size = self._membership.terms.transition_bytes * sum(row.transitions for row in message.rows)
+            if message.ring:
+                ring = self._rings.get(inbound.route)
+                arena = ring.arena(message.seq, size) if ring else None
+            spoiled = self._spoiled(message, arena, size)
+        else:
+            spoiled = frozenset()
+        arrived = Arrived(time.monotonic(), inbound.route, message, arena.nbytes if arena else 0, spoiled)
         with self._changed:
             self._handle(arrived, arena)
 
-    def _is_finite(self, message: Message, arena: memoryview | None) -> bool:
-        """Say whether the numbers of a segment are finite; of one with a wrong size that is not asked."""
-        if not isinstance(message, Trajectory) or arena is None:
-            return True
-        try:
-            return is_finite(columns(arena, message.transitions, self._obs_dim, self._act_dim))
-        except ValueError:
-            return True  # the machine refuses it for its size
+    def _spoiled(self, message: Segments, arena: memoryview | None, size: int) -> frozenset[int]:
+        """Return the places of segments that are not finite; of a message with a wrong size that is not asked."""
+        if arena is None or arena.nbytes != size or not all(row.transitions for row in message.rows):
+            return frozenset()
+        return self._finite.spoiled(arena, [row.transitions for row in message.rows])
 
     def _answer(self, route: bytes, message: Message) -> None:
         if isinstance(message, Get):
-            self._channel.send(Port.MODEL, route, encode(*self._policies.answer(message)))
+            answer, arena = self._policies.answer(message)
+            self._channel.send(Port.MODEL, route, encode(answer, arena))
             return
         with self._changed:
             self._handle(Garbled(route, ProtocolError("the model socket takes requests for weights alone")), None)
@@ -260,20 +263,41 @@ class Exchange:
             match instruction:
                 case Send():
                     self._outbox.append(instruction)
-                case Store():
-                    self._store(instruction.segment, arena)
+                case Keep():
+                    self._keep(instruction, arena)
+                case Attach():
+                    self._outbox.append(Send(instruction.route, self._attach(instruction)))
+                case Detach():
+                    if ring := self._rings.pop(instruction.route, None):
+                        ring.close()
                 case Evaluated():
                     self._evaluations.append((instruction.pod, instruction.evaluation))
                 case Note():
                     self._say(instruction.text)
 
-    def _store(self, segment: Trajectory, arena: memoryview | None) -> None:
-        assert arena is not None  # noqa: S101  (the decoder gives every segment its arena)
-        self._replay.extend(*columns(arena, segment.transitions, self._obs_dim, self._act_dim))
+    def _keep(self, keep: Keep, arena: memoryview | None) -> None:
+        assert arena is not None  # noqa: S101  (segments that are kept have come with one)
+        layout, start = self._experience.layout, keep.start
         version = self._membership.policy_version
-        self._intake.add(max(0, version - segment.policy_version_min), max(0, version - segment.policy_version_max))
-        self._returns.add(segment)
+        for segment in keep.segments:
+            end = start + segment.transitions * layout.item_bytes
+            self._experience.put(layout.columns(arena[start:end], segment.transitions))
+            self._lag.add(
+                max(0, version - segment.policy_version_min), max(0, version - segment.policy_version_max)
+            )
+            self._returns.add(segment)
+            start = end
         self._changed.notify_all()
+
+    def _attach(self, attach: Attach) -> Ringed:
+        if old := self._rings.pop(attach.route, None):
+            old.close()
+        ring = attach.ring
+        try:
+            self._rings[attach.route] = RingReader(ring)
+        except RingError:
+            return Ringed(ring.epoch, ring.nonce, is_taken=False)
+        return Ringed(ring.epoch, ring.nonce, is_taken=True)
 
     def _flush(self) -> None:
         while self._outbox:

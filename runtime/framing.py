@@ -1,4 +1,4 @@
-"""Messages to frames and back: one JSON header, and for two kinds one raw arena behind it.
+"""Messages to frames and back: one JSON header, and for weights and segments one raw arena behind it.
 
 No pickle, no sockets, no torch. A frame's length is looked at before its content, and the arena is never copied:
 the receiver gets a view and checks its size against what the sender declared in its Hello.
@@ -6,15 +6,14 @@ the receiver gets a view and checks its size against what the sender declared in
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from runtime.messages import WITH_ARENA, Message, ProtocolError, from_fields, to_fields
+from runtime.messages import Message, ProtocolError, from_fields, has_arena, to_fields
 
-HEADER_LIMIT: Final = 4096
-"""Longest header in bytes; the longest valid one is a Hello of about 1,500 plus its texts."""
+HEADER_LIMIT: Final = 16_384
+"""Longest header in bytes; the longest valid one is a Hello with a layout and all its texts at their longest."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -24,7 +23,7 @@ def encode(message: Message, arena: Buffer | None = None) -> list[Buffer]:
 
     Raises ProtocolError if the arena is missing or too many, or if the header is too long.
     """
-    if (arena is not None) != (message.kind in WITH_ARENA):
+    if (arena is not None) != has_arena(message):
         raise ProtocolError(f"a message of kind {message.kind} {'needs' if arena is None else 'carries no'} arena")
     try:
         header = json.dumps(to_fields(message), separators=(",", ":"), allow_nan=False).encode()
@@ -50,14 +49,9 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, memoryview | None]:
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the header is not JSON: {error!s:.100}") from None
     message = from_fields(given)
-    if (len(frames) == 2) != (message.kind in WITH_ARENA):
+    if (len(frames) == 2) != has_arena(message):
         raise ProtocolError(f"a message of kind {message.kind} came with {len(frames)} frames")
     return message, memoryview(frames[1]).cast("B") if len(frames) == 2 else None
-
-
-def digest(arena: Buffer) -> str:
-    """Return the check sum of an arena as 32 hexadecimal digits (BLAKE2b, 16 bytes)."""
-    return hashlib.blake2b(arena, digest_size=16).hexdigest()
 
 
 def _refuse_constant(name: str) -> NoReturn:

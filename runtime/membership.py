@@ -9,31 +9,39 @@ What it guarantees, for every incarnation of every worker:
 
 Credits are absolute: a worker may send up to sequence number `limit`. Whoever is not known in this epoch (the
 learner was restarted, or it gave the peer up) hears `Who` and says Hello again.
+
+The work for a segment does not grow with the number of peers: the sum of what is on its way is kept up to date,
+who wants credit waits in a queue, and acknowledgements are gathered until the next tick.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from runtime.accounts import Account, Accounts
 from runtime.contract import PROTOCOL_VERSION
 from runtime.events import (
     Arrived,
+    Attach,
+    Detach,
     Evaluated,
     Event,
     Finished,
     Garbled,
     Instruction,
+    Keep,
     Note,
     Published,
     Saved,
     Send,
-    Store,
     Ticked,
 )
 from runtime.messages import (
+    BUNDLE_BYTES,
     Ack,
     Bye,
     Done,
@@ -43,10 +51,16 @@ from runtime.messages import (
     Ping,
     Refusal,
     Refused,
+    Ring,
+    Ringed,
+    Segments,
     Trajectory,
     Welcome,
     Who,
 )
+
+LOOK_SECONDS: Final = 0.25
+"""Shortest time between two looks at all leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +78,7 @@ class Terms:
     token: str = field(repr=False)
     epoch: int
     environment: str
-    obs_dim: int
-    act_dim: int
+    layout: str
     actor_floats: int
     transition_bytes: int
     segment_transitions: int
@@ -75,6 +88,11 @@ class Terms:
     lease_seconds: float = 6.0
     hang_seconds: float = 15.0
 
+    @property
+    def largest_message(self) -> int:
+        """Bytes of the longest arena that a worker may send: one segment, or a bundle of small ones."""
+        return max(BUNDLE_BYTES, self.segment_transitions * self.transition_bytes)
+
 
 @dataclass(slots=True)
 class Member:
@@ -83,17 +101,28 @@ class Member:
     route: bytes
     hello: Hello
     account: Account
+    joined: float
     heard: float
     moved: float
     limit: int
-    env_steps: int = -1
+    ping: Ping | None = None
+    """The latest one."""
     asked_again: float = float("-inf")
     told: Ack | None = None
+    told_misfit: int = 0
+    """How many of its misfits people have been told of."""
+    waits: bool = False
+    """Whether it stands in the queue for credit."""
 
     @property
     def outstanding(self) -> int:
         """Segments granted and not yet seen."""
         return max(0, self.limit - self.account.last_seq)
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it collects; an evaluator does not."""
+        return self.hello.segment_transitions > 0
 
 
 @dataclass(slots=True)
@@ -110,7 +139,13 @@ class Membership:
     env_steps: int = field(init=False)
     _finished: str | None = None
     _ticked: float | None = None
-    _turn: int = 0
+    _looked: float = float("-inf")
+    _inflight: int = 0
+    """Transitions granted and not yet seen, over all members."""
+    _waiting: deque[bytes] = field(default_factory=deque)
+    """Routes of the workers that have less than a window of credit, who has waited longest first."""
+    _dirty: dict[bytes, None] = field(default_factory=dict)
+    """Routes that may have to be told something at the next tick."""
 
     def __post_init__(self) -> None:
         self.env_steps = self.accounts.totals.transitions
@@ -118,7 +153,12 @@ class Membership:
     @property
     def workers(self) -> int:
         """Connected peers that collect."""
-        return sum(1 for each in self.members.values() if each.hello.segment_transitions)
+        return sum(1 for each in self.members.values() if each.is_worker)
+
+    @property
+    def inflight_transitions(self) -> int:
+        """Transitions that workers may send and that have not come."""
+        return self._inflight
 
     # --- events ---
     def handle(self, event: Event) -> list[Instruction]:
@@ -132,29 +172,29 @@ class Membership:
             case Ticked():
                 yield from self._expire(event.now)
                 self.ceiling = event.ceiling
+                self._grant()
+                yield from self._tell()
             case Published():
                 self.policy_version = event.policy_version
+                self._dirty = dict.fromkeys(self.members)
             case Saved():
                 self.accounts.durable = dict(event.last_seqs)
+                self._dirty = dict.fromkeys(self.members)
             case Garbled():
                 self.garbled += 1
                 if isinstance(event.error, ForeignVersionError):
                     yield _refused(event.route, Refusal.PROTOCOL, str(event.error))
-                return
             case Finished():
                 self._finished = event.reason
                 for member in self.members.values():
                     yield Send(member.route, Done(self.terms.epoch, event.reason))
-                return
-        self._grant()
-        yield from self._tell()
 
     def _arrived(self, event: Arrived) -> Iterator[Instruction]:
         message = event.message
         if isinstance(message, Hello):
             yield from self._hello(event.now, event.route, message)
             return
-        if not isinstance(message, Trajectory | Ping | Bye | Evaluation):
+        if not isinstance(message, Segments | Ring | Ping | Bye | Evaluation):
             self.garbled += 1  # a learner's own kinds coming back
             return
         member = self.members.get(event.route)
@@ -165,14 +205,17 @@ class Membership:
             return
         member.heard = event.now
         match message:
-            case Trajectory():
-                yield from self._trajectory(member, message, event)
+            case Segments():
+                yield from self._segments(member, message, event)
+            case Ring():
+                yield from self._ring(member, message)
             case Ping():
                 yield from self._ping(event.now, member, message)
             case Evaluation():
                 yield Evaluated(member.hello.pod, message)
             case Bye():
-                del self.members[event.route]
+                member.account.claim(message.sent)
+                yield from self._part(member)
                 yield Send(event.route, self._ack(member))
                 yield Note(f"{_who(member)} left: {message.reason}; {self._count()}")
 
@@ -190,14 +233,17 @@ class Membership:
         if twin is not None and twin.hello.incarnation > hello.incarnation:
             return  # an older process of the pod: it may come back when the newer one has gone
         if twin is not None:
-            del self.members[twin.route]
+            yield from self._part(twin)
             if twin.hello.incarnation != hello.incarnation:
                 reason = f"another process of pod {hello.pod} has taken its place"
                 yield _refused(twin.route, Refusal.SUPERSEDED, reason)
         account = self.accounts.open(hello.pod, hello.incarnation)
         account.lose_before(hello.oldest)
-        member = Member(route, hello, account, heard=now, moved=now, limit=account.last_seq)
+        if route in self.members:  # a pod that has changed its name and not its address
+            yield from self._part(self.members[route])
+        member = Member(route, hello, account, joined=now, heard=now, moved=now, limit=account.last_seq)
         self.members[route] = member
+        self._queue(member)
         self._grant()
         member.told = self._ack(member)
         yield Send(
@@ -207,6 +253,7 @@ class Membership:
                 last_seq=account.last_seq,
                 durable_seq=self.accounts.durable_seq(member.account.name),
                 limit=member.limit,
+                window=self.terms.window,
                 policy_version=self.policy_version,
                 max_policy_lag=self.terms.max_policy_lag,
             ),
@@ -223,9 +270,7 @@ class Membership:
             ours = f"this is the learner of {terms.run} ({terms.run_id})"
             theirs = f"it belongs to run {hello.run} ({hello.run_id})"
             return Refusal.RUN, f"{theirs} and {ours}; check its endpoint"
-        names = ["environment", "obs_dim", "act_dim", "actor_floats"]
-        if hello.segment_transitions:
-            names.append("transition_bytes")
+        names = ["environment", "actor_floats", *(["layout"] if hello.segment_transitions else [])]
         for name in names:
             has, needs = getattr(hello, name), getattr(terms, name)
             if has != needs:
@@ -235,37 +280,72 @@ class Membership:
             return Refusal.SCHEMA, f"its segments are {sizes}; give both the same settings"
         return None
 
+    def _part(self, member: Member) -> Iterator[Instruction]:
+        """Forget a member; what it was granted and has not sent is nobody's any more."""
+        del self.members[member.route]
+        self._dirty.pop(member.route, None)
+        self._inflight -= member.outstanding * member.hello.segment_transitions
+        yield Detach(member.route)
+
+    def _ring(self, member: Member, ring: Ring) -> Iterator[Instruction]:
+        """A ring must have the size that was agreed: one slot for each segment that may be on its way."""
+        needed = self.terms.window, member.hello.segment_transitions * self.terms.transition_bytes
+        if (ring.slots, ring.slot_bytes) == needed and member.is_worker:
+            yield Attach(member.route, ring)
+        else:
+            yield Send(member.route, Ringed(self.terms.epoch, ring.nonce, is_taken=False))
+
     # --- segments ---
-    def _trajectory(self, member: Member, segment: Trajectory, event: Arrived) -> Iterator[Instruction]:
-        account, hello, now, arena_bytes = member.account, member.hello, event.now, event.arena_bytes
-        if segment.seq <= account.last_seq:
-            account.duplicate += 1
-            return
-        if segment.seq > account.last_seq + 1 or segment.seq > member.limit:
-            account.early += 1
-            yield from self._again(now, member)
-            return
-        account.last_seq = segment.seq
-        member.moved = now
-        fits = (
-            0 < segment.transitions <= hello.segment_transitions
-            and arena_bytes == segment.transitions * hello.transition_bytes
-            and segment.policy_version_min <= segment.policy_version_max
-            and event.is_finite
-        )
-        if not fits:
-            account.misfit += 1
+    def _segments(self, member: Member, message: Segments, event: Arrived) -> Iterator[Instruction]:
+        """Book every segment of the message; accepted ones that follow one another are kept together."""
+        account, item_bytes = member.account, self.terms.transition_bytes
+        fits = event.arena_bytes == item_bytes * sum(row.transitions for row in message.rows)
+        account.claim(message.seq + len(message.rows) - 1)
+        run: list[Trajectory] = []
+        start = end = 0
+        for number, row in enumerate(message.rows):
+            if row.seq > account.last_seq + 1 or row.seq > member.limit:
+                account.early += len(message.rows) - number
+                yield from self._again(event.now, member)
+                break
+            is_new = row.seq == account.last_seq + 1
+            if is_new and self._book(member, row, is_sound=fits and number not in event.spoiled):
+                run.append(row)
+            else:
+                if run:
+                    yield Keep(member.hello.pod, tuple(run), start)
+                run, start = [], end + row.transitions * item_bytes
+                if not is_new:
+                    account.duplicate += 1
+            end += row.transitions * item_bytes
+        if run:
+            yield Keep(member.hello.pod, tuple(run), start)
+        if account.misfit > member.told_misfit:
+            member.told_misfit = account.misfit
             yield Note(
-                f"{_who(member)} sent a segment of {segment.transitions} transitions in {arena_bytes} bytes "
-                f"that {'does not fit what it declared' if event.is_finite else 'is not finite'}; it is not used"
+                f"{_who(member)} sent segments that are not what it declared, or not finite; they are not used "
+                f"({account.misfit} so far)"
             )
-        elif self.policy_version - segment.policy_version_min > self.terms.max_policy_lag:
+        member.moved = event.now
+        self._queue(member)
+        self._dirty[member.route] = None
+
+    def _book(self, member: Member, row: Trajectory, *, is_sound: bool) -> bool:
+        """Write the next segment of a worker into one column of its account; say whether it is to be kept."""
+        account, full = member.account, member.hello.segment_transitions
+        account.last_seq = row.seq
+        self._inflight -= full
+        is_possible = 0 < row.transitions <= full and row.policy_version_min <= row.policy_version_max
+        if not (is_sound and is_possible):
+            account.misfit += 1
+        elif self.policy_version - row.policy_version_min > self.terms.max_policy_lag:
             account.stale += 1
         else:
             account.accepted += 1
-            account.transitions += segment.transitions
-            self.env_steps += segment.transitions
-            yield Store(hello.pod, segment)
+            account.transitions += row.transitions
+            self.env_steps += row.transitions
+            return True
+        return False
 
     def _again(self, now: float, member: Member) -> Iterator[Instruction]:
         """Ask once a second at most: everything behind a hole arrives early too."""
@@ -274,12 +354,14 @@ class Membership:
             yield Send(member.route, Who(self.terms.epoch))
 
     def _ping(self, now: float, member: Member, ping: Ping) -> Iterator[Instruction]:
-        if ping.env_steps != member.env_steps or not member.outstanding:
-            member.env_steps = ping.env_steps
+        if member.ping is None or ping.env_steps != member.ping.env_steps or not member.outstanding:
             member.moved = now
+        member.ping = ping
+        member.account.claim(ping.sent)
         if ping.sent > member.account.last_seq:
             yield from self._again(now, member)  # its connection broke and took segments with it
         member.told = None  # a ping is always answered: that is how the peer knows that we live
+        self._dirty[member.route] = None
 
     # --- leases, credits, acknowledgements ---
     def _expire(self, now: float) -> Iterator[Instruction]:
@@ -288,11 +370,14 @@ class Membership:
             for member in self.members.values():  # it was the learner that stood still
                 member.heard = member.moved = now
         self._ticked = now
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
         for member in list(self.members.values()):
             silent = now - member.heard > terms.lease_seconds
-            hung = bool(member.hello.segment_transitions) and now - member.moved > terms.hang_seconds
+            hung = member.is_worker and now - member.moved > terms.hang_seconds
             if silent or hung:
-                del self.members[member.route]
+                yield from self._part(member)
                 why = (
                     f"it said nothing for {terms.lease_seconds:g} s"
                     if silent
@@ -300,32 +385,39 @@ class Membership:
                 )
                 yield Note(f"{_who(member)} was given up: {why}; {self._count()}")
 
+    def _queue(self, member: Member) -> None:
+        """Let a worker stand in the queue for credit, once."""
+        if member.is_worker and not member.waits and member.outstanding < self.terms.window:
+            member.waits = True
+            self._waiting.append(member.route)
+
     def _grant(self) -> None:
-        """Hand out segments one at a time, to those with the fewest first, as far as pace and memory allow."""
-        workers = [each for each in self.members.values() if each.hello.segment_transitions]
-        if not workers or self._finished is not None:
-            return
-        self._turn += 1  # who is first among equals changes, so that a tight pace starves nobody
-        first = self._turn % len(workers)
-        workers = workers[first:] + workers[:first]
-        inflight = sum(each.outstanding * each.hello.segment_transitions for each in workers)
-        while True:
-            member = min(workers, key=lambda each: each.outstanding)
+        """Hand out segments one at a time and in turn, as far as pace and memory allow."""
+        while self._waiting and self._finished is None:
+            member = self.members.get(self._waiting[0])
+            if member is None or not member.waits or member.outstanding >= self.terms.window:
+                if member is not None:
+                    member.waits = False
+                self._waiting.popleft()
+                continue
             size = member.hello.segment_transitions
-            in_pace = self.env_steps + inflight + size <= self.ceiling
-            starving = inflight == 0 and self.env_steps < self.ceiling
-            in_memory = inflight + size <= max(self.terms.inflight_transitions, size)
-            if member.outstanding >= self.terms.window or not (in_pace or starving) or not in_memory:
+            in_pace = self.env_steps + self._inflight + size <= self.ceiling
+            starving = self._inflight == 0 and self.env_steps < self.ceiling
+            in_memory = self._inflight + size <= max(self.terms.inflight_transitions, size)
+            if not (in_pace or starving) or not in_memory:
                 return
+            self._inflight += size
             member.limit = max(member.limit, member.account.last_seq) + 1
-            inflight += size
+            self._dirty[member.route] = None
+            self._waiting.rotate(-1)
 
     def _tell(self) -> Iterator[Instruction]:
-        for member in self.members.values():
-            ack = self._ack(member)
-            if ack != member.told:
+        dirty, self._dirty = self._dirty, {}
+        for route in dirty:
+            member = self.members.get(route)
+            if member is not None and (ack := self._ack(member)) != member.told:
                 member.told = ack
-                yield Send(member.route, ack)
+                yield Send(route, ack)
 
     def _ack(self, member: Member) -> Ack:
         return Ack(

@@ -1,15 +1,16 @@
 """The messages of the learner/worker exchange and their validation (stdlib only).
 
-A message is a frozen dataclass of flat scalars; what it means stands with it. `from_fields` is the only way from
-outside text to a message: every field must be there, of its declared type and inside its bounds, and no other
-field may be there. Whatever else arrives is a `ProtocolError`, which the receiver counts and survives.
+A message is a frozen dataclass of flat scalars and, for segments, of rows of them; what it means stands with it,
+and `docs/exchange.md` says how it is used. `from_fields` is the only way from outside text to a message: every
+field must be there, of its declared type and inside its bounds, and no other field may be there. Whatever else
+arrives is a `ProtocolError`, which the receiver counts and survives.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Final, TypeGuard
 
@@ -19,6 +20,12 @@ MAX_INTEGER: Final = 2**53 - 1
 """Largest integer on the wire: what every JSON reader in any language holds exactly."""
 MAX_TEXT: Final = 512
 """Longest text field, in characters."""
+MAX_LAYOUT: Final = 4096
+"""Longest description of a layout, in characters: dict observations have many fields."""
+MAX_BUNDLE: Final = 64
+"""Most segments in one message."""
+BUNDLE_BYTES: Final = 1024 * 1024
+"""Most bytes of a message of several segments; one segment alone may be larger."""
 
 
 class ProtocolError(ValueError):
@@ -50,8 +57,9 @@ class Hello:
     """Peer → learner: who I am, what my segments look like, and from where on I can send again.
 
     `incarnation` differs between two starts of the same pod. `oldest` is the sequence number of the oldest
-    segment that the peer still holds, or of its next one. `segment_transitions` is the most transitions in one
-    segment; 0 for a peer that sends none, such as an evaluator.
+    segment that the peer still holds, or of its next one. `layout` describes the fields of one transition, in the
+    words of `Layout.text`. `segment_transitions` is the most transitions in one segment; 0 for a peer that sends
+    none, such as an evaluator.
     """
 
     kind: ClassVar[str] = "hello"
@@ -64,22 +72,24 @@ class Hello:
     incarnation: int
     oldest: int
     environment: str
-    obs_dim: int
-    act_dim: int
+    layout: str
     actor_floats: int
-    transition_bytes: int
     segment_transitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Learner → peer: you are a member of this epoch; send what follows `last_seq`, up to `limit`."""
+    """Learner → peer: you are a member of this epoch; send what follows `last_seq`, up to `limit`.
+
+    `window` is the most segments that are ever on their way from one worker: `limit <= last_seq + window`.
+    """
 
     kind: ClassVar[str] = "welcome"
     epoch: int
     last_seq: int
     durable_seq: int
     limit: int
+    window: int
     policy_version: int
     max_policy_lag: int
 
@@ -128,12 +138,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Worker → learner: one segment, its transitions in the arena that follows.
+    """One segment, as a row of `Segments`: what is said of the transitions in its part of the arena.
 
-    `return_sum` and `progress_sum` (metres) are over the `episodes` that ended inside the segment.
+    `epoch` and `seq` are filled in when it is sent. `return_sum` and `progress_sum` (metres) are over the
+    `episodes` that ended inside the segment.
     """
 
-    kind: ClassVar[str] = "traj"
     epoch: int
     seq: int
     transitions: int
@@ -142,6 +152,52 @@ class Trajectory:
     episodes: int
     return_sum: float
     progress_sum: float
+
+
+Rows = tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Worker → learner: segments with the sequence numbers `seq`, `seq + 1`, and so on.
+
+    Their arenas follow one another in the frame behind the header, or if `ring` in the ring that the learner took:
+    the segment of number n in slot `n % slots`.
+    """
+
+    kind: ClassVar[str] = "traj"
+    epoch: int
+    seq: int
+    ring: bool
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """Worker → learner: if you run on my host, take my segments from this memory instead of from the socket.
+
+    `place` names the kernel and the process namespace, `pid` and `descriptor` the sealed memory file of `slots`
+    slots of `slot_bytes` behind a page that begins with `nonce`.
+    """
+
+    kind: ClassVar[str] = "ring"
+    epoch: int
+    place: str
+    pid: int
+    descriptor: int
+    slots: int
+    slot_bytes: int
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ringed:
+    """Learner → worker: your ring with this nonce is taken, or it is not and the socket it is."""
+
+    kind: ClassVar[str] = "ringed"
+    epoch: int
+    nonce: str
+    is_taken: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +214,11 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """Peer → learner: I end in order; forget me."""
+    """Peer → learner: I end in order; forget me. `sent` is my last sequence number."""
 
     kind: ClassVar[str] = "bye"
     epoch: int
+    sent: int
     reason: str
 
 
@@ -188,23 +245,32 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Peer → learner on the model socket: weights newer than `have` of `epoch`, please."""
+    """Peer → learner on the model socket: weights newer than `have` of `epoch`, please.
+
+    `codec` is the form in which I would like them: ``f4`` for float32, ``bf2`` for bfloat16 (half as long).
+    """
 
     kind: ClassVar[str] = "get"
     token: str = field(repr=False)
     epoch: int
     have: int
+    codec: str
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Learner → peer: the actor of `policy_version`, `floats` float32 values in the arena that follows."""
+    """Learner → peer: the actor of `policy_version`, `floats` values of `codec` in the arena that follows.
+
+    `checksum` is the sum of the arena's little-endian 64-bit words, the last one filled up with zeros, modulo
+    2**64, as 16 hexadecimal digits: it finds a mix-up at the speed of memory; tampering is CURVE's to prevent.
+    """
 
     kind: ClassVar[str] = "weights"
     epoch: int
     policy_version: int
+    codec: str
     floats: int
-    digest: str
+    checksum: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +283,21 @@ class Current:
 
 
 Message = (
-    Hello | Welcome | Ack | Who | Refused | Done | Trajectory | Ping | Bye | Evaluation | Get | Weights | Current
+    Hello
+    | Welcome
+    | Ack
+    | Who
+    | Refused
+    | Done
+    | Segments
+    | Ring
+    | Ringed
+    | Ping
+    | Bye
+    | Evaluation
+    | Get
+    | Weights
+    | Current
 )
 KINDS: Final[Mapping[str, type[Message]]] = {
     each.kind: each
@@ -228,7 +308,9 @@ KINDS: Final[Mapping[str, type[Message]]] = {
         Who,
         Refused,
         Done,
-        Trajectory,
+        Segments,
+        Ring,
+        Ringed,
         Ping,
         Bye,
         Evaluation,
@@ -237,15 +319,21 @@ KINDS: Final[Mapping[str, type[Message]]] = {
         Current,
     )
 }
-WITH_ARENA: Final = frozenset({Trajectory.kind, Weights.kind})
-"""Kinds that are followed by one raw arena; all others travel alone."""
-
 _NAMES: Final = {kind: {one.name: str(one.type) for one in fields(cls)} for kind, cls in KINDS.items()}
+_ROW: Final = tuple(one for one in fields(Trajectory) if one.name not in {"epoch", "seq"})
+
+
+def has_arena(message: Message) -> bool:
+    """Say whether one raw arena follows the header; every other message travels alone."""
+    return isinstance(message, Weights) or (isinstance(message, Segments) and not message.ring)
 
 
 def to_fields(message: Message) -> dict[str, Any]:
-    """Return the message as a flat mapping with its kind first."""
-    return {"kind": message.kind, **asdict(message)}
+    """Return the message as a flat mapping with its kind first; the rows of segments as lists."""
+    given = {"kind": message.kind, **{name: getattr(message, name) for name in _NAMES[message.kind]}}
+    if isinstance(message, Segments):
+        given["rows"] = [[getattr(row, one.name) for one in _ROW] for row in message.rows]
+    return given
 
 
 def from_fields(given: object) -> Message:
@@ -266,13 +354,30 @@ def from_fields(given: object) -> Message:
         wrong = sorted((given.keys() - {"kind"}) ^ types.keys())
         raise ProtocolError(f"{kind}: fields missing or unknown: {', '.join(map(str, wrong))[:200]}")
     checked: dict[str, Any] = {name: _checked(kind, name, types[name], given[name]) for name in types}
+    if kind == Segments.kind:
+        checked["rows"] = _rows(checked["epoch"], checked["seq"], checked["rows"])
     return KINDS[kind](**checked)
+
+
+def _rows(epoch: int, seq: int, given: Sequence[Sequence[object]]) -> Rows:
+    """Return the segments that the rows of a header state."""
+    rows = []
+    for number, row in enumerate(given):
+        if not isinstance(row, list) or len(row) != len(_ROW):
+            raise ProtocolError(f"{Segments.kind}.rows: a row is a list of {len(_ROW)} numbers")
+        values: list[Any] = [
+            _checked("row", one.name, str(one.type), value) for one, value in zip(_ROW, row, strict=True)
+        ]
+        rows.append(Trajectory(epoch, seq + number, *values))
+    return tuple(rows)
 
 
 def _checked(kind: str, name: str, declared: str, value: object) -> object:
     """Return `value` as `declared` (the annotation's text) wants it; whole numbers are valid floats."""
     if declared.startswith("float") and _is_integer(value, least=-MAX_INTEGER):
         return float(value)
+    if name in _LONG and isinstance(value, str) and len(value) <= MAX_LAYOUT and value.isprintable():
+        return value
     if not _VALID[declared](value):
         raise ProtocolError(f"{kind}.{name}: {value!r:.60} is not a valid {declared}")
     return value
@@ -293,4 +398,7 @@ _VALID: Final[Mapping[str, Callable[[object], bool]]] = {
     "float | None": lambda value: value is None or _is_float(value),
     # Texts may reach a log or a terminal: no control characters, no lone surrogates.
     "str": lambda value: isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable(),
+    "Rows": lambda value: isinstance(value, list) and 0 < len(value) <= MAX_BUNDLE,
 }
+_LONG: Final = frozenset({"layout"})
+"""Text fields that may be as long as MAX_LAYOUT."""

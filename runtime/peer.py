@@ -12,23 +12,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.algos.actor import ActorShape, NumpyActor
+from runtime.arenas import gather
 from runtime.channels import PeerChannel, Port
 from runtime.contract import PROTOCOL_VERSION
-from runtime.framing import decode, digest, encode
-from runtime.messages import Current, Evaluation, Get, Hello, Message, ProtocolError, Trajectory, Weights
+from runtime.framing import Buffer, decode, encode
+from runtime.layout import Layout
+from runtime.messages import (
+    Current,
+    Evaluation,
+    Get,
+    Hello,
+    Message,
+    ProtocolError,
+    Ringed,
+    Segments,
+    Trajectory,
+    Weights,
+    Welcome,
+)
 from runtime.metrics import Console, Rate
+from runtime.policy_store import BF2, F4, checksum, from_codec
 from runtime.process import Context, RefusedError, incarnation
+from runtime.ring import RingError, RingWriter
 from runtime.session import Outgoing, Session
 
 PULL_SECONDS: Final = 2.0
 """After this long a request for weights is taken for lost and made again."""
+DRAIN_SECONDS: Final = 1.0
+"""How long a peer that ends waits at most for its last segments to be taken."""
 
 
 class Peer(AbstractContextManager["Peer"]):
     """One process beside the learner. Call `exchange` often: at least once a second, whatever else goes on."""
 
     def __init__(
-        self, context: Context, shape: ActorShape, transition_bytes: int, segment_transitions: int, console: Console
+        self, context: Context, shape: ActorShape, layout: Layout, segment_transitions: int, console: Console
     ) -> None:
         born = incarnation()
         hello = Hello(
@@ -41,10 +59,8 @@ class Peer(AbstractContextManager["Peer"]):
             incarnation=born,
             oldest=1,
             environment=context.settings.environment,
-            obs_dim=shape.obs_dim,
-            act_dim=shape.act_dim,
+            layout=layout.text,
             actor_floats=shape.size,
-            transition_bytes=transition_bytes,
             segment_transitions=segment_transitions,
         )
         self.session = Session(hello)
@@ -60,7 +76,13 @@ class Peer(AbstractContextManager["Peer"]):
         self._console = console
         self._rate = Rate(time.monotonic(), 0)
         self._rate_now = 0.0
-        self._channel = PeerChannel(context.endpoint, f"{context.pod}.{born}".encode()[:255], 4 * shape.size)
+        self._segment_bytes = segment_transitions * layout.item_bytes
+        self._ring: RingWriter | None = None
+        # An evaluator says how good a policy is, so it gets every bit of it.
+        self._codec = BF2 if segment_transitions else F4
+        name = f"{context.pod}.{born}".encode()[:255]
+        self._channel = PeerChannel(context.endpoint, name, 4 * shape.size, context.peer_keys())
+        self._was_mistrusted = False
 
     def __enter__(self) -> Self:
         return self
@@ -69,6 +91,7 @@ class Peer(AbstractContextManager["Peer"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._channel.close()
+        self._drop_ring()
 
     # --- what the owner's loop asks ---
     @property
@@ -93,6 +116,11 @@ class Peer(AbstractContextManager["Peer"]):
                 self._take(message, arena)
             except ProtocolError as error:
                 self._console.say(f"the learner sent something that is no message: {error}")
+        if self._channel.is_mistrusted and not self._was_mistrusted:
+            self._was_mistrusted = True
+            self._console.say(
+                "the learner answers and does not accept this connection: give both the same token or key files"
+            )
         for note in self.session.notes:
             self._console.say(note)
         self.session.notes.clear()
@@ -124,7 +152,12 @@ class Peer(AbstractContextManager["Peer"]):
             self._send([outgoing])
 
     def leave(self, reason: str) -> None:
-        """Say goodbye."""
+        """Say goodbye, once the learner has what it gave credit for or does not take it in a moment."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while self.session.is_joined and self.session.unsettled and time.monotonic() < deadline:
+            if self.session.done is not None or self.session.refused is not None:
+                break
+            self.exchange(0.05)
         self._send(self.session.farewell(reason))
 
     # --- inside ---
@@ -133,7 +166,7 @@ class Peer(AbstractContextManager["Peer"]):
         self._send(self.session.outgoing(now, self.env_steps, self._rate_now, self.policy_version))
         wanted = (self.session.epoch, self.session.policy_version)
         if self.session.is_joined and wanted > self._pulled and wanted[1] and now - self._asked > PULL_SECONDS:
-            get = Get(self.session.hello.token, *self._pulled)
+            get = Get(self.session.hello.token, *self._pulled, self._codec)
             if self._channel.send(Port.MODEL, encode(get)):
                 self._asked = now
 
@@ -143,10 +176,20 @@ class Peer(AbstractContextManager["Peer"]):
         return self._rate_now
 
     def _send(self, messages: Sequence[Outgoing]) -> None:
-        for each in messages:
-            if not self._channel.send(Port.DATA, encode(each.message, each.arena)):
-                self.session.unsent(each.message)
+        for number, each in enumerate(messages):
+            if not self._channel.send(Port.DATA, self._frames(each)):
+                for lost in messages[number:]:
+                    self.session.unsent(lost.message)
                 return
+
+    def _frames(self, outgoing: Outgoing) -> list[Buffer]:
+        """Return the frames of a message; its segments go into the ring if there is one, and else behind it."""
+        message = outgoing.message
+        if isinstance(message, Segments) and message.ring:
+            assert self._ring is not None  # noqa: S101  (the session says ring only for one that it was brought)
+            self._ring.put(message.seq, outgoing.arenas)
+            return encode(message)
+        return encode(message, gather(outgoing.arenas) if outgoing.arenas else None)
 
     def _take(self, message: Message, arena: memoryview | None) -> None:
         match message:
@@ -157,11 +200,40 @@ class Peer(AbstractContextManager["Peer"]):
             case Current():
                 self._asked = float("-inf")
                 self._pulled = max(self._pulled, (message.epoch, message.policy_version))
+            case Welcome():
+                self.session.receive(time.monotonic(), message)
+                self._bring_ring()
+            case Ringed():
+                self.session.receive(time.monotonic(), message)
+                if not message.is_taken:
+                    self._drop_ring()
             case _:
                 self.session.receive(time.monotonic(), message)
 
+    def _bring_ring(self) -> None:
+        """Offer the learner memory of this host; one that runs elsewhere says no."""
+        if self._ring is not None and self._ring.slots == self.session.window:
+            return
+        self._drop_ring()
+        if self._segment_bytes and self.session.window:
+            try:
+                self._ring = RingWriter(self.session.window, self._segment_bytes)
+            except RingError:
+                return
+            self.session.bring_ring(self._ring.message())
+
+    def _drop_ring(self) -> None:
+        if self._ring is not None:
+            self.session.bring_ring(None)
+            self._ring.close()
+            self._ring = None
+
     def _keep(self, weights: Weights, arena: memoryview) -> None:
-        if arena.nbytes != 4 * weights.floats or digest(arena) != weights.digest:
+        if checksum(arena) != weights.checksum:
             raise ProtocolError(f"the weights of version {weights.policy_version} are damaged")
+        try:
+            values = from_codec(weights.codec, arena, weights.floats)
+        except ValueError as error:
+            raise ProtocolError(f"the weights of version {weights.policy_version}: {error}") from error
         self._pulled = weights.epoch, weights.policy_version
-        self._waiting = weights.policy_version, np.frombuffer(bytes(arena), dtype=np.float32)
+        self._waiting = weights.policy_version, values

@@ -12,7 +12,23 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from runtime.framing import Buffer
-from runtime.messages import Ack, Bye, Done, Evaluation, Hello, Message, Ping, Refused, Trajectory, Welcome, Who
+from runtime.messages import (
+    MAX_BUNDLE,
+    Ack,
+    Bye,
+    Done,
+    Evaluation,
+    Hello,
+    Message,
+    Ping,
+    Refused,
+    Ring,
+    Ringed,
+    Segments,
+    Trajectory,
+    Welcome,
+    Who,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +36,24 @@ class Habits:
     """Periods in seconds, and how much is kept for a learner that comes back.
 
     `kept_bytes` bounds the segments that are taken but not yet in a checkpoint; beyond it the oldest are let go,
-    and the learner counts them as lost if it should need them.
+    and the learner counts them as lost if it should need them. Segments that come faster than one in
+    `linger_seconds` wait for each other until `bundle_bytes` of them are together.
     """
 
     hello_seconds: float = 1.0
     ping_seconds: float = 1.0
     silence_seconds: float = 5.0
     kept_bytes: int = 64 * 1024 * 1024
+    linger_seconds: float = 0.002
+    bundle_bytes: int = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One message to send, with its arena if it has one."""
+    """One message to send, with the arenas of its segments if it has any, in order."""
 
     message: Message
-    arena: Buffer | None = None
+    arenas: tuple[Buffer, ...] = ()
 
 
 @dataclass(slots=True)
@@ -53,12 +72,22 @@ class Session:
     done: str | None = None
     notes: list[str] = field(default_factory=list)
     """Sentences for the log; the caller takes and clears them."""
+    window: int = 0
+    """Most segments that may be on their way, as the learner said."""
+    slots: int = 0
+    """Of the ring that the learner took; 0 while segments go through the socket."""
+    _ring: Ring | None = None
+    _ring_said: bool = False
     _limit: int = 0
     _acked: int = 0
     _sent: int = 0
     _offered: int = 0
     _kept: deque[tuple[int, Trajectory, Buffer]] = field(default_factory=deque)
     _kept_bytes: int = 0
+    _seen: int = 0
+    """Segments that were offered when `outgoing` was last asked."""
+    _burst: int = 0
+    _seen_at: float = float("-inf")
     _heard: float = float("-inf")
     _hello_at: float = float("-inf")
     _ping_at: float = float("-inf")
@@ -96,12 +125,12 @@ class Session:
                 return []
             self._hello_at = now
             return [Outgoing(self._hello())]
-        found = [
-            Outgoing(dataclasses.replace(segment, epoch=self.epoch, seq=seq), arena)
-            for seq, segment, arena in self._kept
-            if self._sent < seq <= self._limit
-        ]
-        self._sent = max(self._sent, min(self._offered, self._limit))
+        found: list[Outgoing] = []
+        if self._ring is not None and not self._ring_said:
+            self._ring_said = True
+            found.append(Outgoing(dataclasses.replace(self._ring, epoch=self.epoch)))
+        if not self._lingers(now):
+            found += self._bundles()
         if now - self._ping_at >= self.habits.ping_seconds:
             self._ping_at = now
             found.append(Outgoing(Ping(self.epoch, self._sent, env_steps, own_version, env_steps_per_second)))
@@ -109,12 +138,18 @@ class Session:
 
     def unsent(self, message: Message) -> None:
         """Take back a message that the transport could not take: it has no connection just now."""
-        if isinstance(message, Trajectory):
+        if isinstance(message, Segments):
             self._sent = min(self._sent, message.seq - 1)
+        elif isinstance(message, Ring):
+            self._ring_said = False
+
+    def bring_ring(self, ring: Ring | None) -> None:
+        """Offer the learner a ring of `window` slots; None if there is none to be had."""
+        self._ring, self._ring_said, self.slots = ring, False, 0
 
     def farewell(self, reason: str) -> list[Outgoing]:
         """Return the goodbye of a peer that ends by its own will."""
-        return [Outgoing(Bye(self.epoch, reason))] if self.is_joined else []
+        return [Outgoing(Bye(self.epoch, self._offered, reason))] if self.is_joined else []
 
     def evaluation(self, evaluation: Evaluation) -> Outgoing | None:
         """Return `evaluation` stamped with the epoch, or None while no learner listens."""
@@ -131,6 +166,8 @@ class Session:
                 self._limit = max(self._limit, message.limit)
                 self.policy_version = max(self.policy_version, message.policy_version)
                 self._settle(message.last_seq, message.durable_seq)
+            case Ringed() if message.epoch == self.epoch and self._ring and message.nonce == self._ring.nonce:
+                self.slots = self._ring.slots if message.is_taken else 0
             case Who():
                 self._heard = now
                 if self.is_joined:
@@ -155,12 +192,62 @@ class Session:
         self._heard = now
         self._limit = welcome.limit
         self._acked = 0
+        self.window = welcome.window
+        self.slots, self._ring_said = 0, False
         self.policy_version = welcome.policy_version
         self.max_policy_lag = welcome.max_policy_lag
         # A learner may know more than we: a number that we have not given out yet must not be used again.
         self._offered = max(self._offered, welcome.last_seq)
         self._settle(welcome.last_seq, welcome.durable_seq)
         self._sent = welcome.last_seq
+
+    # --- bundles ---
+    def _lingers(self, now: float) -> bool:
+        """Say whether what waits should wait for more: it comes fast, is little yet, and there is room for more."""
+        if self._offered > self._seen:
+            self._burst = self._burst + 1 if now - self._seen_at < self.habits.linger_seconds else 0
+            self._seen, self._seen_at = self._offered, now
+        if not self._burst or self._offered >= self._limit or now - self._seen_at >= self.habits.linger_seconds:
+            return False
+        waiting = self._offered - max(self._sent, self._offered - len(self._kept))
+        return waiting * self._kept_bytes < self.habits.bundle_bytes * len(self._kept)
+
+    def _bundles(self) -> list[Outgoing]:
+        """Return what may be sent and has not been, as few messages as the bounds on their size allow."""
+        first, last = self._sent + 1, min(self._offered, self._limit)
+        oldest = self._offered - len(self._kept) + 1
+        found: list[Outgoing] = []
+        rows: list[Trajectory] = []
+        arenas: list[Buffer] = []
+        size = 0
+        for seq in range(max(first, oldest), last + 1):
+            _, segment, arena = self._kept[seq - oldest]
+            nbytes = memoryview(arena).nbytes
+            if rows and self._parts(rows, size + nbytes, segment, seq):
+                found.append(self._bundle(rows, arenas))
+                rows, arenas, size = [], [], 0
+            rows.append(dataclasses.replace(segment, epoch=self.epoch, seq=seq))
+            arenas.append(arena)
+            size += nbytes
+        if rows:
+            found.append(self._bundle(rows, arenas))
+        self._sent = max(self._sent, last)
+        return found
+
+    def _parts(self, rows: list[Trajectory], size: int, segment: Trajectory, seq: int) -> bool:
+        """Say whether `segment` begins a new message: the one before is full, or the ring begins anew."""
+        full = self.hello.segment_transitions
+        return (
+            len(rows) >= MAX_BUNDLE
+            or size > self.habits.bundle_bytes
+            or (
+                self.slots > 0
+                and (seq % self.slots == 0 or not segment.transitions == rows[-1].transitions == full)
+            )
+        )
+
+    def _bundle(self, rows: list[Trajectory], arenas: list[Buffer]) -> Outgoing:
+        return Outgoing(Segments(self.epoch, rows[0].seq, self.slots > 0, tuple(rows)), tuple(arenas))
 
     def _settle(self, last_seq: int, durable_seq: int) -> None:
         self._acked = max(self._acked, min(last_seq, self._offered))

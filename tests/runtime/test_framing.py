@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime import messages
-from runtime.framing import HEADER_LIMIT, decode, digest, encode
-from runtime.messages import KINDS, MAX_INTEGER, MAX_TEXT, WITH_ARENA, Message, ProtocolError, Trajectory
+from runtime.framing import HEADER_LIMIT, decode, encode
+from runtime.messages import (
+    KINDS,
+    MAX_BUNDLE,
+    MAX_INTEGER,
+    MAX_TEXT,
+    Message,
+    ProtocolError,
+    Segments,
+    Trajectory,
+    has_arena,
+)
 
 VALUES = {
+    "Rows": st.just(()),
     "int": st.integers(0, MAX_INTEGER),
     "bool": st.booleans(),
     "float": st.floats(allow_nan=False, allow_infinity=False),
@@ -31,18 +42,24 @@ def any_message(draw: st.DrawFn) -> Message:
     values = {one.name: draw(VALUES[str(one.type)]) for one in fields(cls)}
     if kind == "hello":
         values["protocol"] = messages.PROTOCOL_VERSION
+    if cls is Segments:
+        epoch, seq = values["epoch"], values["seq"]
+        scalars = [VALUES[str(one.type)] for one in fields(Trajectory)[2:]]
+        rows = draw(st.lists(st.tuples(*scalars), min_size=1, max_size=3))
+        values["rows"] = tuple(Trajectory(epoch, seq + n, *row) for n, row in enumerate(rows))
     return cls(**values)
 
 
-TRAJECTORY = Trajectory(1, 1, 2, 0, 0, 0, 0.0, 0.0)
+ROW = Trajectory(1, 1, 2, 0, 0, 0, 0.0, 0.0)
+TRAJECTORY = Segments(1, 1, False, (ROW,))
 
 
 @given(any_message(), st.binary(max_size=64))
 def test_every_message_survives_the_wire(message: Message, arena: bytes) -> None:
-    frames = encode(message, arena if message.kind in WITH_ARENA else None)
+    frames = encode(message, arena if has_arena(message) else None)
     back, view = decode([bytes(frame) for frame in frames])
     assert back == message
-    assert view is None if message.kind not in WITH_ARENA else bytes(view) == arena
+    assert view is None if not has_arena(message) else bytes(view) == arena
 
 
 @given(st.lists(st.binary(max_size=200), max_size=4))
@@ -61,16 +78,19 @@ JSON = st.recursive(
 @given(any_message(), st.data())
 def test_a_message_with_one_field_changed_is_valid_or_refused(message: Message, data: st.DataObject) -> None:
     """Whatever stands in a field, the decoder answers with a message of the declared types or a ProtocolError."""
-    header = json.loads(bytes(encode(message, b"" if message.kind in WITH_ARENA else None)[0]))
+    header = json.loads(bytes(encode(message, b"" if has_arena(message) else None)[0]))
     name = data.draw(st.sampled_from(sorted(header)))
     header[name] = data.draw(JSON)
-    raw = [json.dumps(header).encode()] + ([b""] if message.kind in WITH_ARENA else [])
+    raw = [json.dumps(header).encode()] + ([b""] if has_arena(message) else [])
     try:
         back, _ = decode(raw)
     except ProtocolError:
         return
     for one in fields(back):
         value = getattr(back, one.name)
+        if one.name == "rows":
+            assert all(type(each) is Trajectory for each in value)
+            continue
         assert type(value).__name__ in str(one.type).replace("| None", "| NoneType")
 
 
@@ -102,7 +122,7 @@ def test_what_is_no_message_is_refused(header: bytes) -> None:
 
 def test_not_a_number_is_refused_both_ways() -> None:
     with pytest.raises(ProtocolError, match="traj"):
-        encode(Trajectory(1, 1, 2, 0, 0, 0, float("nan"), 0.0), b"")
+        encode(Segments(1, 1, False, (replace(ROW, return_sum=float("nan")),)), b"")
     header = bytes(encode(TRAJECTORY, b"")[0]).replace(b"0.0", b"NaN")
     with pytest.raises(ProtocolError, match="NaN"):
         decode([header, b""])
@@ -132,8 +152,23 @@ def test_the_arena_is_not_copied() -> None:
     assert bytes(view) == b"zbcd"
 
 
-def test_a_changed_bit_changes_the_digest() -> None:
-    assert digest(b"\x00" * 64) != digest(b"\x00" * 63 + b"\x01")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        b"[]",
+        b"{}",
+        b"[1]",
+        b"[[]]",
+        b"[[2,0,0,0,0.0]]",
+        b"[[2,0,0,0,0.0,0.0,0]]",
+        b"[[2,0,0,0,null,0.0]]",
+        b"[[-1,0,0,0,0.0,0.0]]",
+        b"[" + b",".join([b"[2,0,0,0,0.0,0.0]"] * (MAX_BUNDLE + 1)) + b"]",
+    ],
+)
+def test_rows_that_are_no_segments_are_refused(rows: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        decode([b'{"kind":"traj","epoch":1,"seq":1,"ring":true,"rows":' + rows + b"}"])
 
 
 def test_nothing_in_the_runtime_unpickles_or_evaluates() -> None:

@@ -12,19 +12,22 @@ from runtime.accounts import KEPT, Accounts
 from runtime.contract import PROTOCOL_VERSION
 from runtime.events import (
     Arrived,
+    Attach,
+    Detach,
     Evaluated,
     Finished,
     Garbled,
     Instruction,
+    Keep,
     Note,
     Published,
     Saved,
     Send,
-    Store,
     Ticked,
 )
 from runtime.membership import Membership, Terms
 from runtime.messages import (
+    BUNDLE_BYTES,
     Ack,
     Bye,
     Done,
@@ -36,6 +39,9 @@ from runtime.messages import (
     Ping,
     ProtocolError,
     Refused,
+    Ring,
+    Ringed,
+    Segments,
     Trajectory,
     Welcome,
     Who,
@@ -47,8 +53,7 @@ TERMS = Terms(
     token="secret",
     epoch=5,
     environment="racing",
-    obs_dim=3,
-    act_dim=2,
+    layout="obs:f4[2] done:u1[2]",
     actor_floats=100,
     transition_bytes=10,
     segment_transitions=8,
@@ -56,7 +61,9 @@ TERMS = Terms(
     window=3,
     inflight_transitions=1_000,
 )
-HELLO = Hello(PROTOCOL_VERSION, "r", "r-1", "secret", "worker", "w-0", 1, 1, "racing", 3, 2, 100, 10, 8)
+HELLO = Hello(
+    PROTOCOL_VERSION, "r", "r-1", "secret", "worker", "w-0", 1, 1, "racing", "obs:f4[2] done:u1[2]", 100, 8
+)
 
 
 def machine(terms: Terms = TERMS, ceiling: int = 10_000, accounts: Accounts | None = None) -> Membership:
@@ -68,22 +75,42 @@ def machine(terms: Terms = TERMS, ceiling: int = 10_000, accounts: Accounts | No
 def arrive(
     membership: Membership, message: Message, now: float = 0.0, route: bytes = b"a", size: int | None = None
 ) -> list[Instruction]:
-    arena = (80 if size is None else size) if isinstance(message, Trajectory) else 0
-    return membership.handle(Arrived(now, route, message, arena))
+    """What comes of a message and of the tick that follows it."""
+    whole = 10 * sum(row.transitions for row in message.rows) if isinstance(message, Segments) else 0
+    done = membership.handle(Arrived(now, route, message, whole if size is None else size))
+    return done + membership.handle(Ticked(now, membership.ceiling))
+
+
+def tick(membership: Membership, now: float = 0.0) -> list[Instruction]:
+    return membership.handle(Ticked(now, membership.ceiling))
+
+
+def kept(instructions: list[Instruction]) -> list[int]:
+    return [segment.seq for each in instructions if isinstance(each, Keep) for segment in each.segments]
 
 
 def sent(instructions: list[Instruction], kind: type[Message]) -> list[Message]:
     return [each.message for each in instructions if isinstance(each, Send) and isinstance(each.message, kind)]
 
 
-def segment(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) -> Trajectory:
+def row(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) -> Trajectory:
     return Trajectory(epoch, seq, transitions, version, version, 0, 0.0, 0.0)
+
+
+def bundle(*rows: Trajectory, ring: bool = False) -> Segments:
+    return Segments(rows[0].epoch, rows[0].seq, ring, rows)
+
+
+def segment(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) -> Segments:
+    return bundle(row(seq, version, epoch, transitions))
 
 
 def test_a_hello_is_welcomed_with_credit() -> None:
     membership = machine()
     (welcome,) = sent(arrive(membership, HELLO), Welcome)
-    assert welcome == Welcome(epoch=5, last_seq=0, durable_seq=0, limit=3, policy_version=0, max_policy_lag=4)
+    assert welcome == Welcome(
+        epoch=5, last_seq=0, durable_seq=0, limit=3, window=3, policy_version=0, max_policy_lag=4
+    )
     assert membership.workers == 1
 
 
@@ -93,9 +120,8 @@ def test_a_hello_is_welcomed_with_credit() -> None:
         ({"token": "guess"}, "token"),
         ({"run_id": "r-2"}, "run"),
         ({"environment": "chess"}, "schema"),
-        ({"obs_dim": 4}, "schema"),
+        ({"layout": "obs:f4[4]"}, "schema"),
         ({"actor_floats": 101}, "schema"),
-        ({"transition_bytes": 11}, "schema"),
         ({"segment_transitions": 9}, "schema"),
     ],
 )
@@ -109,7 +135,7 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_sentence(change: dict[str, 
 
 def test_what_is_written_of_a_message_or_of_the_terms_never_holds_the_token() -> None:
     assert TERMS.token == HELLO.token == "secret"
-    for value in (TERMS, HELLO, Get("secret", 1, 1), machine()):
+    for value in (TERMS, HELLO, Get("secret", 1, 1, "f4"), machine()):
         assert "secret" not in repr(value)
 
 
@@ -125,7 +151,7 @@ def test_an_accepted_segment_is_stored_and_acknowledged_with_new_credit() -> Non
     membership = machine()
     arrive(membership, HELLO)
     done = arrive(membership, segment(1))
-    assert Store("w-0", segment(1)) in done
+    assert Keep("w-0", (row(1),), 0) in done
     assert sent(done, Ack) == [Ack(epoch=5, last_seq=1, durable_seq=0, limit=4, policy_version=0)]
     assert membership.env_steps == 8
 
@@ -134,7 +160,7 @@ def test_a_segment_that_comes_twice_is_stored_once() -> None:
     membership = machine()
     arrive(membership, HELLO)
     arrive(membership, segment(1))
-    assert not [each for each in arrive(membership, segment(1)) if isinstance(each, Store)]
+    assert not kept(arrive(membership, segment(1)))
     assert membership.accounts.totals.duplicate == 1
 
 
@@ -158,18 +184,18 @@ def test_a_worker_that_ignores_its_credit_is_not_stored() -> None:
     membership = machine(ceiling=8)
     arrive(membership, HELLO)
     arrive(membership, segment(1))
-    assert not [each for each in arrive(membership, segment(2)) if isinstance(each, Store)]
+    assert not kept(arrive(membership, segment(2)))
 
 
 @pytest.mark.parametrize(
     ("lie", "size"),
     [(segment(1), 79), (segment(1), 0), (segment(1, transitions=9), 90), (segment(1, transitions=0), 0)],
 )
-def test_a_segment_that_lies_about_its_size_is_counted_and_not_stored(lie: Trajectory, size: int) -> None:
+def test_a_segment_that_lies_about_its_size_is_counted_and_not_stored(lie: Segments, size: int) -> None:
     membership = machine()
     arrive(membership, HELLO)
     done = arrive(membership, lie, size=size)
-    assert not [each for each in done if isinstance(each, Store)]
+    assert not kept(done)
     assert membership.accounts.totals.misfit == 1
     assert membership.accounts.by_name["w-0@1"].last_seq == 1
 
@@ -177,26 +203,26 @@ def test_a_segment_that_lies_about_its_size_is_counted_and_not_stored(lie: Traje
 def test_a_segment_with_numbers_that_are_not_finite_is_counted_and_not_stored() -> None:
     membership = machine()
     arrive(membership, HELLO)
-    done = membership.handle(Arrived(0.0, b"a", segment(1), 80, is_finite=False))
-    assert not [each for each in done if isinstance(each, Store)]
-    assert [each for each in done if isinstance(each, Note) and "is not finite; it is not used" in each.text]
+    done = membership.handle(Arrived(0.0, b"a", segment(1), 80, frozenset({0})))
+    assert not kept(done)
+    assert [each for each in done if isinstance(each, Note) and "or not finite; they are not used" in each.text]
     assert membership.accounts.totals.misfit == 1
-    assert [each for each in arrive(membership, segment(2)) if isinstance(each, Store)]
+    assert kept(arrive(membership, segment(2)))
 
 
 def test_a_segment_of_a_policy_too_old_is_refused_and_counted() -> None:
     membership = machine()
     arrive(membership, HELLO)
     membership.handle(Published(5))
-    assert not [each for each in arrive(membership, segment(1, version=0)) if isinstance(each, Store)]
-    assert [each for each in arrive(membership, segment(2, version=1)) if isinstance(each, Store)]
+    assert not kept(arrive(membership, segment(1, version=0)))
+    assert kept(arrive(membership, segment(2, version=1)))
     assert membership.accounts.totals.stale == 1
 
 
 def test_everyone_hears_of_a_new_version() -> None:
     membership = machine()
     arrive(membership, HELLO)
-    (ack,) = sent(membership.handle(Published(3)), Ack)
+    (ack,) = sent(membership.handle(Published(3)) + tick(membership), Ack)
     assert ack.policy_version == 3
 
 
@@ -247,8 +273,7 @@ def test_a_silent_peer_is_given_up_and_its_credit_goes_to_the_others() -> None:
     arrive(membership, HELLO, route=b"a")
     arrive(membership, replace(HELLO, pod="w-1"), route=b"b")
     for second in range(1, 8):
-        arrive(membership, Ping(5, 0, second, 0, 1.0), now=second, route=b"b")
-        done = membership.handle(Ticked(second, 8))
+        done = arrive(membership, Ping(5, 0, second, 0, 1.0), now=second, route=b"b")
     assert list(membership.members) == [b"b"]
     assert membership.members[b"b"].outstanding == 1
     assert any(isinstance(each, Note) and "said nothing" in each.text for each in done)
@@ -305,7 +330,7 @@ def test_an_evaluator_gets_no_credit_and_its_result_is_kept() -> None:
 def test_goodbye_frees_the_place_and_the_credit() -> None:
     membership = machine()
     arrive(membership, HELLO)
-    done = arrive(membership, Bye(5, "SIGTERM"))
+    done = arrive(membership, Bye(5, 0, "SIGTERM"))
     assert sent(done, Ack)
     assert not membership.members
 
@@ -329,6 +354,51 @@ def test_accounts_of_a_checkpoint_continue_where_they_were() -> None:
     assert (welcome.last_seq, welcome.durable_seq) == (1, 1)
 
 
+def test_segments_of_a_bundle_are_booked_one_by_one_and_kept_in_runs() -> None:
+    membership = machine(replace(TERMS, window=9))
+    arrive(membership, HELLO)
+    arrive(membership, segment(1, version=5))
+    membership.handle(Published(6))
+    mixed = bundle(row(1, 6), row(2, 6), row(3, 6), row(4, 0), row(5, 6, transitions=4))
+    done = arrive(membership, mixed)
+    assert [each for each in done if isinstance(each, Keep)] == [
+        Keep("w-0", mixed.rows[1:3], 80),
+        Keep("w-0", mixed.rows[4:], 320),
+    ]
+    totals = membership.accounts.totals
+    assert (totals.accepted, totals.stale, totals.duplicate, totals.missing) == (4, 1, 1, 0)
+
+
+def test_what_a_dead_worker_had_sent_is_missing_until_it_is_known_to_be_lost() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    arrive(membership, segment(1))
+    arrive(membership, Ping(5, 3, 24, 0, 1.0))
+    for second in range(1, 9):
+        membership.handle(Ticked(float(second), 10_000))
+    assert not membership.members
+    totals = membership.accounts.totals
+    assert (totals.sent, totals.accepted, totals.missing, totals.lost) == (3, 1, 2, 0)
+    arrive(membership, replace(HELLO, oldest=4), now=9.0)
+    totals = membership.accounts.totals
+    assert (totals.sent, totals.accepted, totals.missing, totals.lost) == (3, 1, 0, 2)
+
+
+def test_a_ring_of_the_agreed_size_is_taken_and_goes_with_its_member() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    ring = Ring(5, "here", 1, 2, 3, 80, "nonce")
+    assert Attach(b"a", ring) in arrive(membership, ring)
+    (answer,) = sent(arrive(membership, replace(ring, slots=4)), Ringed)
+    assert not answer.is_taken
+    assert Detach(b"a") in arrive(membership, Bye(5, 0, "x"))
+
+
+def test_the_largest_message_is_a_segment_or_a_bundle_of_small_ones() -> None:
+    assert TERMS.largest_message == BUNDLE_BYTES
+    assert replace(TERMS, transition_bytes=10**6).largest_message == 8 * 10**6
+
+
 def test_what_a_worker_no_longer_has_is_counted_as_lost() -> None:
     membership = machine()
     (welcome,) = sent(arrive(membership, replace(HELLO, oldest=4)), Welcome)
@@ -340,7 +410,7 @@ def test_saved_segments_become_durable() -> None:
     membership = machine()
     arrive(membership, HELLO)
     arrive(membership, segment(1))
-    (ack,) = sent(membership.handle(Saved(membership.accounts.last_seqs())), Ack)
+    (ack,) = sent(membership.handle(Saved(membership.accounts.last_seqs())) + tick(membership), Ack)
     assert ack.durable_seq == 1
 
 
@@ -364,19 +434,37 @@ HELLOS = st.builds(
     incarnation=st.integers(1, 2),
     oldest=st.integers(1, 3),
 )
+
+
+@st.composite
+def bundles(draw: st.DrawFn) -> Segments:
+    epoch, seq = draw(st.sampled_from([4, 5, 5, 5])), draw(st.integers(0, 6))
+    versions, sizes = st.integers(0, 9), st.sampled_from([0, 8, 8, 8, 9])
+    count = draw(st.integers(1, 4))
+    return bundle(*(row(seq + n, draw(versions), epoch, draw(sizes)) for n in range(count)))
+
+
 MESSAGES = st.one_of(
+    bundles(),
     st.builds(segment, st.integers(0, 6), st.integers(0, 9), st.sampled_from([4, 5, 5, 5]), st.integers(0, 9)),
     st.builds(Ping, st.sampled_from([4, 5, 5]), st.integers(0, 6), st.integers(0, 3), st.just(0), st.just(0.0)),
     HELLOS,
-    st.builds(Bye, st.just(5), st.just("x")),
+    st.builds(Bye, st.just(5), st.integers(0, 6), st.just("x")),
     st.just(Who(5)),
 )
+SIZES = st.sampled_from([0, 79, 80, 80, 160, 240])
+SPOILED = st.frozensets(st.integers(0, 3), max_size=1)
 EVENTS = st.one_of(
-    st.builds(Arrived, st.just(0.0), st.sampled_from([b"a", b"b", b"c"]), MESSAGES, st.sampled_from([0, 79, 80])),
+    st.builds(Arrived, st.just(0.0), st.sampled_from([b"a", b"b", b"c"]), MESSAGES, SIZES, SPOILED),
     st.builds(Ticked, st.just(0.0), st.integers(0, 400)),
     st.builds(Published, st.integers(0, 9)),
     st.builds(Garbled, st.just(b"a"), st.just(ProtocolError("noise"))),
 )
+
+
+def rows_of(event: object) -> int:
+    message = event.message if isinstance(event, Arrived) else None
+    return len(message.rows) if isinstance(message, Segments) else 0
 
 
 @given(st.lists(st.tuples(EVENTS, st.sampled_from([0.0, 0.1, 1.0, 7.0])), max_size=60))
@@ -390,9 +478,14 @@ def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, floa
         timed = replace(event, now=now) if isinstance(event, Arrived | Ticked) else event
         instructions = membership.handle(timed)
         arrived += membership.accounts.totals.received - counted
-        assert membership.accounts.totals.received - counted in {0, 1}
-        stored += sum(each.segment.transitions for each in instructions if isinstance(each, Store))
+        assert membership.accounts.totals.received - counted in {0, rows_of(event)}
+        for each in instructions:
+            if isinstance(each, Keep):
+                size = sum(segment.transitions for segment in each.segments)
+                assert each.start + 10 * size <= event.arena_bytes
+                stored += size
         outstanding = sum(each.outstanding * each.hello.segment_transitions for each in membership.members.values())
+        assert membership.inflight_transitions == outstanding
         assert outstanding <= TERMS.inflight_transitions
         for member in membership.members.values():
             assert member.outstanding <= TERMS.window
@@ -405,5 +498,7 @@ def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, floa
     )
     for account in membership.accounts.by_name.values():
         assert account.last_seq == account.accepted + account.stale + account.misfit + account.lost
+        assert account.sent == account.last_seq + account.missing
+    assert totals.sent == totals.accepted + totals.stale + totals.misfit + totals.lost + totals.missing
     again = Accounts.from_state(membership.accounts.state())
     assert again.totals == totals

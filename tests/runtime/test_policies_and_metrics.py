@@ -16,36 +16,70 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from runtime import contract
-from runtime.framing import digest
 from runtime.messages import Current, Get, Refused, Weights
 from runtime.metrics import Curves, Rate, RecordFile, record
 from runtime.pacing import Pace
-from runtime.policy_store import PolicyStore
-from runtime.segments import columns, transition_bytes
+from runtime.policy_store import BF2, F4, LARGE_BYTES, PolicyStore, checksum, from_codec, to_bf2
 
 
 def test_weights_are_given_to_whoever_has_older_ones() -> None:
     store = PolicyStore(epoch=5, token="t")
-    assert store.answer(Get("t", 0, 0)) == (Current(5, 0), None)
+    assert store.answer(Get("t", 0, 0, F4)) == (Current(5, 0), None)
     arena = np.arange(4, dtype=np.float32)
     store.publish(3, arena)
-    message, raw = store.answer(Get("t", 5, 2))
-    assert message == Weights(5, 3, 4, digest(arena.tobytes()))
+    message, raw = store.answer(Get("t", 5, 2, BF2))
+    assert message == Weights(5, 3, F4, 4, checksum(arena.data.cast("B")))
     assert raw is not None
     assert bytes(raw) == arena.tobytes()
-    assert store.answer(Get("t", 5, 3)) == (Current(5, 3), None)
+    assert store.answer(Get("t", 5, 3, F4)) == (Current(5, 3), None)
 
 
 def test_a_higher_version_of_a_learner_that_is_gone_is_not_newer() -> None:
     store = PolicyStore(epoch=6, token="")
     store.publish(10, np.zeros(1, dtype=np.float32))
-    assert isinstance(store.answer(Get("", 5, 99))[0], Weights)
+    assert isinstance(store.answer(Get("", 5, 99, F4))[0], Weights)
 
 
 def test_weights_are_not_for_strangers() -> None:
     store = PolicyStore(epoch=6, token="t")
     store.publish(1, np.zeros(1, dtype=np.float32))
-    assert isinstance(store.answer(Get("guess", 0, 0))[0], Refused)
+    assert isinstance(store.answer(Get("guess", 0, 0, F4))[0], Refused)
+
+
+def test_a_large_policy_comes_as_half_the_bytes_to_whoever_asks_for_that() -> None:
+    store = PolicyStore(epoch=6, token="")
+    arena = np.random.default_rng(1).standard_normal(LARGE_BYTES // 4).astype(np.float32)
+    store.publish(1, arena)
+    for codec, size, error in ((F4, LARGE_BYTES, 0.0), (BF2, LARGE_BYTES // 2, 2.0**-8)):
+        message, raw = store.answer(Get("", 0, 0, codec))
+        assert isinstance(message, Weights)
+        assert raw is not None
+        raw = memoryview(raw)
+        assert (message.codec, raw.nbytes) == (codec, size)
+        assert message.checksum == checksum(raw)
+        back = from_codec(codec, raw, message.floats)
+        assert np.all(np.abs(back - arena) <= error * np.abs(arena))
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40))
+def test_bfloat16_is_torch_s_own(values: list[float]) -> None:
+    import torch
+
+    arena = np.array(values, dtype=np.float32)
+    ours = from_codec(BF2, to_bf2(arena).data.cast("B"), len(arena))
+    assert np.array_equal(ours, torch.from_numpy(arena).to(torch.bfloat16).float().numpy())
+
+
+def test_a_checksum_is_the_sum_of_the_words_whatever_the_length() -> None:
+    assert checksum(memoryview(b"")) == "0" * 16
+    assert checksum(memoryview(bytes([1] + [0] * 7 + [2]))) == f"{3:016x}"
+    assert checksum(memoryview(b"\xff" * 16)) == f"{2**64 - 2:016x}"
+
+
+@pytest.mark.parametrize(("codec", "size", "floats"), [(F4, 4, 2), (BF2, 4, 1), ("zip", 4, 1), (F4, 0, 0)])
+def test_weights_of_another_size_or_codec_are_refused(codec: str, size: int, floats: int) -> None:
+    with pytest.raises(ValueError, match="are not"):
+        from_codec(codec, memoryview(bytes(size)), floats)
 
 
 def test_a_version_never_names_two_policies() -> None:
@@ -179,16 +213,3 @@ def test_a_log_that_goes_away_or_a_flood_of_sentences_ends_nothing() -> None:
     )
     assert ended.stderr == "alive still"
     assert len(ended.stdout.split("\n")) < 130
-
-
-def test_a_segment_is_laid_out_column_by_column() -> None:
-    arena = np.zeros(5 * transition_bytes(3, 2), dtype=np.uint8)
-    obs, action, reward, next_obs, terminated = columns(arena, 5, 3, 2)
-    obs[:] = 1.5
-    terminated[4] = 1
-    assert (obs.shape, action.shape, reward.shape, next_obs.shape) == ((5, 3), (5, 2), (5,), (5, 3))
-    again = columns(memoryview(arena.tobytes()), 5, 3, 2)
-    assert (again[0] == 1.5).all()
-    assert list(again[4]) == [0, 0, 0, 0, 1]
-    with pytest.raises(ValueError, match="a segment of 4 transitions"):
-        columns(arena, 4, 3, 2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runtime.accounts import Accounts
 from runtime.contract import PROTOCOL_VERSION
-from runtime.events import Arrived, Saved, Send, Store, Ticked
+from runtime.events import Arrived, Keep, Saved, Send, Ticked
 from runtime.membership import Membership, Terms
 from runtime.messages import (
     Ack,
@@ -22,19 +22,26 @@ from runtime.messages import (
     Message,
     Ping,
     Refused,
+    Ring,
+    Ringed,
+    Segments,
     Trajectory,
     Welcome,
     Who,
 )
 from runtime.session import Habits, Session
 
-HELLO = Hello(PROTOCOL_VERSION, "r", "r-1", "", "worker", "w-0", 1, 1, "racing", 3, 2, 100, 10, 8)
+HELLO = Hello(PROTOCOL_VERSION, "r", "r-1", "", "worker", "w-0", 1, 1, "racing", "obs:f4", 100, 8)
 SEGMENT = Trajectory(0, 0, 8, 0, 0, 0, 0.0, 0.0)
-WELCOME = Welcome(epoch=5, last_seq=0, durable_seq=0, limit=2, policy_version=1, max_policy_lag=9)
+WELCOME = Welcome(epoch=5, last_seq=0, durable_seq=0, limit=2, window=4, policy_version=1, max_policy_lag=9)
 
 
 def out(session: Session, now: float) -> list[Message]:
     return [each.message for each in session.outgoing(now, 0, 0.0, 0)]
+
+
+def segments(session: Session, now: float) -> list[Trajectory]:
+    return [row for each in out(session, now) if isinstance(each, Segments) for row in each.rows]
 
 
 def joined(limit: int = 2) -> Session:
@@ -68,10 +75,10 @@ def test_it_sends_within_its_credit_and_asks_for_no_more_than_that() -> None:
     session.offer(SEGMENT, b"1")
     assert not session.has_credit
     session.offer(SEGMENT, b"2")
-    sent = [each for each in out(session, 0.1) if isinstance(each, Trajectory)]
+    sent = segments(session, 0.1)
     assert [(each.epoch, each.seq) for each in sent] == [(5, 1)]
     session.receive(0.2, Ack(5, 1, 0, 2, 1))
-    assert [each.seq for each in out(session, 0.2) if isinstance(each, Trajectory)] == [2]
+    assert [each.seq for each in segments(session, 0.2)] == [2]
 
 
 def test_a_new_learner_gets_what_it_lacks_and_nothing_else() -> None:
@@ -85,16 +92,16 @@ def test_a_new_learner_gets_what_it_lacks_and_nothing_else() -> None:
     assert isinstance(hello, Hello)
     assert hello.oldest == 3
     session.receive(0.4, replace(WELCOME, epoch=6, last_seq=2, durable_seq=2, limit=6))
-    sent = [each for each in out(session, 0.4) if isinstance(each, Trajectory)]
+    sent = segments(session, 0.4)
     assert [(each.epoch, each.seq) for each in sent] == [(6, 3), (6, 4)]
 
 
 def test_what_the_transport_did_not_take_is_sent_again() -> None:
     session = joined()
     session.offer(SEGMENT, b"x")
-    (first,) = [each for each in out(session, 0.1) if isinstance(each, Trajectory)]
+    (first,) = [each for each in out(session, 0.1) if isinstance(each, Segments)]
     session.unsent(first)
-    assert [each for each in out(session, 0.2) if isinstance(each, Trajectory)] == [first]
+    assert segments(session, 0.2) == list(first.rows)
 
 
 def test_an_acknowledgement_of_a_learner_that_is_gone_changes_nothing() -> None:
@@ -111,13 +118,48 @@ def test_what_it_keeps_is_bounded_but_what_was_not_taken_is_never_let_go() -> No
     session.receive(0.0, replace(WELCOME, limit=100))
     for _ in range(5):
         session.offer(SEGMENT, b"12345")
-    assert len([each for each in out(session, 0.1) if isinstance(each, Trajectory)]) == 5
+    assert len(segments(session, 0.1)) == 5
     session.receive(0.2, Ack(5, 5, 0, 100, 1))
     session.offer(SEGMENT, b"12345")
     session.receive(0.3, Who(5))
     (hello,) = out(session, 0.3)
     assert isinstance(hello, Hello)
     assert hello.oldest == 5
+
+
+def test_segments_that_come_fast_go_together_and_a_slow_one_goes_at_once() -> None:
+    session = Session(HELLO, Habits(bundle_bytes=20, linger_seconds=0.01))
+    out(session, 0.0)
+    session.receive(0.0, replace(WELCOME, limit=100, window=100))
+    now, sizes = 1.0, []
+    for _ in range(9):
+        session.offer(SEGMENT, b"12345")
+        sizes += [len(each.rows) for each in out(session, now) if isinstance(each, Segments)]
+        now += 0.001
+    assert sizes == [1, 4, 4]
+    session.offer(SEGMENT, b"12345")
+    assert segments(session, now) == []
+    assert len(segments(session, now + 0.011)) == 1
+    session.offer(SEGMENT, b"12345")
+    assert len(segments(session, now + 1.0)) == 1
+
+
+def test_a_ring_is_used_once_the_learner_took_it_and_its_end_parts_a_bundle() -> None:
+    session = joined(limit=8)
+    session.bring_ring(Ring(0, "here", 1, 2, 4, 80, "n"))
+    (said,) = [each for each in out(session, 0.1) if isinstance(each, Ring)]
+    assert said.epoch == 5
+    session.receive(0.2, Ringed(5, "of another", True))
+    assert session.slots == 0
+    session.receive(0.2, Ringed(5, "n", True))
+    for _ in range(5):
+        session.offer(SEGMENT, b"x")
+    bundles = [each for each in out(session, 0.3) if isinstance(each, Segments)]
+    assert [(each.seq, len(each.rows), each.ring) for each in bundles] == [(1, 3, True), (4, 2, True)]
+    session.receive(0.4, replace(WELCOME, epoch=6, limit=8))
+    again = out(session, 0.5)
+    assert [each.epoch for each in again if isinstance(each, Ring)] == [6]
+    assert [each.ring for each in again if isinstance(each, Segments)] == [False]
 
 
 def test_only_refused_and_done_end_it() -> None:
@@ -134,13 +176,13 @@ def test_goodbye_and_evaluations_are_for_a_learner_that_listens() -> None:
     assert silent.farewell("x") == []
     assert silent.evaluation(evaluation) is None
     session = joined()
-    assert [each.message for each in session.farewell("x")] == [Bye(5, "x")]
+    assert [each.message for each in session.farewell("x")] == [Bye(5, 0, "x")]
     answer = session.evaluation(evaluation)
     assert answer is not None
     assert answer.message == replace(evaluation, epoch=5)
 
 
-TERMS = Terms("r", "r-1", "", 1, "racing", 3, 2, 100, 10, 8, max_policy_lag=10)
+TERMS = Terms("r", "r-1", "", 1, "racing", "obs:f4", 100, 10, 8, max_policy_lag=10)
 
 
 @dataclass
@@ -179,13 +221,13 @@ class World:
                 if self.learner is None:
                     session.unsent(each.message)
                 elif self.random.random() >= self.loss:
-                    size = 80 if isinstance(each.message, Trajectory) else 0
+                    size = 80 * len(each.message.rows) if isinstance(each.message, Segments) else 0
                     self._perform(self.learner.handle(Arrived(self.now, route, each.message, size)))
 
     def _perform(self, instructions: list[object]) -> None:
         for each in instructions:
-            if isinstance(each, Store):
-                self.stored.append((each.pod, each.segment.seq))
+            if isinstance(each, Keep):
+                self.stored += [(each.pod, segment.seq) for segment in each.segments]
             if isinstance(each, Send) and self.random.random() >= self.loss:
                 self.sessions[each.route].receive(self.now, each.message)
 
