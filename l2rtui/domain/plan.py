@@ -75,6 +75,7 @@ class LaunchPlan:
     Attributes:
         conflicts: Replicas that found no place; preflight refuses the plan for each.
         objects: What the backend makes of it, where that is more than the runs and their pods; empty otherwise.
+        wave: Start so many pods, wait until they run, then the next; 0 starts all at once.
         overcommitted: Slots that somebody holds already, used because the person asked for it.
     """
 
@@ -82,6 +83,7 @@ class LaunchPlan:
     conflicts: tuple[str, ...] = ()
     objects: tuple[Step, ...] = ()
     overcommitted: tuple[SlotId, ...] = ()
+    wave: int = 0
 
     def steps(self) -> tuple[Step, ...]:
         """The objects, in the order in which they are made."""

@@ -227,7 +227,7 @@ class _Launch:
                 if owner is None:
                     self._settle(manifest, "its run was not created")
                 else:
-                    manifest["metadata"]["ownerReferences"] = [_owner_reference(owner)]
+                    manifest["metadata"]["ownerReferences"] = [owner_reference(owner)]
                     rest.append(manifest)
         parts = [one for one in rest if one["kind"] in ("Job", "ReplicaSet")]
         await asyncio.gather(*(self._create_and_tell(one) for one in rest if one not in parts))
@@ -396,7 +396,8 @@ class _Launch:
         return self._outcomes[key]
 
 
-def _owner_reference(owner: Manifest) -> Manifest:
+def owner_reference(owner: Manifest) -> Manifest:
+    """What ties an object to the ConfigMap of its run."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -73,22 +73,28 @@ async def acquire(
         for device, claims in slots.items():
             await _acquire_one(api, namespace, device, claims, seconds)
     except (RefusedError, ApiError, asyncio.CancelledError):
-        await asyncio.shield(asyncio.ensure_future(release(api, namespace, run_ids, slots)))
+        mine = [SlotId(*device, slot) for device, claims in slots.items() for slot in claims]
+        await asyncio.shield(asyncio.ensure_future(release(api, namespace, run_ids, slots, only=mine)))
         raise
 
 
 async def release(
-    api: Api, namespace: str, run_ids: Iterable[str], devices: Iterable[Device], *, keep: Iterable[SlotId] = ()
+    api: Api,
+    namespace: str,
+    run_ids: Iterable[str],
+    devices: Iterable[Device],
+    *,
+    only: Iterable[SlotId] | None = None,
 ) -> None:
     """Give up what these launches claim of these devices; a Lease that holds nothing more is deleted.
 
     Args:
-        keep: Slots whose claims stay.
+        only: Just these slots; None means all of them.
 
     Raises:
         ApiError: the server refused or did not answer.
     """
-    gone, kept = set(run_ids), set(keep)
+    gone, meant = set(run_ids), None if only is None else set(only)
     for node, gpu in devices:
         await _change(
             api,
@@ -97,7 +103,8 @@ async def release(
             lambda claims, node=node, gpu=gpu: {
                 slot: claim
                 for slot, claim in claims.items()
-                if claim.get("run_id") not in gone or SlotId(node, gpu, int(slot)) in kept
+                if claim.get("run_id") not in gone
+                or (meant is not None and SlotId(node, gpu, int(slot)) not in meant)
             },
             is_creating=False,
         )
