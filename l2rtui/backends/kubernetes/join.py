@@ -40,7 +40,7 @@ from l2rtui.domain.status import Phase
 T = TypeVar("T")
 _OVER = (Phase.SUCCEEDED, Phase.FAILED)
 _MOST_EVENTS = 20
-"""Events kept for one pod: the latest tell why it does not run."""
+"""Events kept for one object: the latest tell why it does not run."""
 
 
 class Join:
@@ -130,7 +130,7 @@ class Join:
         self._dirty_runs.add(run)
 
     def put_event(self, old: EventStruct | None, new: EventStruct | None) -> None:
-        """Somebody tells something about a pod."""
+        """Somebody tells something about a pod or a controller."""
         one = _either(old, new)
         uid = one.involved_object.uid or ""
         key = key_of(one.metadata)
@@ -145,6 +145,8 @@ class Join:
                 del told[min(told, key=lambda name: told[name].last_seen)]
         if uid in self._pods:
             self._dirty_pods.add(uid)
+        elif uid in self._controllers:
+            self._dirty_runs.add(self._controllers[uid].metadata.label(labels.RUN_ID))
 
     def put_metrics(self, old: NodeMetricsStruct | None, new: NodeMetricsStruct | None) -> None:
         """Somebody has measured a node."""
@@ -204,9 +206,11 @@ class Join:
                 self._devices.pop(name, None)
                 if self._node_rows.pop(name, None) is not None:
                     made.append(NodeGone(name))
-            elif self._node_rows.get(name) != row:
+            elif (shown := self._node_rows.get(name)) != row:
                 self._node_rows[name] = row
                 made.append(NodeChanged(row))
+                if shown is None or (shown.ready, shown.message) != (row.ready, row.message):
+                    self._dirty_pods |= self._on_node.get(name, set())
             if row is not None and node is not None:
                 self._devices[name] = devices
             if before != self._devices.get(name):
@@ -251,8 +255,8 @@ class Join:
             if pod is not None:
                 name = planned_node(pod)
                 devices = self._devices.get(name) or NodeDevices(name, ())
-                events = self._events.get(uid)
-                row = pod_view(pod, devices, self._seats.get(uid), tuple(events.values()) if events else (), now)
+                node = self._nodes.get(pod.spec.node_name or "")
+                row = pod_view(pod, devices, self._seats.get(uid), self._told(uid), now, node)
             elif unread is not None:
                 row = unread_pod_view(unread)
             if row is None:
@@ -270,10 +274,16 @@ class Join:
                 if self._run_rows.pop(uid, None) is not None:
                     made.append(RunGone(uid))
                 continue
-            row = run_view(run, [self._controllers[one] for one in sorted(self._of_run.get(uid, ()))])
+            owned = sorted(self._of_run.get(uid, ()))
+            row = run_view(run, [(self._controllers[one], self._told(one)) for one in owned])
             if self._run_rows.get(uid) != row:
                 self._run_rows[uid] = row
                 made.append(RunChanged(row))
+
+    def _told(self, uid: str) -> tuple[EventStruct, ...]:
+        """Events about an object."""
+        events = self._events.get(uid)
+        return tuple(events.values()) if events else ()
 
     def _forget_pod(self, pod: PodStruct) -> None:
         uid, name = pod.metadata.uid, planned_node(pod)

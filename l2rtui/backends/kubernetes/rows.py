@@ -24,6 +24,7 @@ from l2rtui.backends.kubernetes.structs import (
     Terminated,
     epoch,
 )
+from l2rtui.backends.kubernetes.why import explain, explain_controller
 from l2rtui.domain.ledger import Claim
 from l2rtui.domain.node import Node, Taint
 from l2rtui.domain.snapshot import PodView, RunView, SetView
@@ -66,13 +67,19 @@ def node_view(
 
 
 def pod_view(
-    pod: PodStruct, devices: NodeDevices, seat: Seat | None, events: Sequence[EventStruct], now: float
+    pod: PodStruct,
+    devices: NodeDevices,
+    seat: Seat | None,
+    events: Sequence[EventStruct],
+    now: float,
+    node: NodeStruct | None = None,
 ) -> PodView:
     """The row of a pod.
 
     Args:
         devices: Of the node that it sits on or is pinned to.
         events: About this pod, in any order.
+        node: The node that it sits on, where it is known.
     """
     meta, status = pod.metadata, pod.status
     is_ours = is_own(meta)
@@ -81,7 +88,7 @@ def pod_view(
     ready = pod.condition("Ready")
     last = _last_end(statuses)
     controller = meta.controller
-    reason, message = explain(pod, events, now)
+    reason, message = explain(pod, events, now, node=node)
     return PodView(
         meta.uid,
         meta.name,
@@ -110,18 +117,6 @@ def pod_view(
     )
 
 
-def explain(pod: PodStruct, events: Sequence[EventStruct], now: float) -> tuple[str, str]:
-    """Reason and message of a pod that is not simply running."""
-    del events, now
-    for one in pod.statuses:
-        if one.state is not None and one.state.waiting is not None and one.state.waiting.reason:
-            return one.state.waiting.reason, one.state.waiting.message or ""
-    scheduled = pod.condition("PodScheduled")
-    if scheduled is not None and scheduled.status == "False":
-        return scheduled.reason or "", scheduled.message or ""
-    return pod.status.reason or "", pod.status.message or ""
-
-
 def unread_pod_view(unread: Unread) -> PodView:
     """The row of a pod that cannot be decoded: it may hold anything, so its node's free slots become unknown."""
     meta = unread.metadata
@@ -140,11 +135,14 @@ def unread_pod_view(unread: Unread) -> PodView:
     )
 
 
-def run_view(run: ConfigMapStruct, controllers: Iterable[ControllerStruct]) -> RunView:
-    """The row of a run."""
+def run_view(
+    run: ConfigMapStruct, controllers: Iterable[tuple[ControllerStruct, Sequence[EventStruct]]]
+) -> RunView:
+    """The row of a run; each of its controllers comes with the events about it."""
     meta = run.metadata
     spec = _spec((run.data or {}).get(labels.SPEC_KEY, ""))
-    reason, message = _trouble(controllers)
+    told = (_trouble(controller, events) for controller, events in controllers)
+    reason, message = next((one for one in told if one[0]), ("", ""))
     if spec is None:
         reason, message = UNREADABLE, f"its spec in the ConfigMap {meta.name} cannot be read"
     return RunView(
@@ -197,14 +195,15 @@ def _spec(text: str) -> _SpecLook | None:
     return spec
 
 
-def _trouble(controllers: Iterable[ControllerStruct]) -> tuple[str, str]:
-    """Why a controller makes no pods: a quota, an admission rule, or a Job that has given up."""
-    for one in controllers:
-        for kind in ("ReplicaFailure", "Failed"):
-            condition = one.condition(kind)
-            if condition is not None and condition.status == "True":
-                return condition.reason or kind, f"{one.metadata.name}: {condition.message or kind}"
-    return "", ""
+def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tuple[str, str]:
+    """Why a controller makes no more pods; events of an hour ago do not count once it has them all."""
+    given_up = controller.condition("Failed")
+    if given_up is not None and given_up.status == "True":
+        return given_up.reason or "Failed", f"{controller.metadata.name}: {given_up.message or 'it has given up'}"
+    spec, status = controller.spec, controller.status
+    wanted = spec.replicas if spec.replicas is not None else spec.parallelism
+    there = status.replicas or (status.active or 0) + (status.succeeded or 0)
+    return explain_controller(controller, events) if there < (1 if wanted is None else wanted) else ("", "")
 
 
 def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:

@@ -49,7 +49,7 @@ def scopes(view: View) -> list[Scope]:
     for namespace in view.namespaces:
         found.append(Scope("Pod", namespace))
         found += [Scope(kind, namespace, _OURS) for kind in ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")]
-        found.append(Scope("Event", namespace, fields="involvedObject.kind=Pod,type=Warning"))
+        found.append(Scope("Event", namespace, fields="type=Warning"))
     return found
 
 
