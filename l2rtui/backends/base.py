@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from l2rtui.domain.change import Change
 from l2rtui.domain.node import Node
@@ -164,6 +164,23 @@ class Inspector(Protocol):
         Yields:
             One sentence when it listens, then one for each connection that could not be carried.
         """
+        ...
+
+
+@runtime_checkable
+class Renderer(Protocol):
+    """What a backend offers besides Backend where a launch makes objects that can be printed before they are made."""
+
+    async def complete(self, plan: LaunchPlan) -> LaunchPlan:
+        """The plan with every object that launch() will make as a step of its own."""
+        ...
+
+    async def manifests(self, plan: LaunchPlan) -> tuple[dict[str, Any], ...]:
+        """The objects of a plan as they will be sent, in that order; secrets are left out."""
+        ...
+
+    async def differences(self, plan: LaunchPlan) -> tuple[str, ...]:
+        """Lines of a unified diff from what is there to what the plan wants; empty when there is none."""
         ...
 
 

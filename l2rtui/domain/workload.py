@@ -125,6 +125,12 @@ class RunSpec:
         return replace(self, sets=sets)
 
 
+def with_binding(spec: RunSpec, binding: Binding) -> RunSpec:
+    """The same run with another binding mode in every set that uses a device."""
+    sets = (replace(one, pod=replace(one.pod, binding=binding)) if one.slots else one for one in spec.sets)
+    return replace(spec, sets=tuple(sets))
+
+
 def with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
     """One run for each seed, named ``NAME-sSEED``; without seeds, the run as it is."""
     if not seeds:

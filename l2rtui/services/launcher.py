@@ -8,20 +8,21 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
 
-from l2rtui.backends.base import Backend, DestroyProgress, Receipt, StepDone
+from l2rtui.backends.base import Backend, DestroyProgress, Receipt, Renderer, StepDone
 from l2rtui.config import user_name
 from l2rtui.domain.change import apply
+from l2rtui.domain.containers import Binding
 from l2rtui.domain.placement import Pin, Policy, Seat, place
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, plan_launch, plan_pod
 from l2rtui.domain.preflight import Finding, preflight, refusals
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
-from l2rtui.domain.workload import Role, with_seeds
+from l2rtui.domain.workload import Role, RunSpec, with_binding, with_seeds
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
-from l2rtui.services import journal
+from l2rtui.services import journal, lastruns
 from l2rtui.services.specfile import Wish
 
 SETTLE_SECONDS = 0.5
@@ -43,24 +44,58 @@ async def prepare(
     seeds: tuple[int, ...] = (),
     pins: tuple[Pin, ...] | None = None,
     policy: Policy | None = None,
+    overcommit: bool = False,
+    wave: int = 0,
+    binding: Binding | None = None,
 ) -> Prepared:
     """Place the runs of a wish on what is free now and judge the plan. Nothing is created.
 
     Args:
         seeds: One run for each; empty means one run with the spec's own seed.
         pins, policy: Take the place of the spec's own when given.
+        overcommit, wave, binding: As prepare_runs() has them.
+    """
+    return await prepare_runs(
+        backend,
+        with_seeds(wish.spec, seeds),
+        pins=wish.pins if pins is None else pins,
+        policy=wish.policy if policy is None else policy,
+        overcommit=overcommit,
+        wave=wave,
+        binding=binding,
+        notes=wish.notes,
+    )
+
+
+async def prepare_runs(
+    backend: Backend,
+    specs: Sequence[RunSpec],
+    *,
+    pins: tuple[Pin, ...] = (),
+    policy: Policy = Policy.PACK,
+    overcommit: bool = False,
+    wave: int = 0,
+    binding: Binding | None = None,
+    notes: tuple[Finding, ...] = (),
+) -> Prepared:
+    """Place runs on what is free now and judge the plan. Nothing is created.
+
+    Args:
+        overcommit: Where no slot is free, use those that are held.
+        wave: Start so many pods, wait until they run, then the next; 0 starts all at once.
+        binding: How pods get their GPU, in place of what the specs say.
+        notes: What is said with the plan: what was changed in an imported file.
     """
     snapshot = await backend.snapshot()
-    specs = with_seeds(wish.spec, seeds)
-    placement = place(
-        specs,
-        snapshot.ledger,
-        policy=wish.policy if policy is None else policy,
-        pins=wish.pins if pins is None else pins,
-    )
+    if binding is not None:
+        specs = [with_binding(spec, binding) for spec in specs]
+    placement = place(specs, snapshot.ledger, policy=policy, pins=pins, overcommit=overcommit)
     uids = [uuid.uuid4().hex for _ in specs]
     plan = plan_launch(specs, placement, snapshot.nodes, owner=user_name(), uids=uids)
-    return Prepared(plan, preflight(plan, snapshot, await backend.check(plan)))
+    plan = replace(plan, wave=wave)
+    if isinstance(backend, Renderer):
+        plan = await backend.complete(plan)
+    return Prepared(plan, preflight(plan, snapshot, (*notes, *await backend.check(plan))))
 
 
 async def launch(backend: Backend, prepared: Prepared) -> AsyncGenerator[StepDone, None]:
@@ -218,7 +253,12 @@ async def kill(backend: Backend, pods: Sequence[PodView], grace_seconds: float |
 async def destroy(
     backend: Backend, run: RunView, *, grace_seconds: float | None = None, purge: bool = False
 ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
-    """Remove a run and all it owns; the last item is the Receipt, which is also journalled."""
+    """Remove a run and all it owns; the last item is the Receipt, which is also journalled.
+
+    Its spec is kept: ``relaunch`` launches it again.
+    """
+    with suppress(L2RError):  # a run whose spec cannot be read is removed all the same
+        lastruns.keep(await backend.spec(run.name))
     async with aclosing(backend.destroy(run, grace_seconds=grace_seconds, purge=purge)) as items:
         async for item in items:
             if isinstance(item, Receipt):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from l2rtui.domain.containers import Binding, PodSettings, Security
@@ -309,14 +309,6 @@ def _extras(found: _Reading) -> list[dict[str, Any]]:
                     "Read the name from L2R_LEARNER_HOST.",
                 )
     return extras
-
-
-def with_binding(spec: RunSpec, binding: Binding) -> RunSpec:
-    """The same run with another binding mode in every set that uses a device."""
-    return replace(
-        spec,
-        sets=tuple(replace(one, pod=replace(one.pod, binding=binding)) if one.slots else one for one in spec.sets),
-    )
 
 
 # --- plain values -------------------------------------------------------------------------------------------
