@@ -169,7 +169,7 @@ class Inspector(Protocol):
 
 @runtime_checkable
 class Renderer(Protocol):
-    """What a backend offers besides Backend where a launch makes objects that can be printed before they are made."""
+    """What a backend offers besides Backend where a launch makes objects that can be printed beforehand."""
 
     async def complete(self, plan: LaunchPlan) -> LaunchPlan:
         """The plan with every object that launch() will make as a step of its own."""
