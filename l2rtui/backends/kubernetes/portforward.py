@@ -38,10 +38,11 @@ async def forward(api: Api, pod: PodView, local: int, remote: int) -> AsyncGener
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with contextlib.aclosing(
-                _Closing(await api.websocket(path, query, protocols=FORWARD_PROTOCOLS))
-            ) as it:
-                await _Carrier(it.socket).carry(reader, writer)
+            socket = await api.websocket(path, query, protocols=FORWARD_PROTOCOLS)
+            try:
+                await _Carrier(socket).carry(reader, writer)
+            finally:
+                await socket.close()
         except L2RError as error:
             news.put_nowait(f"A connection to port {remote} of {pod.name} failed: {error.message}")
         except (OSError, aiohttp.ClientError) as error:
@@ -73,16 +74,6 @@ async def forward(api: Api, pod: PodView, local: int, remote: int) -> AsyncGener
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _Closing:
-    """A websocket under the name that aclosing() wants."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self.socket = socket
-
-    async def aclose(self) -> None:
-        await self.socket.close()
 
 
 class _Carrier:
