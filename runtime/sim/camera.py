@@ -26,6 +26,8 @@ class Frame:
     """(height, width, channels), BGR, read-only."""
     sequence: int
     """The sender's, where it gives one, else the count of those received."""
+    time_ns: int
+    """Of the simulation, where the sender gives it; else 0."""
     received: float
     """Seconds, monotonic clock."""
 
@@ -116,7 +118,7 @@ class CameraReceiver:
         self.frames += 1
         pixels = np.frombuffer(message, np.uint8, offset=CAMERA_HEADER_BYTES)
         image = pixels.reshape(header.height, header.width, header.channels)
-        self.newest = Frame(image, header.sequence or self.frames, time.monotonic())
+        self.newest = Frame(image, header.sequence or self.frames, header.time_ns, time.monotonic())
         return True
 
     def close(self) -> None:

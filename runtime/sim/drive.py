@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from runtime.sim import calls, protocol
 from runtime.sim.calls import Call
@@ -21,12 +21,17 @@ from runtime.sim.interfaces import ActionBounds, ActionSender, Observations, Pos
 from runtime.sim.spec import SimulatorSpec
 from runtime.sim.supervisor import Supervisor
 
+if TYPE_CHECKING:
+    from runtime.sim.camera import Frame
+
 T = TypeVar("T")
 
 FIRST_POSE_SECONDS: Final = 10.0
 """From the start of an episode to its first pose."""
 CHECK_SECONDS: Final = 0.25
 """While a pose is waited for, the simulator is looked at this often."""
+STALE_SECONDS: Final = 0.02
+"""A pose that comes so soon after the car was put somewhere may have been sent before."""
 OBSERVE_SECONDS: Final = 0.1
 """From an action to its observation, as Learn-to-Race has it."""
 
@@ -80,7 +85,10 @@ class Drive:
         self._observations: Observations | None = None
         self._echo = 0.0
         self._acted = 0.0
+        self._began = 0.0
         self._due = 0.0
+        self._steps = 0
+        """Actions in this episode."""
         self._poses_before = 0
         """Poses received by earlier incarnations."""
 
@@ -132,6 +140,7 @@ class Drive:
             self._echo = self._sender.send(*self._sender.bounds.scaled(steering, acceleration))
         except OSError as error:
             raise self.supervisor.lose(Failure(Cause.HUNG, f"the simulator takes no action: {error}")) from error
+        self._steps += 1
         now = self._acted = time.monotonic()
         # A tenth of a second after the last observation was due; a driver that is late is not hurried.
         self._due = max(self._due + OBSERVE_SECONDS, now)
@@ -142,6 +151,22 @@ class Drive:
             return self._await(lambda pose: pose.values[protocol.STEERING] == self._echo, self._spec.pose_seconds)
         time.sleep(max(0.0, self._due - time.monotonic()))
         return self._await(lambda pose: pose.received >= self._acted, self._spec.pose_seconds)
+
+    def images(self) -> dict[str, Frame]:
+        """Return the newest frame of every camera: in lock-step, those after the last action. Raises LostError."""
+        if not self._cameras:
+            return {}
+        wanted_ns = round((self._steps - 0.5) * OBSERVE_SECONDS * 1e9) if self.is_lockstep else 0
+        deadline = time.monotonic() + self._spec.pose_seconds
+        while time.monotonic() < deadline:
+            frames = self.observations.wait_frames(
+                lambda frame: frame.time_ns >= wanted_ns and frame.received >= self._began, CHECK_SECONDS
+            )
+            if frames is not None:
+                return frames
+            self.supervisor.check()
+        sentence = f"the simulator hangs: no images followed an action within {self._spec.pose_seconds:g} s"
+        raise self.supervisor.lose(Failure(Cause.HUNG, sentence))
 
     def close(self) -> int:
         """End everything; how many processes could not be ended."""
@@ -196,19 +221,29 @@ class Drive:
         self._sender = ActionSender(at.host, at.action, self._bounds)
 
     def _place(self, place: tuple[float, float, float] | None) -> Pose:
-        if place is None:
-            self._call(calls.reset_level())
-        else:
+        seen = self.observations.pose
+        before = seen.sequence if seen is not None else 0
+        self._call(calls.reset_level())
+        if place is not None:
             x, y, yaw = place
             self._call(calls.set_vehicle_position(x, y, 0.0, yaw=yaw))
-        # From here on poses show the car at its place. An action that asks for nothing is echoed, which proves that
-        # what is observed is what is driven, as every client of the protocol makes sure of.
+        placed = time.monotonic() + STALE_SECONDS
+        # An action that asks for nothing is echoed, which proves that what is observed is what is driven, as every
+        # client of the protocol makes sure of.
+        if self._sender is not None:
+            self._sender.begin()
+        self._steps, self._began = 0, time.monotonic()
         self.act(0.0, 0.0)
-        if self.is_lockstep:
-            return self.observe()
         self._due = time.monotonic()
         echo = self._echo
-        return self._await(lambda pose: abs(pose.values[protocol.STEERING] - echo) < 1e-3, FIRST_POSE_SECONDS)
+        if self.is_lockstep:
+            return self._await(
+                lambda pose: pose.sequence > before and pose.values[protocol.STEERING] == echo, FIRST_POSE_SECONDS
+            )
+        return self._await(
+            lambda pose: pose.received >= placed and abs(pose.values[protocol.STEERING] - echo) < 1e-3,
+            FIRST_POSE_SECONDS,
+        )
 
     def _disconnect(self) -> None:
         if self._controller is not None:

@@ -77,7 +77,9 @@ class Receiver:
         self._rouse()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; once is enough, twice does no harm."""
+        if self._ends:
+            return
         self._ends = True
         self._rouse()
         self._thread.join()
@@ -144,6 +146,10 @@ class ActionSender:
         self._number = 0
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
+    def begin(self) -> None:
+        """Count anew: with the same actions, an episode sends the same bytes."""
+        self._number = 0
+
     def send(self, steering: float, acceleration: float, gear: int = protocol.DRIVE) -> float:
         """Send an action in the protocol's units; returns the steering of its echo. Raises WireError, OSError."""
         self._number = (self._number + 1) % (1 << _TAG_BITS)
@@ -154,6 +160,13 @@ class ActionSender:
     def close(self) -> None:
         """Let go of the socket."""
         self._socket.close()
+
+
+def untagged(steering: float) -> float:
+    """Return a steering without its number: what was asked for, to a hundred-thousandth."""
+    (word,) = _WORD.unpack(_FLOAT.pack(steering))
+    (plain,) = _FLOAT.unpack(_WORD.pack(word & ~((1 << _TAG_BITS) - 1)))
+    return 0.0 if abs(plain) < 2 * _LEAST_STEERING else float(plain)
 
 
 def _tagged(steering: float, number: int) -> float:
@@ -235,12 +248,19 @@ class Observations:
                     return found if found is not None and is_wanted(found) else None
             return self._pose
 
-    def forget(self) -> None:
-        """Drop what is known: it is of a simulator that is no more."""
+    def wait_frames(self, is_wanted: Callable[[Frame], bool], timeout_seconds: float) -> dict[str, Frame] | None:
+        """Return the newest frame of every camera, as soon as all are wanted; None when they are not in time."""
+        deadline = time.monotonic() + timeout_seconds
         with self._changed:
-            self._pose = None
-            for camera in self._cameras.values():
-                camera.newest = None
+            while True:
+                found = {name: camera.newest for name, camera in self._cameras.items()}
+                frames = {name: frame for name, frame in found.items() if frame is not None and is_wanted(frame)}
+                if len(frames) == len(found):
+                    return frames
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(left)
 
     def close(self) -> None:
         """Let go of all sockets."""

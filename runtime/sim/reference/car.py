@@ -30,13 +30,17 @@ class Car:
     """A car: give it an ``action``, ``advance`` it, read its ``pose``."""
 
     def __init__(self, rng: np.random.Generator) -> None:
-        self.action = protocol.Action(0.0, 0.0)
         self.is_ai = True
         """Driven by actions from the wire; otherwise it coasts, as nobody sits in it."""
-        self._rng = rng
+        self.begin(rng)
         self._extra: dict[str, Any] = {}
         self._vehicle = Vehicle()
         self.place(0.0, 0.0, 0.0)
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Forget the last action; noise comes from ``rng``."""
+        self.action = protocol.Action(0.0, 0.0)
+        self._rng = rng
 
     def place(self, x: float, y: float, yaw: float, forward: float = 0.0) -> None:
         """Put it at x east and y north, heading ``yaw`` (rad from the east, counter-clockwise), rolling ahead."""

@@ -157,7 +157,7 @@ class ReferenceSimulator:
                 self.world.advance(TICK_SECONDS)
                 self._send()
             elif now - self._posed >= IDLE_SECONDS:
-                self._send()
+                self._send(again=True)
 
     def _look_for_faults(self) -> None:
         if self.world.map is not None:
@@ -165,8 +165,8 @@ class ReferenceSimulator:
                 self._opened = self._loop.time()
             self._faults.look(self._loop.time() - self._opened)
 
-    def _send(self) -> None:
-        """Send the pose of every car, and frames when they are due."""
+    def _send(self, *, again: bool = False) -> None:
+        """Send the pose of every car, and frames when they are due, or the last ones again."""
         self._posed = self._loop.time()
         if not self._faults.has("freeze"):
             garbage = self._faults.has("garbage")
@@ -174,7 +174,9 @@ class ReferenceSimulator:
                 datagram = b"\xff" * 100 if garbage else self.world.pose(number)
                 with contextlib.suppress(OSError):  # the network is full or gone: a pose is lost, as on any network
                     self._sender.sendto(datagram, target)
-        if self._studio is not None and self._studio.is_on and self.world.seconds >= self._next_frame:
+        if self._studio is None or not self._studio.is_on:
+            return
+        if again or self.world.seconds >= self._next_frame:
             period = 1.0 / self._options.fps
             self._next_frame = max(self._next_frame + period, self.world.seconds - period)
             self._studio.shoot(garbage=self._faults.has("garbage"))

@@ -56,7 +56,7 @@ class World:
         return [Car(np.random.default_rng([self._seed, number])) for number in range(self._count)]
 
     def reset(self) -> None:
-        """Put all cars back on the grid; their parameters stay."""
+        """Put all cars back on the grid; their parameters stay, and their noise begins anew."""
         self.seconds = 0.0
         if self.map is None:
             return
@@ -67,7 +67,7 @@ class World:
             side = 0.0 if len(self.cars) == 1 else GRID_OFFSET * (-1) ** number
             x, y = track.centre[at].tolist()
             car.place(x - side * math.sin(heading), y + side * math.cos(heading), heading)
-            car.action = protocol.Action(0.0, 0.0)
+            car.begin(np.random.default_rng([self._seed, number]))
 
     def advance(self, seconds: float, substeps: int = 1) -> None:
         """Move every car on."""

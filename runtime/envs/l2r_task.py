@@ -1,0 +1,195 @@
+"""Learn-to-Race's task on one car: reward, ends, laps, segments and infractions, from poses alone.
+
+The reward is the progress along the centre line, in samples of half a metre as the original counts it, and a fine
+for leaving the track, which is two wheels or more beyond an edge. What ends an episode by its own rules (out of
+bounds, wrong way, all laps driven) is a termination; what merely cuts it (stuck, too slow, too many steps) is a
+truncation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from runtime.envs.l2r_metrics import Moment, Recorder, rms_curvature
+from runtime.envs.track import Track
+
+SAMPLE: Final = 0.505
+"""Metres of centre line for which the reward is 1."""
+LEAST_FINE: Final = 25.0
+FINE_PER_SPEED: Final = 5.0
+"""Fine for leaving the track, and per m/s of speed if that is more."""
+CAR_LENGTH: Final = 3.0
+CAR_WIDTH: Final = 1.68
+"""m"""
+WHEELS_OUT: Final = 2
+STUCK_STEPS: Final = 100
+STUCK: Final = 0.5
+"""Metres to be gained in ``STUCK_STEPS``."""
+PROGRESS_STEPS: Final = 299
+PROGRESS: Final = 50.0
+"""Metres to be gained by step ``PROGRESS_STEPS``."""
+WRONG_WAY: Final = 10.0
+"""Metres behind the farthest point reached."""
+SEGMENTS: Final = 10
+ON_THE_LINE: Final = 0.5
+"""Metres before a segment's border that belong to it: a car on the starting line is in the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarPose:
+    """What the task needs of a pose: east and north in m, heading in rad from the east, speed in m/s."""
+
+    east: float
+    north: float
+    yaw: float
+    speed: float
+    acceleration: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one step was worth."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class Race:
+    """The task of one car; `begin` an episode, then `step` with each pose."""
+
+    def __init__(self, track: Track, *, laps: int, max_steps: int, step_seconds: float) -> None:
+        self.infractions = 0
+        """Over all episodes, as Learn-to-Race counts them."""
+        self._track = track
+        self._goal = laps
+        self._max_steps = max_steps
+        self._seconds = step_seconds
+        self._track_curvature = rms_curvature(track.centre)
+        self._begun: CarPose | None = None
+
+    def begin(self, pose: CarPose) -> None:
+        """Start an episode where the car is."""
+        x, y = np.array([pose.east]), np.array([pose.north])
+        self._place = self._track.project(x, y, self._track.locate(x, y))
+        self.progress = 0.0
+        """Metres gained in this episode."""
+        self._farthest = 0.0
+        self._steps = 0
+        self._recorder = Recorder()
+        self._recent: deque[float] = deque([0.0], maxlen=STUCK_STEPS + 1)
+        self._lap_times: list[float] = []
+        self._lap_began = 0.0
+        self._start_metres = float(self._place.distance[0])
+        self._passed: list[int] = []
+
+    @property
+    def segment(self) -> int:
+        """The tenth of the course that the car is in, from 0."""
+        metres = float(self._place.distance[0]) + ON_THE_LINE
+        return int(metres / self._track.length * SEGMENTS) % SEGMENTS
+
+    def segment_start(self, segment: int) -> tuple[float, float, float]:
+        """East, north and heading (rad from the east) where a segment begins."""
+        at = round(segment % SEGMENTS * len(self._track.heading) / SEGMENTS) % len(self._track.heading)
+        x, y = self._track.centre[at].tolist()
+        return x, y, float(self._track.heading[at])
+
+    def step(self, pose: CarPose) -> Outcome:
+        """Take the next pose."""
+        before = self.progress
+        gained = self._advance(pose)
+        self._steps += 1
+        wheels_out = self._wheels_out(pose)
+        offset = float(self._place.offset[0])
+        self._recorder.moments.append(
+            Moment(pose.east, pose.north, abs(offset), pose.acceleration, wheels_out, self._seconds)
+        )
+        self._count_laps(before, gained)
+        self._recent.append(self.progress)
+        ends = {
+            "oob": wheels_out >= WHEELS_OUT,
+            "wrong_way": self.progress < self._farthest - WRONG_WAY,
+            "success": bool(self._goal) and len(self._lap_times) >= self._goal,
+        }
+        cuts = {
+            "stuck": len(self._recent) > STUCK_STEPS and self.progress - self._recent[0] < STUCK,
+            "not_progressing": self._steps == PROGRESS_STEPS and self.progress < PROGRESS,
+            "dnf": self._steps >= self._max_steps,
+        }
+        terminated = any(ends.values())
+        truncated = any(cuts.values()) and not terminated
+        reward = gained / SAMPLE
+        if ends["oob"]:
+            reward -= max(LEAST_FINE, FINE_PER_SPEED * pose.speed)
+        self.infractions += ends["oob"] + ends["wrong_way"]
+        return Outcome(reward, terminated, truncated, self._info({**ends, **cuts}, ended=terminated or truncated))
+
+    def _info(self, flags: dict[str, bool], *, ended: bool) -> dict[str, Any]:
+        info: dict[str, Any] = {
+            **flags,
+            "progress_metres": self.progress,
+            "segment": self.segment,
+            "segments_passed": len(self._passed),
+            "laps": len(self._lap_times),
+            "lap_times": list(self._lap_times),
+        }
+        if ended:
+            info["metrics"] = {
+                **self._recorder.metrics(
+                    self._track_curvature, infractions=self.infractions, laps=len(self._lap_times)
+                ),
+                "pct_complete": self._share_complete(),
+                "success_rate": min(1.0, len(self._passed) / SEGMENTS),
+            }
+        return info
+
+    def _share_complete(self) -> float:
+        """Per cent of the laps asked for, of one where none are."""
+        return min(100.0, max(0.0, 100.0 * self.progress / (max(1, self._goal) * self._track.length)))
+
+    def _advance(self, pose: CarPose) -> float:
+        """Move the place along; metres gained."""
+        before = float(self._place.distance[0])
+        x, y = np.array([pose.east]), np.array([pose.north])
+        self._place = self._track.project(x, y, self._place.index)
+        half = self._track.length / 2
+        gained = (float(self._place.distance[0]) - before + half) % self._track.length - half
+        self.progress += gained
+        self._farthest = max(self._farthest, self.progress)
+        return gained
+
+    def _count_laps(self, before: float, gained: float) -> None:
+        """Note laps from the point of the start, to a part of a step, and segments driven from end to end."""
+        now, length = self._steps * self._seconds, self._track.length
+        lap = len(self._lap_times) + 1
+        if self.progress >= lap * length and gained > 0:
+            over = (self.progress - lap * length) / gained
+            ended = now - over * self._seconds
+            self._lap_times.append(ended - self._lap_began)
+            self._lap_began = ended
+        size = length / SEGMENTS
+        first = math.ceil(self._start_metres / size - 1e-6)
+        done = int((self._start_metres + max(self.progress, before)) / size) - first
+        while len(self._passed) < min(done, SEGMENTS):
+            self._passed.append((first + len(self._passed)) % SEGMENTS)
+
+    def _wheels_out(self, pose: CarPose) -> int:
+        """Corners of the car's box beyond an edge of the track."""
+        long, wide = CAR_LENGTH / 2, CAR_WIDTH / 2
+        ahead = np.array([long, long, -long, -long])
+        left = np.array([wide, -wide, wide, -wide])
+        cos, sin = math.cos(pose.yaw), math.sin(pose.yaw)
+        x = pose.east + ahead * cos - left * sin
+        y = pose.north + ahead * sin + left * cos
+        corners = self._track.project(x, y, np.repeat(self._place.index, 4))
+        beyond = (corners.offset > self._track.left[corners.index]) | (
+            corners.offset < -self._track.right[corners.index]
+        )
+        return int(beyond.sum())
