@@ -25,8 +25,8 @@ ENV_ROLE: Final = "L2R_ROLE"
 ENV_SET: Final = "L2R_SET"
 """Name of the worker set."""
 ENV_INDEX: Final = "L2R_INDEX"
-"""Index of the replica within its set, from 0. Where equal pods cannot be told apart by their variables (the pods of
-one ReplicaSet) it is not set, and a process derives a number of its own from ``L2R_POD_ID``."""
+"""Index of the replica within its set, from 0. Where equal pods cannot be told apart by their variables (the pods
+of one ReplicaSet) it is not set, and a process derives a number of its own from ``L2R_POD_ID``."""
 ENV_SEED: Final = "L2R_SEED"
 """Seed of the run; a process derives its own from it and from its role and index."""
 ENV_ENDPOINT: Final = "L2R_ENDPOINT"
@@ -34,9 +34,10 @@ ENV_ENDPOINT: Final = "L2R_ENDPOINT"
 ENV_TOKEN_FILE: Final = "L2R_TOKEN_FILE"  # noqa: S105  (a path, not a secret)
 """File with the run's shared token, mode 0600; without it no token is asked for."""
 ENV_KEYS: Final = "L2R_KEYS"
-"""Folder with keys for an encrypted exchange over TCP: ``server.key`` and ``client.pub`` at a learner, ``client.key``
-and ``server.pub`` elsewhere (`runtime.keys.make_files` makes all four). Without it, an endpoint that other machines
-reach is encrypted with keys that both sides derive from the token; ``ipc://`` and loopback are not encrypted."""
+"""Folder with keys for an encrypted exchange over TCP: ``server.key`` and ``client.pub`` at a learner,
+``client.key`` and ``server.pub`` elsewhere (`runtime.keys.make_files` makes all four). Without it, an endpoint that
+other machines reach is encrypted with keys that both sides derive from the token; ``ipc://`` and loopback are not
+encrypted."""
 ENV_STATUS: Final = "L2R_STATUS"
 """Where a learner answers ``/status`` (JSON) and ``/metrics`` (Prometheus) over HTTP: ``HOST:PORT``, for example
 ``0.0.0.0:5557`` to let a scraper in. Not set: ``127.0.0.1`` and the port after the model socket's for ``tcp://``,
