@@ -1,0 +1,138 @@
+"""An API server by script: a real HTTP server on loopback that lists, watches and misbehaves as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from l2rtui.backends.kubernetes.client import Api
+from l2rtui.backends.kubernetes.kubeconfig import Access, User
+
+Watch = Callable[["Server", web.Request, web.StreamResponse], Awaitable[None]]
+
+
+def config_map(name: str, version: int, uid: str = "", **data: str) -> dict:
+    return {
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": "ml", "uid": uid or f"uid-{name}", "resourceVersion": str(version)},
+        "data": data,
+    }
+
+
+def status(code: int, reason: str, message: str = "no") -> dict:
+    return {"kind": "Status", "apiVersion": "v1", "code": code, "reason": reason, "message": message}
+
+
+@dataclass
+class Server:
+    """ConfigMaps, and how requests for them are answered.
+
+    Attributes:
+        objects: What a list gives. version: its revision.
+        on_list: Answers to coming lists instead, first to last; on_watch: what coming watches do, the last one for
+            ever. Both get asked with the query.
+        requests: Queries of all requests for ConfigMaps, and when they came.
+    """
+
+    objects: list[dict] = field(default_factory=list)
+    version: int = 10
+    on_list: list[web.Response | dict] = field(default_factory=list)
+    on_watch: list[Watch | web.Response] = field(default_factory=list)
+    requests: list[tuple[float, dict[str, str]]] = field(default_factory=list)
+    probes: int = 0
+    tokens: list[str] = field(default_factory=list)
+    is_well: bool = True
+    base: str = ""
+    arrived: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def lists(self) -> list[dict[str, str]]:
+        return [query for _, query in self.requests if "watch" not in query]
+
+    @property
+    def watches(self) -> list[dict[str, str]]:
+        return [query for _, query in self.requests if "watch" in query]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
+        self.requests.append((asyncio.get_running_loop().time(), query))
+        self.tokens.append(request.headers.get("Authorization", ""))
+        async with self.arrived:
+            self.arrived.notify_all()
+        if "watch" not in query:
+            answer = self.on_list.pop(0) if self.on_list else None
+            if isinstance(answer, web.Response):
+                return answer
+            meta = {"resourceVersion": str(self.version)}
+            return web.json_response(answer or {"metadata": meta, "items": self.objects})
+        act = (self.on_watch.pop(0) if len(self.on_watch) > 1 else self.on_watch[0]) if self.on_watch else stay
+        if isinstance(act, web.Response):
+            return web.Response(status=act.status, body=act.body, headers=act.headers)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await act(self, request, response)
+        return response
+
+    async def probe(self, _: web.Request) -> web.Response:
+        self.probes += 1
+        return web.Response(text="ok") if self.is_well else web.Response(status=503)
+
+    async def until(self, is_so: Callable[[], bool], seconds: float = 10.0) -> None:
+        """Wait for a condition that requests make true."""
+        async with asyncio.timeout(seconds), self.arrived:
+            await self.arrived.wait_for(is_so)
+
+    def api(self, **kwargs: object) -> Api:
+        return Api(Access("test", "test", self.base, User("tester")), **kwargs)
+
+
+async def stay(server: Server, request: web.Request, response: web.StreamResponse) -> None:
+    """Keep the watch open until the client goes."""
+    await asyncio.Event().wait()
+
+
+def send(*events: dict | bytes, then: Watch | None = stay) -> Watch:
+    """Send these lines, then go on as told; None ends the watch."""
+
+    async def act(server: Server, request: web.Request, response: web.StreamResponse) -> None:
+        for event in events:
+            await response.write(event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n")
+        if then is not None:
+            await then(server, request, response)
+
+    return act
+
+
+async def cut(server: Server, request: web.Request, response: web.StreamResponse) -> None:
+    """Reset the connection."""
+    request.transport.abort()
+
+
+def event(kind: str, item: dict) -> dict:
+    return {"type": kind, "object": item}
+
+
+def refusal(code: int, reason: str, message: str = "no", **headers: str) -> web.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return web.json_response(status(code, reason, message), status=code, headers=named)
+
+
+@asynccontextmanager
+async def serving(server: Server, port: int = 0) -> AsyncIterator[Server]:
+    app = web.Application()
+    app.router.add_get("/api/v1/configmaps", server.handle)
+    app.router.add_get("/readyz", server.probe)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)
+    await site.start()
+    server.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
