@@ -182,7 +182,7 @@ class _Destroy:
 
     async def _finish(self) -> AsyncGenerator[Numbers, None]:
         """Delete all else, the run's own object last, until two full looks in a row find nothing."""
-        until, pauses, empty = time.monotonic() + REST_SECONDS, _pauses(), 0
+        until, pauses, empty, is_released = time.monotonic() + REST_SECONDS, _pauses(), 0, False
         while True:
             count = await self._inventory.by_label()
             if not count.gaps and not self._rest(count):
@@ -190,9 +190,8 @@ class _Destroy:
             yield count.numbers
             rest = self._rest(count)
             has_pods = any(one.kind == "Pod" for one in rest) or "Pod" in count.gaps
-            if not has_pods:
-                await self._claims.release()
-            if rest or count.gaps:
+            is_released = is_released or (not has_pods and await self._claims.release())
+            if rest or count.gaps or not is_released:
                 empty = 0
                 await self._delete(rest)
             elif own := count.of("ConfigMap"):

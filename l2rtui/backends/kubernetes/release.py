@@ -30,9 +30,10 @@ class Claims:
         """How many claims there are on each device; sets ``trouble`` where nobody can tell."""
         return await self._persist(is_releasing=False)
 
-    async def release(self) -> None:
-        """Give all of them up."""
+    async def release(self) -> bool:
+        """Give all of them up; whether none is left."""
         await self._persist(is_releasing=True)
+        return not self.trouble and not await self._persist(is_releasing=False) and not self.trouble
 
     async def _persist(self, *, is_releasing: bool) -> dict[leases.Device, int]:
         pause = 0.1
