@@ -171,11 +171,11 @@ class Inspector(Protocol):
 class Renderer(Protocol):
     """What a backend offers besides Backend where a launch makes objects that can be printed beforehand."""
 
-    async def complete(self, plan: LaunchPlan) -> LaunchPlan:
+    async def planned(self, plan: LaunchPlan) -> LaunchPlan:
         """The plan with every object that launch() will make as a step of its own."""
         ...
 
-    async def manifests(self, plan: LaunchPlan) -> tuple[dict[str, Any], ...]:
+    async def manifests(self, plan: LaunchPlan) -> Sequence[dict[str, Any]]:
         """The objects of a plan as they will be sent, in that order; secrets are left out."""
         ...
 

@@ -15,6 +15,7 @@ from l2rtui.errors import UsageError
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
 POLICIES = ("pack", "spread")
+BINDINGS = ("env", "device-plugin", "shared", "hami", "dra", "cpu")
 SHELLS = ("bash", "zsh", "fish")
 DEFAULT_WAIT_SECONDS = 120.0
 VALUE_OPTIONS = ("--backend", "--context", "-n", "--namespace", "--config", "-o", "--output")
@@ -82,18 +83,42 @@ def _nothing(parser: Parser) -> None:
 
 
 def _plan(parser: Parser) -> None:
-    parser.option("-f", "--file", required=True, metavar="SPEC", help="spec file in YAML")
+    _spec(parser)
+    parser.option("--diff", action="store_true", help="print how it differs from what is there")
+    _places(parser)
+
+
+def _spec(parser: Parser) -> None:
+    parser.option("-f", "--file", required=True, metavar="SPEC", help="spec file, or Kubernetes objects, in YAML")
     parser.option(
         "--set", action="append", default=[], metavar="K=V", help="change one field, such as workers.0.replicas=8"
     )
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
-    parser.option("--on", type=_pins, metavar="PINS", help="use only these GPUs or slots: node/0-3,node/5.1")
-    parser.option("--policy", choices=POLICIES, help="fill one GPU after the other, or go round all of them")
     parser.option("--name", default="", help="name of the run, in place of the one in the file")
 
 
+def _places(parser: Parser) -> None:
+    parser.option("--on", type=_pins, metavar="PINS", help="use only these GPUs or slots: node/0-3,node/5.1")
+    parser.option("--policy", choices=POLICIES, help="fill one GPU after the other, or go round all of them")
+    parser.option("--binding", choices=BINDINGS, help="how pods get their GPU, in place of what the spec says")
+    parser.option("--overcommit", action="store_true", help="use slots that are held when none is free")
+    parser.option(
+        "--wave", type=_count, default=0, metavar="N", help="start N pods, wait until they run, then the next N"
+    )
+
+
 def _launch(parser: Parser) -> None:
-    _plan(parser)
+    _spec(parser)
+    _start(parser)
+
+
+def _relaunch(parser: Parser) -> None:
+    parser.option("target", nargs="?", default="", metavar="RUN", help="run or experiment; by default the last one")
+    _start(parser)
+
+
+def _start(parser: Parser) -> None:
+    _places(parser)
     parser.option("--wait", action="store_true", help="return when every pod runs")
     parser.option(
         "--timeout",
@@ -172,6 +197,7 @@ VERBS = {
         Verb("runs", "look", "runs with their sets", _nothing),
         Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
+        Verb("relaunch", "launch", "launch again what was destroyed", _relaunch),
         Verb("scale", "change", "give a set another number of replicas", _scale),
         Verb("kill", "change", "stop pods; their sets replace them", _kill),
         Verb("destroy", "destroy", "remove runs and all they own, and prove it", _destroy),

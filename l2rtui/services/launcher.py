@@ -94,7 +94,7 @@ async def prepare_runs(
     plan = plan_launch(specs, placement, snapshot.nodes, owner=user_name(), uids=uids)
     plan = replace(plan, wave=wave)
     if isinstance(backend, Renderer):
-        plan = await backend.complete(plan)
+        plan = await backend.planned(plan)
     return Prepared(plan, preflight(plan, snapshot, (*notes, *await backend.check(plan))))
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, Literal
 
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
 from l2rtui.domain.quantity import parse_quantity
 from l2rtui.services.specform import MountForm, PodForm, TolerationForm
 
 _DEFAULT = PodSettings()
+_EFFECTS: Final[tuple[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], ...]] = (
+    "NoSchedule",
+    "PreferNoSchedule",
+    "NoExecute",
+)
 
 
 def pod_settings(run: PodForm, one: PodForm, where: str) -> PodSettings:
@@ -63,7 +68,7 @@ def pod_form(settings: PodSettings) -> PodForm:
         pull_secrets=list(settings.pull_secrets),
         secrets=list(settings.secrets),
         node_selector=dict(settings.node_selector),
-        tolerations=[TolerationForm(one.key, one.value, one.effect) for one in settings.tolerations],
+        tolerations=[_toleration_form(one) for one in settings.tolerations],
         mounts=[
             MountForm(
                 one.path,
@@ -87,6 +92,11 @@ def _joined(*parts: Any) -> tuple[Any, ...]:
 
 def _toleration(form: TolerationForm) -> Toleration:
     return Toleration(form.key, form.value, form.effect)
+
+
+def _toleration_form(one: Toleration) -> TolerationForm:
+    effect = next((name for name in _EFFECTS if name == one.effect), "")
+    return TolerationForm(one.key, one.value, effect)
 
 
 def _mount(form: MountForm, where: str) -> Mount:

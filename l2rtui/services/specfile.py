@@ -63,12 +63,13 @@ class Wish:
     notes: tuple[Finding, ...] = ()
 
 
-def load(path: str, overrides: Sequence[str] = (), name: str = "") -> Wish:
+def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: str = "") -> Wish:
     """Read a spec file, or a file with Kubernetes' own objects.
 
     Args:
         overrides: ``field.field=value`` as ``--set`` takes them; list items by number, the value is YAML.
         name: Takes the place of the file's ``name``.
+        binding: How pods get their GPU where the file does not say.
 
     Raises:
         SpecError: the file is missing or wrong; names file, line and field.
@@ -93,6 +94,8 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "") -> Wish:
         form = msgspec.convert(data, SpecForm)
     except msgspec.ValidationError as error:
         raise _explained(error, data, path, places) from None
+    if binding and form.pod.binding is None:
+        form.pod = msgspec.structs.replace(form.pod, binding=binding)
     return _wish(form, path, places)
 
 

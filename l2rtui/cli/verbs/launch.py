@@ -6,25 +6,48 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
 
-from l2rtui.backends.base import Receipt
+from l2rtui.backends.base import Receipt, Renderer
 from l2rtui.cli import documents, views
 from l2rtui.cli.choose import counted
 from l2rtui.cli.session import Session
+from l2rtui.domain.containers import Binding
 from l2rtui.domain.placement import Policy
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Weight, refusals
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError
-from l2rtui.services import launcher, specfile
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError, UsageError
+from l2rtui.services import lastruns, launcher, specfile
 
 _TAKE_BACK_GRACE_SECONDS = 2.0
 _MOST_STEPS_SHOWN = 24
 
 
 async def _prepare(session: Session) -> launcher.Prepared:
+    args, settings = session.args, session.settings
+    wish = specfile.load(args.file, args.set, args.name, binding=settings.binding)
+    return await launcher.prepare(
+        session.backend,
+        wish,
+        seeds=args.seeds,
+        pins=args.on,
+        policy=Policy(args.policy) if args.policy else None,
+        overcommit=args.overcommit,
+        wave=args.wave,
+        binding=Binding(args.binding) if args.binding else None,
+    )
+
+
+async def _prepare_again(session: Session) -> launcher.Prepared:
     args = session.args
-    wish = specfile.load(args.file, args.set, args.name)
-    policy = Policy(args.policy) if args.policy else None
-    return await launcher.prepare(session.backend, wish, seeds=args.seeds, pins=args.on, policy=policy)
+    return await launcher.prepare_runs(
+        session.backend,
+        lastruns.find(args.target),
+        pins=args.on or (),
+        policy=Policy(args.policy) if args.policy else Policy.PACK,
+        overcommit=args.overcommit,
+        wave=args.wave,
+        binding=Binding(args.binding) if args.binding else None,
+    )
 
 
 def _say(session: Session, findings: Iterable[Finding]) -> None:
@@ -39,7 +62,17 @@ async def run_plan(session: Session) -> int:
     """Print what would be created; 3 when it would be refused."""
     prepared = await _prepare(session)
     is_refused = bool(refusals(prepared.findings))
-    if session.out.form in ("json", "yaml"):
+    renderer = session.backend if isinstance(session.backend, Renderer) else None
+    if session.args.diff:
+        if renderer is None:
+            raise UsageError(f"The {session.backend.name} backend keeps no objects that could be compared.")
+        for line in await renderer.differences(prepared.plan):
+            session.out.line(sanitize(line))
+    elif session.out.form == "yaml" and renderer is not None:
+        for manifest in await renderer.manifests(prepared.plan):
+            session.out.line("---")
+            session.out.dump(manifest)
+    elif session.out.form in ("json", "yaml"):
         session.out.dump(documents.plan_document(prepared.plan, prepared.findings, is_refused=is_refused))
     else:
         pods = [documents.planned_pod(pod, run.spec.name) for run in prepared.plan.runs for pod in run.pods]
@@ -53,6 +86,18 @@ async def run_launch(session: Session) -> int:
     session.require_change("launch")
     with session.interruption("nothing was created."):
         prepared = await _prepare(session)
+    return await _launch(session, prepared, is_one=not session.args.seeds)
+
+
+async def run_relaunch(session: Session) -> int:
+    """Start runs again that were destroyed, with the specs that they had."""
+    session.require_change("relaunch")
+    with session.interruption("nothing was created."):
+        prepared = await _prepare_again(session)
+    return await _launch(session, prepared, is_one=len(prepared.plan.runs) == 1)
+
+
+async def _launch(session: Session, prepared: launcher.Prepared, *, is_one: bool) -> int:
     plan = prepared.plan
     _say(session, prepared.findings)
     if refusals(prepared.findings):
@@ -76,10 +121,10 @@ async def run_launch(session: Session) -> int:
         raise LaunchError("A run was removed while it was being launched.", "See `l2rtui runs`.")
     launched = [documents.launched_document(run, snapshot) for run in runs]
     session.talk.say(f"launched {', '.join(names)}: {counted(sum(len(run.pods) for run in plan.runs), 'pod')}")
-    if session.args.seeds:
-        session.out.show_all(views.LAUNCHED, launched)
-    else:
+    if is_one:
         session.out.show_one(views.LAUNCHED, launched[0])
+    else:
+        session.out.show_all(views.LAUNCHED, launched)
     return EXIT_DONE
 
 
