@@ -28,7 +28,13 @@ def _demo(settings: Settings) -> Backend:
 def _kubernetes(settings: Settings) -> Backend:
     from l2rtui.backends.kubernetes.backend import KubernetesBackend
 
-    return KubernetesBackend(settings)
+    return KubernetesBackend(settings, eks_token=_eks_token)
+
+
+def _eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, float]:
+    from l2rtui.backends.aws.eks_token import sign_eks_token
+
+    return sign_eks_token(cluster, region, profile, role)
 
 
 _FACTORIES: dict[str, Callable[[Settings], Backend]] = {
@@ -61,14 +67,15 @@ def chosen_backend(settings: Settings, environ: Mapping[str, str] | None = None)
     if settings.context or settings.namespaces:
         return "kubernetes"
     environ = os.environ if environ is None else environ
-    paths = [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
-    return "kubernetes" if any(map(_names_a_context, paths or [Path.home() / ".kube/config"])) else "local"
+    listed = [Path(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    paths = listed or [Path.home() / ".kube" / "config"]
+    return "kubernetes" if any(_names_a_context(path) for path in paths) else "local"
 
 
-def _names_a_context(path: str | Path) -> bool:
+def _names_a_context(path: Path) -> bool:
     """Whether a kubeconfig marks a context as current; read as text: a YAML parser costs more than the answer."""
     try:
-        lines = Path(path).read_text("utf-8", errors="replace").splitlines()
+        lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError:
         return False
     values = (line.partition(":")[2].strip() for line in lines if line.startswith("current-context:"))

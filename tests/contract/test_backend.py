@@ -5,33 +5,41 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from l2rtui.backends.base import Backend, DestroyProgress, LogQuery, Receipt
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import Gpu, Node
-from l2rtui.domain.placement import place
+from l2rtui.domain.placement import Placement, Seat, parse_pins, place
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, plan_launch, plan_pod
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, RunView
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import NotFoundError, RefusedError
+from tests.cluster.conftest import IMAGE, kubeconfig, namespace
 
-DEADLINE_SECONDS = 20.0
+__all__ = ["kubeconfig", "namespace"]  # fixtures
+
+DEADLINE_SECONDS = 60.0
 SPEAKS = ("sh", "-c", "echo hello; exec sleep 600")
+PINS = {"kubernetes": parse_pins("phortx3/6-7")}
+"""Where the tests sit on a machine or cluster that has more than eight slots."""
 
 
-@pytest.fixture(params=["local", "fake"])
+@pytest.fixture(params=["local", "fake", pytest.param("kubernetes", marks=pytest.mark.cluster)])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
-    """An empty backend with a node of eight slots."""
-    if request.param == "local":
-        made: Backend = LocalBackend(Settings(slots_per_core=8, max_cpu_slots=8), state=tmp_path / "local")
+    """A backend without runs and with eight slots for the test."""
+    if request.param == "kubernetes":
+        made: Backend = KubernetesBackend(Settings(namespaces=(request.getfixturevalue("namespace"),)))
+    elif request.param == "local":
+        made = LocalBackend(Settings(slots_per_core=8, max_cpu_slots=8), state=tmp_path / "local")
     else:
         made = fake = FakeBackend(time.time, is_empty=True)
         fake.put_node(Node("n1", (Gpu("n1", 0, "GPU-0", slots=8),), cpu_cores=8, memory_bytes=1 << 34))
@@ -48,13 +56,22 @@ def spec(name: str = "run", replicas: int = 2) -> RunSpec:
         SetSpec("learner", Role.LEARNER, SPEAKS, grace_seconds=2.0),
         SetSpec("w", Role.WORKER, SPEAKS, replicas=replicas, grace_seconds=2.0),
     )
-    return RunSpec(Kind.LEARNER_WORKERS, name, name, sets)
+    return RunSpec(Kind.LEARNER_WORKERS, name, name, sets, image=IMAGE)
+
+
+def seats(backend: Backend, one: RunSpec, snapshot: ClusterSnapshot, taken: Iterable[Seat] = ()) -> Placement:
+    return place([one], snapshot.ledger, pins=PINS.get(backend.name, ()), taken=taken)
 
 
 async def plan_of(backend: Backend, one: RunSpec) -> LaunchPlan:
     snapshot = await backend.snapshot()
-    placement = place([one], snapshot.ledger)
-    return plan_launch([one], placement, snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
+    plan = plan_launch([one], seats(backend, one, snapshot), snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
+    return await backend.planned(plan) if isinstance(backend, KubernetesBackend) else plan
+
+
+def free_slots(backend: Backend, snapshot: ClusterSnapshot) -> int:
+    pins = {(pin.node, pin.gpu) for pin in PINS.get(backend.name, ())}
+    return sum(not pins or (slot.node, slot.gpu) in pins for slot in snapshot.ledger.free())
 
 
 async def launched(backend: Backend, one: RunSpec | None = None) -> ClusterSnapshot:
@@ -86,7 +103,7 @@ async def destroyed(backend: Backend, run: RunView | None) -> tuple[list[Destroy
 
 async def test_an_empty_backend_shows_its_nodes(backend):
     snapshot = await until(backend, lambda snapshot: bool(snapshot.nodes))
-    assert len(snapshot.ledger.free()) == 8
+    assert free_slots(backend, snapshot) == 8
     assert (snapshot.runs, snapshot.problems) == ({}, ())
     assert await backend.leaks() == ()
     assert await backend.doctor()
@@ -99,14 +116,12 @@ async def test_a_launch_reports_each_step_and_fills_slots(backend):
     assert not (await backend.snapshot()).runs
     steps = [done.step async for done in backend.launch(plan)]
     assert tuple(steps) == plan.steps()
-    snapshot = await until(
-        backend, lambda snapshot: len(snapshot.pods) == 3 and all(pod.ready for pod in snapshot.pods.values())
-    )
+    snapshot = await until(backend, lambda seen: sum(pod.ready for pod in seen.pods_of("run")) == 3)
     run = snapshot.runs[plan.runs[0].uid]
     assert (run.name, run.owner, run.kind, run.reason) == ("run", "me", "learner-workers", "")
     assert {(one.name, one.replicas) for one in run.sets} == {("learner", 1), ("w", 2)}
     for planned in plan.runs[0].pods:
-        (pod,) = [pod for pod in snapshot.pods.values() if pod.name == planned.name]
+        (pod,) = snapshot.select(f"run/{planned.set_spec.name}/{planned.index}")
         assert pod.slots == planned.seat.slots
         slot = snapshot.ledger.slots[pod.slots[0]]
         assert (slot.state, slot.owner, slot.run, slot.pod) == (SlotState.BUSY, "me", "run", pod.name)
@@ -131,7 +146,7 @@ async def test_a_killed_pod_comes_back_as_another(backend):
         backend, lambda seen: any(pod.ready and pod.uid != before.uid for pod in seen.select("run/w/0"))
     )
     after = snapshot.select("run/w/0")[0]
-    assert (after.name, after.slots) == (before.name, before.slots)
+    assert (after.index, after.slots) == (before.index, before.slots)
     with pytest.raises(NotFoundError):
         await backend.kill([before])
 
@@ -141,19 +156,14 @@ async def test_a_set_is_scaled(backend):
     await backend.scale(ScalePlan("run", "w", 1, (), ("run-w-1",)))
     snapshot = await until(backend, lambda seen: len(seen.pods_of("run", "w")) == 1)
     wanted = (await backend.spec("run")).with_replicas("w", 3)
-    (seat, other) = place([wanted], snapshot.ledger, taken=[_seat(pod) for pod in snapshot.pods_of("run")]).seats
+    taken = [Seat(pod.run, pod.set_name, pod.index, pod.slots) for pod in snapshot.pods_of("run")]
+    (seat, other) = seats(backend, wanted, snapshot, taken).seats
     one = wanted.sets[1]
     added = (plan_pod(wanted, one, seat, snapshot.nodes), plan_pod(wanted, one, other, snapshot.nodes))
     await backend.scale(ScalePlan("run", "w", 3, added, ()))
     snapshot = await until(backend, lambda seen: sum(pod.ready for pod in seen.pods_of("run", "w")) == 3)
     assert [one.replicas for one in snapshot.run_named("run").sets] == [1, 3]
     assert await backend.spec("run") == wanted
-
-
-def _seat(pod):
-    from l2rtui.domain.placement import Seat
-
-    return Seat(pod.run, pod.set_name, pod.index, pod.slots)
 
 
 async def test_logs_are_read_and_followed_to_the_end(backend):
@@ -186,7 +196,7 @@ async def test_a_destroy_counts_down_and_ends_with_a_receipt(backend):
     assert receipt.objects >= 4
     snapshot = await backend.snapshot()
     assert (snapshot.runs, snapshot.pods_of("run")) == ({}, ())
-    assert len(snapshot.ledger.free()) == 8
+    assert free_slots(backend, snapshot) == 8
     assert await backend.leaks() == ()
     with pytest.raises(NotFoundError):
         await destroyed(backend, run)
@@ -209,4 +219,4 @@ async def test_a_launch_that_is_left_early_can_be_seen_and_destroyed(backend, st
     run = (await backend.snapshot()).runs[plan.runs[0].uid]
     _, receipt = await destroyed(backend, run)
     assert receipt.left == ()
-    assert not (await backend.snapshot()).pods
+    assert not (await backend.snapshot()).pods_of("run")
