@@ -150,7 +150,7 @@ class Feed:
     # --- inside ------------------------------------------------------------------------------------------------
     def _join(self, view: View) -> Join:
         join = Join(self._rule, self._clock)
-        join.set_view(is_use_known=view.is_cluster_wide, is_derived=not view.has_nodes)
+        join.set_view(homes=view.homes, is_use_known=view.is_cluster_wide, is_derived=not view.has_nodes)
         return join
 
     def _reflector(self, scope: Scope, join: Join, wake: asyncio.Event, gate: Gate) -> Reflector[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TypeVar
 
 from l2rtui.backends.kubernetes import labels
@@ -69,6 +70,7 @@ class Join:
         self._seats: dict[str, Seat] = {}
         self._is_use_known = True
         self._is_derived = False
+        self._homes: frozenset[str] = frozenset()
         self._node_rows: dict[str, Node] = {}
         self._pod_rows: dict[str, PodView] = {}
         self._run_rows: dict[str, RunView] = {}
@@ -164,12 +166,14 @@ class Join:
             self._dirty_pods.update(found, self._unread)
             self._unread = found
 
-    def set_view(self, *, is_use_known: bool, is_derived: bool) -> None:
+    def set_view(self, *, homes: Iterable[str], is_use_known: bool, is_derived: bool) -> None:
         """Say how far one can see.
 
         Args:
+            homes: Namespaces of the runs that are shown; pods of runs elsewhere are other people's pods.
             is_use_known: All pods can be listed. is_derived: nodes cannot, so that pods must tell of them.
         """
+        self._homes = frozenset(homes)
         if (is_use_known, is_derived) != (self._is_use_known, self._is_derived):
             self._is_use_known, self._is_derived = is_use_known, is_derived
             self._dirty_nodes.update(self._nodes, self._on_node, self._node_rows)
@@ -257,6 +261,8 @@ class Join:
                 devices = self._devices.get(name) or NodeDevices(name, ())
                 node = self._nodes.get(pod.spec.node_name or "")
                 row = pod_view(pod, devices, self._seats.get(uid), self._told(uid), now, node)
+                if row.run and row.namespace not in self._homes:
+                    row = replace(row, run="", set_name="", role=None)
             elif unread is not None:
                 row = unread_pod_view(unread)
             if row is None:

@@ -27,11 +27,14 @@ class View:
     """How far we can see.
 
     Attributes:
-        namespaces: To look at; (None,) stands for all of them.
+        namespaces: Whose pods to look at; (None,) stands for all of them.
+        homes: Whose runs to look at: those that were named, else the context's own. A run is known by its name,
+            which is unique in one namespace only; the pods of runs elsewhere hold slots like other people's pods.
         is_cluster_wide: All pods of the cluster can be listed.
     """
 
     namespaces: tuple[str | None, ...]
+    homes: tuple[str, ...]
     is_cluster_wide: bool
     has_nodes: bool
 
@@ -39,15 +42,15 @@ class View:
 async def find_view(api: Api) -> View:
     """Find out what the user may see; where the server will not say, trying it will tell."""
     is_cluster_wide, has_nodes = await asyncio.gather(_may(api, "Pod"), _may(api, "Node"))
-    narrow: tuple[str | None, ...] = api.namespaces or (api.namespace,)
-    return View((None,) if is_cluster_wide else narrow, is_cluster_wide, has_nodes)
+    homes = api.namespaces or (api.namespace,)
+    return View((None,) if is_cluster_wide else homes, homes, is_cluster_wide, has_nodes)
 
 
 def scopes(view: View) -> list[Scope]:
     """What is watched: as narrow as the rows allow."""
     found = [Scope("Node")] if view.has_nodes else []
-    for namespace in view.namespaces:
-        found.append(Scope("Pod", namespace))
+    found += [Scope("Pod", namespace) for namespace in view.namespaces]
+    for namespace in view.homes:
         found += [Scope(kind, namespace, _OURS) for kind in ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")]
         found.append(Scope("Event", namespace, fields="type=Warning"))
     return found
