@@ -53,6 +53,9 @@ class Settings:
         slots_per_core: Workers that share a CPU core on a machine without a GPU, a count. Default 4: rollouts of
             small environments wait for the learner most of the time.
         max_cpu_slots: Most slots of the ``cpu`` device, a count. Default 64: more fit on no screen.
+        theme: Colours of the app: ``l2r-dark``, ``l2r-light``, ``l2r-contrast``, ``l2r-ascii`` (no character beyond
+            ASCII), or a theme of Textual. Default empty: dark, and ASCII where the locale knows no UTF-8.
+        notify: Ring and send a terminal notification (OSC 9) when a run of yours fails or ends. Default on.
         grace_seconds: Seconds between SIGTERM and SIGKILL for kill and destroy. Default empty: what each set says
             (10 unless its spec says otherwise).
         log_max_bytes: Bytes after which a log file is set aside; one set-aside file is kept for each process.
@@ -73,6 +76,8 @@ class Settings:
     slots_per_gpu: int = _setting(4, low=1, high=64)
     slots_per_core: int = _setting(4, low=1, high=64)
     max_cpu_slots: int = _setting(64, low=1, high=1024)
+    theme: str = _setting("")
+    notify: bool = _setting(default=True)
     grace_seconds: float | None = _setting(None, low=0, high=86400)
     log_max_bytes: int = _setting(10 << 20, low=4096, high=1 << 40)
     backoff_seconds: float = _setting(10.0, low=0.001, high=3600)

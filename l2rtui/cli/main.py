@@ -91,7 +91,7 @@ def _run_verb(name: str, words: list[str]) -> int:
     from importlib import import_module
 
     module = import_module(f"l2rtui.cli.verbs.{verb.module}")
-    run = getattr(module, f"run_{verb.name}")
+    run = getattr(module, f"run_{verb.name.replace('-', '_')}")
     if verb.module == "files":
         return int(run(args))
     from l2rtui.cli.session import Session, settings_of
@@ -109,9 +109,16 @@ def _open_app(words: list[str]) -> int:
         _complain(f"The app cannot draw on a terminal of kind {term or 'unknown'!r}. Set TERM, or use a verb.")
         return EXIT_USAGE
     from l2rtui.cli.session import settings_of
-    from l2rtui.ui.app import run
+    from l2rtui.ui.watchdog import guarded
 
-    return int(run(settings_of(args)) or EXIT_DONE)
+    settings = settings_of(args)
+
+    def app() -> int:
+        from l2rtui.ui.app import run  # after the fork: the parent that watches over the terminal stays small
+
+        return int(run(settings) or EXIT_DONE)
+
+    return guarded(app)
 
 
 def _complain(sentence: str) -> None:

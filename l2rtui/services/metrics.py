@@ -34,6 +34,7 @@ class RunMetrics:
         mean_return, eval_return, eval_progress: None until an episode, or an evaluation, has ended.
         time: Of the record, seconds since the epoch.
         returns, rates: The latest points of eval (or training) return and of env steps a second, oldest first.
+        update_rates, lags: The same of updates a second and of the policy lag.
     """
 
     run: str
@@ -51,6 +52,8 @@ class RunMetrics:
     time: float = 0.0
     returns: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
+    update_rates: tuple[float, ...] = ()
+    lags: tuple[float, ...] = ()
 
 
 def parse_record(line: str) -> dict[str, Any] | None:
@@ -71,6 +74,8 @@ class Series:
         self._run = run
         self._returns: deque[float] = deque(maxlen=HISTORY)
         self._rates: deque[float] = deque(maxlen=HISTORY)
+        self._update_rates: deque[float] = deque(maxlen=HISTORY)
+        self._lags: deque[float] = deque(maxlen=HISTORY)
 
     def take(self, line: str) -> RunMetrics | None:
         """Read one line of a log; None when it is no learner's record."""
@@ -87,6 +92,8 @@ class Series:
             self._returns.append(latest)
         rate = _number(record.get("env_steps_per_second")) or 0.0
         self._rates.append(rate)
+        self._lags.append(lags[1])
+        self._update_rates.append(_number(record.get("updates_per_second")) or 0.0)
         return RunMetrics(
             self._run,
             env_steps=int(_number(record.get("env_steps")) or 0),
@@ -98,11 +105,13 @@ class Series:
             eval_return=eval_return,
             eval_progress=_number(record.get("eval_progress")),
             env_steps_per_second=rate,
-            updates_per_second=_number(record.get("updates_per_second")) or 0.0,
+            updates_per_second=self._update_rates[-1],
             workers=int(_number(record.get("workers")) or 0),
             time=_number(record.get("time")) or 0.0,
             returns=tuple(self._returns),
             rates=tuple(self._rates),
+            update_rates=tuple(self._update_rates),
+            lags=tuple(self._lags),
         )
 
 

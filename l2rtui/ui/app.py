@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -28,8 +28,9 @@ from l2rtui.ui.feeds import MetricsFeed
 from l2rtui.ui.keys import Place, bindings, keys_of
 from l2rtui.ui.link import Link
 from l2rtui.ui.messages import LeaveWanted, LookWanted, MetricsArrived, SnapshotArrived
+from l2rtui.ui.news import Watch
 from l2rtui.ui.screens.cluster import ClusterScreen
-from l2rtui.ui.theme import DARK, LIGHT
+from l2rtui.ui.theme import ASCII, DARK, THEMES
 from l2rtui.ui.widgets.status_bar import Health
 
 STALE_PERIOD_SECONDS: Final = 5.0
@@ -59,9 +60,9 @@ class L2RApp(App[None]):
         self, settings: Settings, make: Callable[[], Backend], clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__()
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = os.environ.get("TEXTUAL_THEME", DARK.name)
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = _theme(settings, self.available_themes)
         self.failure: L2RError | None = None
         self.background = Background(self, self._show_health)
         context = " · ".join(filter(None, (settings.backend, settings.context)))
@@ -71,6 +72,7 @@ class L2RApp(App[None]):
         self._monitor: Monitor | None = None
         self._metrics = MetricsFeed(self.link, lambda news: self.post_message(MetricsArrived(news)))
         self._adopted: set[str] = set()
+        self._watch = Watch(user_name())
 
     def get_default_screen(self) -> Screen[None]:
         """The home screen is the only one that is always there."""
@@ -110,6 +112,8 @@ class L2RApp(App[None]):
             if (take := getattr(screen, "take_snapshot", None)) is not None:
                 take(message.snapshot)
         self._metrics.follow(message.snapshot)
+        for sentence in self._watch.news(message.snapshot):
+            self.tell_terminal(sentence)
         lost = {run.uid: run for run in message.snapshot.runs.values() if run.reason == "Unsupervised"}
         for uid in lost.keys() - self._adopted:
             self._adopt(lost[uid])
@@ -120,6 +124,13 @@ class L2RApp(App[None]):
         there = self.cluster.snapshot.runs
         kept = {uid: one for uid, one in self.cluster.metrics.items() if uid in there}
         self.cluster.metrics = {**kept, **message.metrics}
+
+    def tell_terminal(self, sentence: str) -> None:
+        """Ring, and let the terminal show a notification: the window may be out of sight."""
+        self.background.say(sentence)
+        if self.link.settings.notify and self._driver is not None and not self.is_headless:
+            self.bell()
+            self._driver.write(f"\x1b]9;l2rtui: {sanitize(sentence)[:200]}\x07")
 
     def _adopt(self, run: RunView) -> None:
         """Look after a run of ours that lost its supervisor, where the backend can."""
@@ -160,7 +171,7 @@ class L2RApp(App[None]):
         """The palette offers what the keys offer, and the themes."""
         if screen is self.cluster:
             for key in keys_of(Place.CLUSTER):
-                if not (key.changes and self.link.settings.readonly):
+                if "%" not in key.action and not self.link.forbidden(key.action):
                     name = key.action.partition("(")[0]
                     yield SystemCommand(
                         f"{key.label or name.replace('_', ' ')}  {key.face}", key.tooltip, self._runner(key.action)
@@ -197,6 +208,8 @@ class L2RApp(App[None]):
 
     def _signalled(self, number: signal.Signals) -> None:
         """End as the signal asks: terminal restored, exit code 128 + n, in less than two seconds."""
+        if self.link.is_lent and number in (signal.SIGINT, signal.SIGQUIT):
+            return
         code = 128 + number
         last_resort = threading.Timer(HARD_END_SECONDS, os._exit, (code,))
         last_resort.daemon = True
@@ -228,6 +241,17 @@ class L2RApp(App[None]):
         report = "".join(f"{sanitize(line)}\n" for line in traceback.format_exc().splitlines())
         self._exit_renderables.append(Text(f"l2rtui has a defect and had to end. Runs go on.\n{report}"))
         self._close_messages_no_wait()
+
+
+def _theme(settings: Settings, known: Mapping[str, object]) -> str:
+    """The theme that was asked for; where nobody did, one that the terminal's encoding can show."""
+    import locale
+
+    wanted = settings.theme or os.environ.get("TEXTUAL_THEME", "")
+    if wanted in known:
+        return wanted
+    encoding = locale.getpreferredencoding(do_setlocale=False).casefold().replace("-", "")
+    return DARK.name if encoding in ("utf8", "cp65001") else ASCII.name
 
 
 def run(settings: Settings) -> int:

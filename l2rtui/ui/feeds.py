@@ -66,6 +66,10 @@ class LogFeed:
         """Whose log is shown."""
         return self._reading.subject
 
+    def stop(self) -> None:
+        """Leave all streams."""
+        self._reading.stop()
+
     def show(self, subject: Subject) -> None:
         """Show this log; pods that are new since the last call are added to a log that is shown already."""
         if subject.kind != self.subject.kind:

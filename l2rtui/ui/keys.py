@@ -20,7 +20,7 @@ class Place(StrEnum):
 
     CLUSTER = "Everywhere on the cluster screen"
     GRID = "In the slot grid"
-    TABLE = "In runs and pods"
+    TABLE = "In tables"
     LOG = "In the log"
     PLACE = "While placing"
     DIALOG = "In a dialog"
@@ -53,27 +53,44 @@ class Key:
 
 
 DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
+SINCE_DIGITS: Final = "0,1,2,3,4,5,6"
 
 KEYS: Final = (
     Key("run.place", "P", "P", "place", "place", "Place a run on slots by cursor", changes=True),
     Key("run.launch", "L", "L", "launch", "launch", "Launch a run from a spec file", changes=True),
     Key("pod.kill", "K", "K", "kill", "kill", "Kill the selected or marked pods; they come back", changes=True),
     Key("run.destroy", "ctrl+d", "ctrl+d", "destroy", "destroy", "Destroy the run and all it owns", changes=True),
+    Key("run.relaunch", "R", "R", "relaunch", "relaunch", "Destroy the run and launch it again", changes=True),
     Key("set.grow", "plus", "+", "scale(1)", "scale", "One replica more in the selected set", changes=True),
-    Key("set.shrink", "minus", "-", "scale(-1)", "", "One replica less in the selected set", changes=True),
+    Key("set.shrink", "underscore", "_", "scale(-1)", "", "One replica less in the selected set", changes=True),
+    Key("pod.shell", "s", "s", "shell", "shell", "Open a shell beside the pod's process", changes=True),
     Key("log.show", "l", "l", "logs", "logs", "Go to the log of the selection, or of the marked pods"),
+    Key("log.split", "vertical_line", "|", "split", "split", "Keep this log and open another pane, up to four"),
     Key("log.previous", "p", "p", "previous_log", "", "Show the log of the process before the present one"),
-    Key("view.detail", "d", "d", "detail", "", "Show everything that is known of the selection"),
-    Key("view.filter", "slash", "/", "find", "filter", "Filter the table, or search the log; !word leaves out"),
+    Key("view.filter", "slash", "/", "find", "filter", "Filter the table, or search the log; ? in it helps"),
+    Key("view.command", "colon", ":", "command_line", "command", "Type a command; tab completes it"),
+    Key("view.detail", "d", "d", "detail", "describe", "Show everything that is known of the selection"),
     Key("view.faults", "exclamation_mark", "!", "faults", "faults", "Show only what fails"),
-    Key("view.all", "a", "a", "all_pods", "", "Show the pods of all runs, or of the selected run alone"),
+    Key("view.mine", "o", "o", "mine", "mine", "Show only what is mine, or everybody's"),
+    Key("view.all", "A", "A", "all_pods", "", "Show the pods of all runs, or of the selected run alone"),
+    Key("view.spec", "y", "y", "spec", "", "Show the spec of the run as YAML"),
     Key("view.zoom", "z", "z", "zoom", "zoom", "Give the whole screen to this pane, and back"),
+    Key("view.menu", "m", "m", "menu", "menu", "Choose what to do from a list"),
+    Key("view.copy", "c", "c", "copy", "", "Copy the command line for the selection"),
+    Key("view.cancel", "u", "u", "cancel", "", "Call back what was confirmed less than five seconds ago"),
     Key("pane.slots", "1", "1", "pane('slots')", "", "Go to the slots"),
-    Key("pane.runs", "2", "2", "pane('runs')", "", "Go to the runs"),
+    Key("pane.runs", "2", "2", "pane('runs')", "", "Go to the seeds and their sets"),
     Key("pane.pods", "3", "3", "pane('pods')", "", "Go to the pods"),
-    Key("pane.log", "4", "4", "pane('log')", "", "Go to the log"),
+    Key("pane.nodes", "4", "4", "pane('nodes')", "", "Go to the nodes"),
+    Key("pane.log", "5", "5", "pane('log')", "", "Go to the log"),
+    Key("pane.events", "6", "6", "pane('events')", "", "Go to the events"),
+    Key("pane.leaks", "7", "7", "pane('leaks')", "", "Go to the leaks"),
+    Key("pane.charts", "8", "8", "pane('charts')", "", "Go to the charts of the marked runs"),
     Key("pane.next", "tab", "tab", "next_pane(1)", "", "Go to the next pane"),
     Key("pane.last", "shift+tab", "shift+tab", "next_pane(-1)", "", "Go to the pane before"),
+    Key("view.older", "left_square_bracket", "[", "history(-1)", "", "Go to the view before"),
+    Key("view.newer", "right_square_bracket", "]", "history(1)", "", "Go to the view after"),
+    Key("view.toggle", "minus", "-", "toggle_view", "", "Go to the last view, and back"),
     Key("view.refresh", "r,ctrl+r", "r", "look_again", "", "Look at the cluster again, now"),
     Key("view.back", "escape", "esc", "back", "", "Back: close the filter, the zoom, the faults, the marks"),
     Key("app.help", "question_mark", "?", "help", "help", "Show all keys"),
@@ -92,13 +109,22 @@ KEYS: Final = (
     Key("table.first", "g,home", "g", "edge(-1)", "", "First row", Place.TABLE),
     Key("table.end", "G,end", "G", "edge(1)", "", "Last row", Place.TABLE),
     Key("table.enter", "enter", "enter", "choose", "", "From a run to its pods, then to the log", Place.TABLE),
+    Key("table.cell_left", "left", "←", "cell(-1)", "", "To the set at the left, then the whole run", Place.TABLE),
+    Key("table.cell_right", "right", "→", "cell(1)", "", "To a set of the run", Place.TABLE),
+    Key("table.mark_all", "asterisk", "*", "mark_all", "", "Mark all rows, or none", Place.TABLE),
     Key("table.mark", "space", "space", "mark", "mark", "Mark or unmark the row, and go on", Place.TABLE),
     Key("table.sort", "full_stop", ".", "sort", "", "Sort by the next column", Place.TABLE),
     Key("table.turn", "comma", ",", "turn", "", "Sort the other way round", Place.TABLE),
     Key("log.follow", "f", "f", "follow", "follow", "Stay at the newest line, or stop to read", Place.LOG),
     Key("log.wrap", "w", "w", "wrap", "wrap", "Break long lines", Place.LOG),
     Key("log.times", "t", "t", "times", "times", "Show when each line was written", Place.LOG),
-    Key("log.since", "S", "S", "since", "since", "From the start, or the last 1, 5, 15, 60 minutes", Place.LOG),
+    Key("log.since", SINCE_DIGITS, "0-6", "since(%)", "since", "All, or the last 1m 5m 15m 30m 1h 1d", Place.LOG),
+    Key("log.include", "ampersand", "&", "ask('include')", "include", "Show only lines that match", Place.LOG),
+    Key("log.exclude", "exclamation_mark", "!", "ask('exclude')", "exclude", "Hide lines that match", Place.LOG),
+    Key("log.json", "J", "J", "json", "json", "JSON lines as columns, on lines of their own, or raw", Place.LOG),
+    Key("log.marker", "M", "M", "marker", "", "Write a line across the log here", Place.LOG),
+    Key("log.save", "ctrl+s", "ctrl+s", "save", "", "Save the shown lines to a file", Place.LOG),
+    Key("log.close", "x", "x", "close_pane", "", "Close this pane", Place.LOG),
     Key("log.next", "n", "n", "hit(1)", "", "Next line that matches the search", Place.LOG),
     Key("log.last", "N", "N", "hit(-1)", "", "Line before that matches the search", Place.LOG),
     Key("log.up", "up,k", "↑ k", "scroll(-1)", "", "One line up; stops following", Place.LOG),
@@ -126,6 +152,7 @@ KEYS: Final = (
     Key("place.help", "question_mark", "?", "help", "help", "Show all keys", Place.PLACE),
     Key("place.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.PLACE),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", Place.DIALOG),
+    Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", Place.DIALOG),
     Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", Place.APP),
     Key("app.quit_always", "ctrl+q,ctrl+c", "ctrl+q", "leave", "", "Leave the app from everywhere", Place.APP),

@@ -66,6 +66,65 @@ LIGHT: Final = Theme(
         "l2r-hue5": "#9c4a4a",
     },
 )
+CONTRAST: Final = Theme(
+    name="l2r-contrast",
+    primary="#5fd7ff",
+    secondary="#00ffff",
+    accent="#ffff00",
+    success="#00ff00",
+    warning="#ffaf00",
+    error="#ff5f5f",
+    foreground="#ffffff",
+    background="#000000",
+    surface="#000000",
+    panel="#303030",
+    dark=True,
+    variables={
+        "l2r-dim": "#d0d0d0",
+        "l2r-strong": "#ffffff",
+        "l2r-rule": "#ffffff",
+        "l2r-cursor": "#444444",
+        "l2r-cursor-focus": "#0000d7",
+        "l2r-hue0": "#5fd7ff",
+        "l2r-hue1": "#ff87ff",
+        "l2r-hue2": "#5fffaf",
+        "l2r-hue3": "#ffd75f",
+        "l2r-hue4": "#afff5f",
+        "l2r-hue5": "#ffafaf",
+    },
+)
+ASCII: Final = Theme(
+    name="l2r-ascii",
+    primary=DARK.primary,
+    secondary=DARK.secondary,
+    accent=DARK.accent,
+    success=DARK.success,
+    warning=DARK.warning,
+    error=DARK.error,
+    foreground=DARK.foreground,
+    background=DARK.background,
+    surface=DARK.surface,
+    panel=DARK.panel,
+    dark=True,
+    variables=DARK.variables,
+)
+THEMES: Final = (DARK, LIGHT, CONTRAST, ASCII)
+_PLAIN: Final = str.maketrans(
+    {
+        **dict(zip("●◌▲✖✔▸✓·─━│┃…░▐▾←→↑↓", "*o!X+>*.--||~:|v<>^v", strict=True)),
+        **dict(zip("▁▂▃▄▅▆▇█", "_..--==#", strict=True)),
+        **{chr(code): "*" for code in range(0x2801, 0x2900)},
+        "\u2800": " ",
+    }
+)
+"""Every character beyond ASCII that the app itself writes, and one of the same width in its place."""
+
+
+def plain(text: str) -> str:
+    """The text with ASCII in place of our own glyphs; text from outside stays what it is."""
+    return text if text.isascii() else text.translate(_PLAIN)
+
+
 _VARIABLES: Final = {
     Tone.PLAIN: "foreground",
     Tone.DIM: "l2r-dim",

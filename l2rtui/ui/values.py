@@ -91,3 +91,76 @@ class Learning(Protocol):
     def rates(self) -> tuple[float, ...]:
         """History of the steps a second, oldest first."""
         ...
+
+    @property
+    def update_rates(self) -> tuple[float, ...]:
+        """History of the updates a second, oldest first."""
+        ...
+
+    @property
+    def lags(self) -> tuple[float, ...]:
+        """History of the policy lag, oldest first."""
+        ...
+
+
+class EventText(Protocol):
+    """Something that happened to an object: ``backends.base.KubeEvent``, or anything of its shape."""
+
+    @property
+    def time(self) -> float:
+        """When it happened last, seconds since the epoch."""
+        ...
+
+    @property
+    def level(self) -> str:
+        """Normal or Warning."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """One word."""
+        ...
+
+    @property
+    def object(self) -> str:
+        """Kind and name of the object."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """A sentence."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """Where the object is."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How often it happened."""
+        ...
+
+
+class LeakText(Protocol):
+    """Something that a run has left behind: ``backends.base.Leak``, or anything of its shape."""
+
+    @property
+    def run(self) -> str:
+        """The run."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Kind of the object."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it should not be there."""
+        ...

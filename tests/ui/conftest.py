@@ -69,10 +69,12 @@ async def _desk(
     readonly: bool = False,
     backend: FakeBackend | None = None,
     ready: bool = True,
+    cancel_seconds: float = 0.0,
 ) -> AsyncIterator[Desk]:
     backend = backend or FakeBackend(owner=user_name())
     settings = Settings(backend="demo", readonly=readonly)
     app = L2RApp(settings, lambda: backend, clock=backend.now)
+    app.link.cancel_seconds = cancel_seconds
     async with app.run_test(size=size) as pilot:
         one = Desk(app, pilot, backend)
         await one.until(lambda: app.cluster.health.is_connected, "the first snapshot")

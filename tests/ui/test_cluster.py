@@ -141,7 +141,7 @@ async def test_destroying_many_pods_or_those_of_others_wants_a_typed_name(desk):
 async def test_the_selection_stays_on_its_uid_whatever_comes_and_goes(desk):
     async with desk() as one:
         cluster = one.cluster
-        await one.press("a", "3", "down", "down", "down")
+        await one.press("A", "3", "down", "down", "down")
         await one.pilot.pause()
         chosen = cluster.pods.cursor_key
         line = cluster.pods.model.position(chosen)
@@ -251,25 +251,25 @@ async def test_leaving_while_something_is_destroyed_asks_first(desk):
 
 async def test_an_empty_cluster_says_what_to_do(desk):
     async with desk(backend=FakeBackend(is_empty=True), ready=False) as one:
-        await one.until(lambda: "No runs yet. L launches one." in one.words())
-        await one.press("K", "ctrl+d", "plus", "d", "p", "1", "enter", "right", "4", "n", "2", "enter", "space")
+        await one.until(lambda: "No runs yet. L launches one, P places one." in one.words())
+        await one.press("K", "ctrl+d", "plus", "d", "p", "1", "enter", "right", "5", "n", "2", "enter", "space")
         assert one.top == "ClusterScreen"
         assert all("elect" in sentence for sentence in one.says())
 
 
 async def test_small_terminals_show_one_list_and_the_log_and_tiny_ones_a_sentence(desk):
     async with desk(size=(80, 24)) as one:
-        assert "1 Slots   2 RUNS" in one.words()
+        assert "1 Slots   2 SEEDS" in one.words()
         await one.press("1")
         await one.until(lambda: "1 SLOTS" in one.words() and "phortx1" in one.words())
         await one.press("z")
-        await one.until(lambda: "4 Log" not in one.words())
+        await one.until(lambda: "5 Log" not in one.words())
         await one.press("escape", "3")
         await one.until(lambda: "3 PODS" in one.words())
         await one.pilot.resize_terminal(20, 5)
         await one.until(lambda: "This terminal is" in one.words())
         await one.pilot.resize_terminal(160, 45)
-        await one.until(lambda: "3 Pods" in one.words() and "1 Slots" in one.words())
+        await one.until(lambda: "3 PODS" in one.words() and "1 Slots" in one.words())
 
 
 async def test_a_pod_that_cannot_start_says_why(desk):

@@ -55,7 +55,7 @@ async def test_no_text_from_outside_reaches_the_terminal_as_an_order(desk):
     async with desk(backend=backend, ready=False) as one:
         await one.until(lambda: len(one.cluster.pods.model.rows))
         one.cluster.log_pane.extend([LogLine(1.0, f"p{EVIL}", EVIL), LogLine(2.0, "p", EVIL, is_mark=True)])
-        await one.press("a", "3")
+        await one.press("A", "3")
         screens = [terminal_bytes(one.app)]
         assert "[red]markup[/red]" in screens[0]
         for keys in (["d"], ["escape", "K"], ["escape", "1", "d"], ["escape", "question_mark"]):

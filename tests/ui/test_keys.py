@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l2rtui.ui.app import L2RApp
+from l2rtui.ui.commands import COMMANDS
 from l2rtui.ui.keys import KEYS, Key, Place, bindings, changing_actions, key_of, keys_of
 from l2rtui.ui.screens.cluster import ClusterScreen
 from l2rtui.ui.screens.dialog import Dialog
@@ -23,7 +24,7 @@ OWNERS = {
     Place.DIALOG: Dialog,
     Place.APP: L2RApp,
 }
-FOCUS = {Place.GRID: "1", Place.TABLE: "3", Place.LOG: "4"}
+FOCUS = {Place.GRID: "1", Place.TABLE: "3", Place.LOG: "5"}
 PREPARED = {  # what must have happened before a key can do something
     "grid.left": ["right"],
     "grid.up": ["down"],
@@ -43,7 +44,16 @@ PREPARED = {  # what must have happened before a key can do something
     "set.grow": ["3", "down", "down"],
     "set.shrink": ["3", "down", "down"],
     "view.back": ["z"],
+    "view.older": ["3", "4"],
+    "view.newer": ["3", "4", "left_square_bracket"],
+    "view.toggle": ["4"],
+    "view.mine": ["3"],
     "pane.runs": ["3"],
+    "table.cell_left": ["2", "right"],
+    "table.cell_right": ["2"],
+    "pod.shell": ["3"],
+    "log.since": [],
+    "log.close": ["vertical_line"],
     "log.up": [],
 }
 
@@ -57,15 +67,24 @@ def state(desk) -> tuple[object, ...]:
         cluster.focused.id if cluster.focused else None,
         cluster.zoomed,
         cluster.has_all_pods,
-        cluster.is_previous_log,
-        cluster.since,
+        [(desk.is_previous, desk.since, desk.feed.subject.key) for desk in cluster.deck.desks],
+        (cluster.lower, cluster.is_mine_only, cluster.runs.cursor_cell, bool(cluster.query("#find"))),
         cluster.slots.cursor_slot,
         tuple(
             (table.cursor_key, tuple(sorted(table.marked)), tuple(table.model.shown), table.model.sort_column)
             for table in (cluster.runs, cluster.pods)
         ),
         (cluster.pods.model.is_descending, cluster.pods.model.faults_only),
-        (log.is_following, log.is_wrapping, log.has_times, log._top, log._pan, log._hit),
+        (
+            log.is_following,
+            log.is_wrapping,
+            log.has_times,
+            log._top,
+            log._pan,
+            log._hit,
+            log.json_as,
+            len(log.ring),
+        ),
         len(desk.says()),
         desk.app._exit,
     )
@@ -105,11 +124,12 @@ def test_nothing_needs_a_function_key_or_a_control_shift_chord():
 
 
 def test_the_help_screen_shows_the_whole_table():
-    text = "\n".join("".join(span.text for span in line) for line in help_lines(is_readonly=False))
+    text = "\n".join("".join(span.text for span in line) for line in help_lines(lambda _: ""))
     assert all(key.tooltip in text for key in KEYS)
-    assert "off: --readonly" not in text
-    grey = "\n".join("".join(span.text for span in line) for line in help_lines(is_readonly=True))
-    assert grey.count("off: --readonly") == sum(key.changes for key in KEYS)
+    assert all(command.tooltip in text for command in COMMANDS)
+    assert "off: " not in text
+    grey = "\n".join("".join(span.text for span in line) for line in help_lines(lambda _: "a reason"))
+    assert grey.count("off: a reason") == sum(key.changes for key in KEYS)
 
 
 WORKING = [key for key in KEYS if key.place not in (Place.DIALOG, Place.PLACE)]
@@ -174,7 +194,7 @@ async def test_readonly_forbids_what_changes_and_says_why(desk, key: Key):
 
 
 def test_changing_actions_are_those_that_the_table_marks():
-    assert changing_actions() == {"place", "launch", "kill", "destroy", "scale"}
+    assert changing_actions() == {"place", "launch", "kill", "destroy", "relaunch", "scale", "shell"}
 
 
 async def test_pasted_text_fires_no_key(desk):

@@ -13,9 +13,47 @@ import sys
 import termios
 import time
 
+import psutil
 import pytest
 
 DEADLINE_SECONDS = 30.0
+ENTERED_ALTERNATE_SCREEN = b"\x1b[?1049h"
+DEFECT = """
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.config import Settings
+from l2rtui.ui.app import L2RApp
+
+class Broken(L2RApp):
+    def on_snapshot_arrived(self, message):
+        secret = "hunter" + "2"
+        return 1 / (len(secret) - 7)
+
+app = Broken(Settings(backend="demo"), FakeBackend)
+app.run()
+raise SystemExit(app.return_code)
+"""
+EVIL = """
+import sys
+from l2rtui.backends.base import LogLine
+from l2rtui.backends.fake import FakeBackend, output
+from l2rtui.config import Settings
+from l2rtui.ui.app import L2RApp
+
+controls = [chr(code) for code in (*range(0x20), 0x7f, *range(0x80, 0xa0))]
+texts = ["quiet \\x1b[31mred\\x1b[0m"] if sys.argv[1] == "quiet" else [
+    *(f"evil {one}{rest}" for one in controls for rest in ("", "[2J", "]0;title\\x07", "31m")),
+    "\\x1b]52;c;ZXZpbA==\\x07", "\\x1b]8;;http://evil\\x1b\\\\evil\\x1b]8;;\\x1b\\\\", "\\x1bP+q544e\\x1b\\\\",
+    "\\x1b[6n\\x1b[c\\x1b[?1049l\\x1b[8mhidden", "evil \\u202egnp.exe\\u202c \\u200b\\u2066",
+    b"evil \\xff\\xfe\\xc3".decode(errors="surrogateescape"), b"evil \\xc2\\x9b2J".decode(),
+    "evil " + "x\\x1b[31m" * 1_250_000, '{"l2r":"learner","evil":"\\\\u001b]0;t\\\\u0007\\\\u202e"}',
+]
+output.lines = lambda pod, query, now: [] if query.since else [
+    LogLine(now, pod.name, text) for text in (*texts, "the last line")
+]
+app = L2RApp(Settings(backend="demo"), FakeBackend)
+app.run()
+raise SystemExit(app.return_code)
+"""
 LEFT_ALTERNATE_SCREEN = b"\x1b[?1049l"
 SHOWN_CURSOR = b"\x1b[?25h"
 
@@ -28,12 +66,12 @@ def _environment() -> dict[str, str]:
 class Terminal:
     """The app as the child of a pseudo-terminal, and what it has written."""
 
-    def __init__(self, *words: str, size: tuple[int, int] = (100, 30), **env: str) -> None:
+    def __init__(self, *words: str, size: tuple[int, int] = (100, 30), module: bool = True, **env: str) -> None:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:  # pragma: no cover  (the child becomes the app)
             fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
             # An environment of its own: readline has put COLUMNS and LINES of another terminal into ours.
-            words = (sys.executable, "-m", "l2rtui", "--backend", "demo", *words)
+            words = (sys.executable, *(("-m", "l2rtui", "--backend", "demo") if module else ()), *words)
             os.execve(sys.executable, words, {**_environment(), **env})  # noqa: S606  (pty.fork knows no other way)
         self.written = b""
         self.is_over = False
@@ -116,6 +154,79 @@ def test_signals_restore_the_terminal_and_give_their_code(terminal, number, code
     assert one.end() == code
     assert LEFT_ALTERNATE_SCREEN in one.written
     assert SHOWN_CURSOR in one.written
+
+
+def child_of(one) -> int:
+    """The process that draws, under the one that watches over it."""
+    (child,) = psutil.Process(one.pid).children()
+    return child.pid
+
+
+def test_a_killed_app_leaves_a_restored_terminal_and_its_true_code(terminal):
+    one = terminal()
+    one.until(b"live")
+    os.kill(child_of(one), signal.SIGKILL)
+    assert one.end() == 137
+    assert one.written.rfind(LEFT_ALTERNATE_SCREEN) > one.written.rfind(ENTERED_ALTERNATE_SCREEN)
+    assert b"The app was ended by SIGKILL. Runs go on; the terminal was restored." in one.written
+
+
+def test_an_app_whose_watchdog_is_killed_ends_within_two_seconds(terminal):
+    one = terminal()
+    one.until(b"live")
+    child = psutil.Process(child_of(one))
+    began = time.monotonic()
+    os.kill(one.pid, signal.SIGKILL)
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+        one.read()
+        assert time.monotonic() - began < 2 + 3
+
+
+def test_a_stopped_app_stops_its_watchdog_and_both_go_on(terminal):
+    one = terminal()
+    one.until(b"live")
+    child = child_of(one)
+    os.kill(child, signal.SIGSTOP)
+    _, status = os.waitpid(one.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    os.kill(one.pid, signal.SIGCONT)
+    one.type("q")
+    assert one.end() == 0
+
+
+def test_a_defect_is_reported_without_values_and_the_terminal_is_restored(terminal):
+    one = terminal("-c", DEFECT, module=False)
+    one.until(b"defect")
+    assert one.end() == 1
+    assert LEFT_ALTERNATE_SCREEN in one.written
+    assert b"ZeroDivisionError" in one.written
+    assert b"hunter2" not in one.written
+
+
+def test_no_byte_of_a_log_changes_the_terminal(terminal):
+    quiet, loud = (terminal("-c", EVIL, how, module=False, size=(120, 40)) for how in ("quiet", "loud"))
+    for one in (quiet, loud):
+        one.until(b"the last line")
+        for key in ("5", "z", "t", "w", "J", "J", "/", "evil\r", "\x1b"):
+            one.type(key)
+            one.read(0.3)
+        one.read(1.0)
+        one.type("q")
+        one.type("q")
+        assert one.end() == 0
+    text = loud.written.decode()  # valid UTF-8 to the last byte
+    assert not re.search("[\x80-\x9f\u202a-\u202e\u2066-\u2069\u200b-\u200f]", text)
+    assert set(orders(loud.written)) <= set(orders(quiet.written))
+
+
+ORDER = re.compile(rb"\x1b\[([?<>=]?)[0-9;:]*([ -/]*[@-~])|\x1b([\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\\\)?)|\x1b(.)")
+
+
+def orders(written: bytes) -> list[tuple[bytes, ...]]:
+    """What the terminal was told besides text: kinds of sequences without their numbers, and lone controls."""
+    rest = ORDER.sub(b"", written)
+    controls = [(bytes([one]),) for one in rest if one < 0x20 and one not in b"\r\n"]
+    return [match.groups(b"") for match in ORDER.finditer(written)] + controls
 
 
 def test_a_terminal_that_goes_away_takes_the_app_with_it_within_two_seconds(terminal):

@@ -15,6 +15,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui import text
+from l2rtui.ui.digest import Tally
 from l2rtui.ui.widgets.grid_layout import lay_out
 from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.run_table import run_status
@@ -138,7 +139,7 @@ def test_the_status_bar_tells_how_true_it_is(demo):
     assert "connecting" in read(right_of(demo, Health("demo")))
     seen = Health("demo", is_connected=True)
     assert read(right_of(demo, seen)).split() == ["●", "live", "RW"]
-    assert "28/96" in read(left_of(demo, seen))
+    assert "28/96" in read(left_of(demo, seen, Tally(failing=1)))
     stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
     assert read(right_of(demo, stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
     assert "▲ partial: no rights" in read(right_of(replace(demo, problems=("no rights",)), seen))

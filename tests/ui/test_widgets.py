@@ -10,10 +10,11 @@ import pytest
 from textual.app import App
 
 from l2rtui.backends.base import LogLine
+from l2rtui.ui.filters import number_of
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.log_pane import LogPane
-from l2rtui.ui.widgets.log_ring import Ring, entry_of
-from l2rtui.ui.widgets.rows import Column, Row, RowModel, matcher
+from l2rtui.ui.widgets.log_ring import Json, Ring, entry_of, present
+from l2rtui.ui.widgets.rows import Column, Row, RowModel
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 COLUMNS = (Column("name", "name", most=12), Column("state", "state"), Column("size", "size", right=True, rank=1))
@@ -61,13 +62,75 @@ async def stage(widget, size=(60, 12)):
         yield app, pilot
 
 
+def passes(text: str, one: Row) -> bool:
+    model = RowModel(COLUMNS)
+    model.replace([one])
+    model.select(text=text)
+    return bool(model.shown)
+
+
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
 def test_every_word_of_a_filter_must_be_there_and_those_after_a_bang_must_not():
-    assert matcher("ROW ok")(row(1))
-    assert not matcher("row !ok")(row(1))
-    assert matcher("row !")(row(1))
+    assert passes("ROW ok", row(1))
+    assert not passes("row !ok", row(1))
+    assert passes("row !", row(1))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_shown"),
+    [
+        ("size>=700", True),
+        ("size>700", False),
+        ("size<=700 size>699", True),
+        ("state=ok", True),
+        ("state=O", False),
+        ("state~O", True),
+        ("state!=ok", False),
+        ("state!~x", True),
+        ("siz=700", True),
+        ("color=red", False),
+        ("size>x", False),
+        ("name=row-100 !bad", True),
+    ],
+)
+def test_a_filter_compares_with_columns(text, is_shown):
+    assert passes(text, row(100)) is is_shown
+
+
+@pytest.mark.parametrize(
+    ("shown", "number"),
+    [
+        ("7,610", 7610),
+        ("3/4", 3),
+        ("61%", 61),
+        ("2h03m", 7380),
+        ("1d02h", 93600),
+        ("16Gi", 2**34),
+        ("v12", 12),
+        ("-", None),
+    ],
+)
+def test_numbers_are_read_as_they_are_shown(shown, number):
+    assert number_of(shown) == number
+
+
+def test_rows_are_made_anew_only_from_what_is_another_object():
+    made = []
+
+    def make(source):
+        made.append(source[0])
+        return row(source[0])
+
+    model = RowModel(COLUMNS)
+    one, two, three = [(number, object()) for number in (1, 2, 3)]
+    model.take([("uid-1", one), ("uid-2", two)], make)
+    model.take([("uid-1", one), ("uid-2", two), ("uid-3", three)], make)
+    assert made == [1, 2, 3]
+    model.take([("uid-2", (2, two[1]))], make)
+    assert made == [1, 2, 3]
+    assert list(model.rows) == ["uid-2"]
 
 
 def test_rows_sort_filter_and_come_and_go_as_if_all_were_arranged_anew():
@@ -202,9 +265,21 @@ def test_each_screen_line_belongs_to_one_part_of_one_line(width):
 
 def test_metric_records_are_written_compactly_and_broken_ones_as_they_are():
     text = '{"l2r":"learner","time":1.5,"env_steps":7610,"policy_lag":[0,1.25,4],"mean_return":null,"ok":true}'
-    assert entry_of(LogLine(1.0, "p", text)).text == "learner env_steps=7,610 policy_lag=0/1.25/4 ok=True"
-    broken = text[:-10]
-    assert entry_of(LogLine(1.0, "p", broken)).text == broken
+    entry = entry_of(LogLine(1.0, "p", text))
+    (short,) = present(entry, Json.COLUMNS)
+    assert short.text == "learner env_steps=7,610 policy_lag=0/1.25/4 ok=True"
+    assert [one.text for one in present(entry, Json.RAW)] == [text]
+    assert [one.text for one in present(entry, Json.PRETTY)][:2] == ["{", '  "l2r": "learner",']
+    broken = entry_of(LogLine(1.0, "p", text[:-10]))
+    assert present(broken, Json.COLUMNS) == (broken,)
+
+
+def test_a_line_keeps_its_own_colours_but_none_that_hide_text():
+    entry = entry_of(LogLine(1.0, "p", "plain \x1b[1;32mgreen\x1b[0m \x1b[8mhidden\x1b[0m \x1b[30;40mblack\x1b[0m"))
+    assert entry.text == "plain green hidden black"
+    (first, last, green), *others = entry.colours
+    assert (entry.text[first:last], green.bold, green.color.number) == ("green", True, 2)
+    assert not any(style.color or style.bgcolor or style.conceal for _, _, style in others)
 
 
 # --- log ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Input, Static
 
+from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.text import Line, Span, Tone
 
@@ -23,6 +24,7 @@ class Question:
         yes: Label of the button that does it.
         typed: What must be typed first; empty asks for no more than a key.
         is_grave: It cannot be taken back: the focus is on Cancel, so that enter alone does nothing.
+        command: The command line that does the same; c copies it.
     """
 
     title: str
@@ -30,6 +32,7 @@ class Question:
     yes: str
     typed: str = ""
     is_grave: bool = False
+    command: str = ""
 
 
 class ConfirmScreen(Dialog[bool]):
@@ -46,6 +49,8 @@ class ConfirmScreen(Dialog[bool]):
             yield Static(id="title")
             with VerticalScroll(id="body", can_focus=False):
                 yield Static(id="lines")
+            if question.command:
+                yield Static(id="command")
             if question.typed:
                 yield Static(id="prompt")
                 yield Input(id="typed", placeholder=question.typed)
@@ -58,6 +63,9 @@ class ConfirmScreen(Dialog[bool]):
         question = self._question
         self.show("title", [(Span(question.title, Tone.STRONG),)])
         self.show("lines", question.lines)
+        if question.command:
+            same = (Span("same as  ", Tone.DIM), Span(sanitize(question.command)), Span("   c copies it", Tone.DIM))
+            self.show("command", [same])
         if question.typed:
             self.show("prompt", [(Span("type ", Tone.DIM), Span(question.typed), Span(" to confirm", Tone.DIM))])
             self.query_one("#yes", Button).disabled = True
@@ -79,6 +87,11 @@ class ConfirmScreen(Dialog[bool]):
             self.action_accept()
         else:
             self.action_close()
+
+    def action_copy(self) -> None:
+        """Copy the command line."""
+        self.app.copy_to_clipboard(self._question.command)
+        self.app.notify("copied the command line", timeout=3)
 
     def action_accept(self) -> None:
         """Yes, unless a name is still to be typed."""

@@ -1,4 +1,4 @@
-"""Everything that is known of the selection, for terminals too small for the pane beside the slots."""
+"""Everything that is known of one thing, on a screen of its own: a description, a spec, the selection."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from l2rtui.ui.text import Line, Span, Tone
 class DetailScreen(Dialog[None]):
     """Lines about one thing, as they were when it was opened."""
 
-    def __init__(self, lines: Sequence[Line]) -> None:
+    def __init__(self, lines: Sequence[Line], title: str = "Selection") -> None:
         super().__init__(id="detail-screen")
+        self._title = title
         self._lines = tuple(lines)
 
     def compose(self) -> ComposeResult:
@@ -28,6 +29,6 @@ class DetailScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         """Write the lines down."""
-        self.show("title", [(Span("Selection", Tone.STRONG), Span("   esc closes", Tone.DIM))])
+        self.show("title", [(Span(self._title, Tone.STRONG), Span("   esc closes", Tone.DIM))])
         self.show("lines", self._lines)
         self.query_one("#body").focus()

@@ -29,6 +29,9 @@ class Dialog(ModalScreen[Answer]):
     def action_accept(self) -> None:
         """Yes; a dialog without a question has none."""
 
+    def action_copy(self) -> None:
+        """Copy the command line; a dialog without one has nothing to copy."""
+
     def action_close(self) -> None:
         """No, or enough seen."""
         self.dismiss(None)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
+from l2rtui.ui.commands import COMMANDS
 from l2rtui.ui.keys import Place, keys_of
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.text import Line, Span, Tone
+
+_FILTERS: Final = (
+    ("word  !word", "Appears somewhere in the row, or nowhere"),
+    ("status=Failed  node!=n1", "A column is this, or is not"),
+    ("model~A100  pod!~eval", "A column contains this, or does not"),
+    ("free>=2  age<2h  memory>64Gi", "A column's number, age or size"),
+)
 
 
 class HelpScreen(Dialog[None]):
     """Every key and what it does."""
 
-    def __init__(self, *, is_readonly: bool) -> None:
+    def __init__(self, may: Callable[[str], str] = lambda _: "") -> None:
         super().__init__(id="help")
-        self._is_readonly = is_readonly
+        self._may = may
 
     def compose(self) -> ComposeResult:
         """One scrolling text."""
@@ -28,18 +39,28 @@ class HelpScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Write the table down."""
         self.show("title", [(Span("Keys", Tone.STRONG), Span("   esc closes", Tone.DIM))])
-        self.show("lines", help_lines(is_readonly=self._is_readonly))
+        self.show("lines", help_lines(self._may))
         self.query_one("#body").focus()
 
 
-def help_lines(*, is_readonly: bool) -> list[Line]:
-    """The table as lines; keys that change something say when they are off."""
+def help_lines(may: Callable[[str], str]) -> list[Line]:
+    """The tables of keys and commands as lines.
+
+    Args:
+        may: Says of an action why it is off; such keys say it, too.
+    """
     lines: list[Line] = []
     for place in Place:
         lines.append((Span(f"{'' if not lines else chr(10)}{place}", Tone.ACCENT),))
         for key in keys_of(place):
-            is_off = key.changes and is_readonly
-            note = (Span("  off: --readonly", Tone.WARN),) if is_off else ()
-            text = Span(key.tooltip, Tone.DIM if is_off else Tone.PLAIN)
-            lines.append((Span(f"  {key.face:<12}", Tone.DIM if is_off else Tone.STRONG), text, *note))
+            reason = may(key.action) if key.changes else ""
+            note = (Span(f"  off: {reason}", Tone.WARN),) if reason else ()
+            text = Span(key.tooltip, Tone.DIM if reason else Tone.PLAIN)
+            lines.append((Span(f"  {key.face:<12}", Tone.DIM if reason else Tone.STRONG), text, *note))
+    lines.append((Span("\nCommands, after :", Tone.ACCENT),))
+    for one in COMMANDS:
+        words = f"{one.name} {one.takes}"
+        lines.append((Span(f"  {words:<28}", Tone.STRONG), Span(one.tooltip)))
+    lines.append((Span("\nFilters", Tone.ACCENT),))
+    lines += [(Span(f"  {form:<28}", Tone.STRONG), Span(meaning)) for form, meaning in _FILTERS]
     return lines

@@ -34,10 +34,15 @@ _FIELDS: Final = (
 
 
 class LaunchScreen(Dialog[tuple[str, ...] | None]):
-    """Answers with the names of the launched runs, or None."""
+    """Answers with the names of the launched runs, or None.
 
-    def __init__(self, link: Link) -> None:
+    Args:
+        path: The spec file to begin with.
+    """
+
+    def __init__(self, link: Link, path: str = "") -> None:
         super().__init__(id="launch")
+        self._path = path
         self._link = link
 
     def compose(self) -> ComposeResult:
@@ -60,9 +65,11 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             line = (Span(sanitize(str(path)), Tone.PLAIN), Span(f"   {sanitize(about)}", Tone.DIM))
             examples.add_option(Option(text_of(self.app, [line]), id=str(path)))
         examples.display = bool(found)
-        if found:
+        if found and not self._path:
             examples.highlighted = 0
-        (examples if found else self.query_one("#spec")).focus()
+        (examples if found and not self._path else self.query_one("#spec")).focus()
+        if self._path:
+            self.query_one("#spec", Input).value = self._path
 
     @on(OptionList.OptionHighlighted)
     def _pointed(self, event: OptionList.OptionHighlighted) -> None:

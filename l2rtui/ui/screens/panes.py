@@ -6,7 +6,6 @@ The view holds the newest snapshot and hands each widget its part of it; widgets
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from textual import events
@@ -20,29 +19,50 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
+from l2rtui.config import user_name
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.services.metrics import RunMetrics
+from l2rtui.ui.digest import Digest
 from l2rtui.ui.feeds import LogFeed
 from l2rtui.ui.keys import Place, keys_of
 from l2rtui.ui.link import Link
+from l2rtui.ui.screens.deck import Deck
 from l2rtui.ui.screens.selection import Pane, Selection
-from l2rtui.ui.text import Line, plural
+from l2rtui.ui.text import Line
+from l2rtui.ui.theme import plain
+from l2rtui.ui.widgets.charts import ChartView, Curve
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import Choice, KeyBar
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.metric_strip import MetricStrip
+from l2rtui.ui.widgets.node_table import NodeTable, node_row
+from l2rtui.ui.widgets.paint import is_plain
 from l2rtui.ui.widgets.pod_table import PodTable, pod_row
-from l2rtui.ui.widgets.run_table import RunTable, run_row
+from l2rtui.ui.widgets.report_tables import EventTable, LeakTable
+from l2rtui.ui.widgets.run_table import RunTable, columns_for, run_row, sets_of
 from l2rtui.ui.widgets.status_bar import Health, StatusBar
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 LARGE: Final = (120, 32)
 TINY: Final = (48, 10)
 AGE_SECONDS: Final = 10.0
-SINCE: Final = ((None, ""), (60.0, "last 1m"), (300.0, "last 5m"), (900.0, "last 15m"), (3600.0, "last 1h"))
-_NAMES: Final = {Pane.SLOTS: "1 Slots", Pane.RUNS: "2 Runs", Pane.PODS: "3 Pods", Pane.LOG: "4 Log"}
-LISTS: Final = (Pane.SLOTS, Pane.RUNS, Pane.PODS)
+MOST_CURVES: Final = 6
+_NAMES: Final = {
+    Pane.SLOTS: "1 Slots",
+    Pane.RUNS: "2 Seeds",
+    Pane.PODS: "3 Pods",
+    Pane.NODES: "4 Nodes",
+    Pane.LOG: "5 Log",
+    Pane.EVENTS: "6 Events",
+    Pane.LEAKS: "7 Leaks",
+    Pane.CHARTS: "8 Charts",
+}
+LISTS: Final = tuple(pane for pane in Pane if pane is not Pane.LOG)
+LOWER: Final = (Pane.PODS, Pane.NODES, Pane.EVENTS, Pane.LEAKS, Pane.CHARTS)
+"""Views that share one place on a large terminal."""
+SELECTING: Final = (Pane.SLOTS, Pane.RUNS, Pane.PODS)
+"""Views whose cursor says what is selected."""
 
 
 class ClusterView(Screen[None]):
@@ -57,19 +77,21 @@ class ClusterView(Screen[None]):
     def __init__(self, link: Link) -> None:
         super().__init__(id="cluster")
         self.link = link
+        self.digest = Digest(user_name())
         self.last_list = Pane.RUNS
+        self.lower = Pane.PODS
         self.has_all_pods = False
+        self.is_mine_only = False
         self.zoomed: Pane | None = None
         self.status, self.key_bar = StatusBar(), KeyBar()
-        self.slots, self.runs = GpuGrid(id=Pane.SLOTS), RunTable(id=Pane.RUNS)
-        self.pods, self.log_pane = PodTable(id=Pane.PODS), LogPane(id=Pane.LOG)
-        self.detail = MetricStrip(id="detail")
-        self.log_feed = LogFeed(link, self.log_pane)
-        self.is_previous_log = False
-        self.since = 0
+        self.slots, self.runs = GpuGrid(id=Pane.SLOTS), RunTable(clock=link.clock, id=Pane.RUNS)
+        self.pods, self.nodes = PodTable(clock=link.clock, id=Pane.PODS), NodeTable(id=Pane.NODES)
+        self.kube_events = EventTable(clock=link.clock, id=Pane.EVENTS)
+        self.leaks, self.charts = LeakTable(id=Pane.LEAKS), ChartView(id=Pane.CHARTS)
+        self.detail, self.deck = MetricStrip(id="detail"), Deck(link)
         self.settling: Timer | None = None
         self._rows = ""
-        self._shown_titles: dict[Pane, Content] = {}
+        self._shown_titles: dict[Widget, Content] = {}
 
     def compose(self) -> ComposeResult:
         """Everything; the style sheet decides what of it is seen."""
@@ -78,16 +100,21 @@ class ClusterView(Screen[None]):
             yield self.slots
             yield self.detail
             yield self.runs
-            yield self.pods
-            yield self.log_pane
+            with Container(id="lower"):
+                yield self.pods
+                yield self.nodes
+                yield self.kube_events
+                yield self.leaks
+                yield self.charts
+            yield self.deck
         yield Static(id="small", markup=False)
         yield self.key_bar
 
     def on_mount(self) -> None:
         """Be in shape for the first frame, and set the clock of the ages going."""
-        self.add_class("on-runs")
+        self._switch(Pane.RUNS)
         self._arrange(self.app.size)
-        self.set_interval(AGE_SECONDS, self.show)
+        self.set_interval(AGE_SECONDS, self.draw_ages)
 
     def on_resize(self, event: events.Resize) -> None:
         """Choose the arrangement that fits."""
@@ -103,14 +130,41 @@ class ClusterView(Screen[None]):
         )
 
     # --- panes -------------------------------------------------------------------------------------------------
+    @property
+    def log_pane(self) -> LogPane:
+        """The log that has the focus, or had it last."""
+        return self.deck.active.pane
+
+    @property
+    def log_feed(self) -> LogFeed:
+        """What fills it."""
+        return self.deck.active.feed
+
     def pane(self, pane: Pane) -> Widget:
         """The widget of a pane."""
-        return {Pane.SLOTS: self.slots, Pane.RUNS: self.runs, Pane.PODS: self.pods, Pane.LOG: self.log_pane}[pane]
+        widgets: dict[Pane, Widget] = {
+            Pane.SLOTS: self.slots,
+            Pane.RUNS: self.runs,
+            Pane.PODS: self.pods,
+            Pane.NODES: self.nodes,
+            Pane.EVENTS: self.kube_events,
+            Pane.LEAKS: self.leaks,
+            Pane.CHARTS: self.charts,
+        }
+        return widgets.get(pane) or self.log_pane
 
     @property
     def focused_pane(self) -> Pane | None:
         """The pane with the focus; None while the filter or nothing has it."""
-        return next((pane for pane in Pane if self.focused is self.pane(pane)), None)
+        if isinstance(self.focused, LogPane):
+            return Pane.LOG
+        return next((pane for pane in LISTS if self.focused is self.pane(pane)), None)
+
+    @property
+    def table(self) -> VirtualTable | None:
+        """The table that has the focus, or had it last; None for the slots and the charts."""
+        widget = self.pane(self.last_list)
+        return widget if isinstance(widget, VirtualTable) else None
 
     @property
     def selection(self) -> Selection:
@@ -121,18 +175,27 @@ class ClusterView(Screen[None]):
         """
         focused = self.focused_pane
         pane = focused if focused in LISTS else self.last_list
-        return Selection(pane, self.runs.cursor_key, self.pods.cursor_key, self.slots.cursor_slot)
+        if pane not in SELECTING:
+            pane = Pane.RUNS
+        cell = self.runs.cursor_set
+        return Selection(pane, self.runs.cursor_key, self.pods.cursor_key, self.slots.cursor_slot, cell)
 
     def go_to(self, pane: Pane) -> None:
         """Show a pane, if it is hidden, and give it the focus."""
         if pane in LISTS:
             self.last_list = pane
-        for one in LISTS:
-            if pane is not Pane.LOG:
-                self.set_class(one is pane, f"on-{one}")
+            self._switch(pane)
         if self.zoomed is not None:
             self.zoom(pane)
+        self.show_view(pane)
         self.set_focus(self.pane(pane))
+
+    def _switch(self, pane: Pane) -> None:
+        if pane in LOWER:
+            self.lower = pane
+        for one in LISTS:
+            self.set_class(one is pane, f"on-{one}")
+            self.set_class(one is self.lower, f"low-{one}")
 
     def zoom(self, pane: Pane | None) -> None:
         """Give the whole screen to a pane, or with None to all of them again."""
@@ -151,6 +214,8 @@ class ClusterView(Screen[None]):
         """Show the learners' numbers."""
         self.show_runs()
         self.show_detail()
+        if self.lower is Pane.CHARTS:
+            self.show_charts()
 
     def watch_health(self, health: Health) -> None:
         """Show whether what is seen is true."""
@@ -159,33 +224,68 @@ class ClusterView(Screen[None]):
 
     def show(self) -> None:
         """Bring every pane up to date; what looks the same is not drawn again."""
+        self.digest.take(self.snapshot)
+        self.status.tally = self.digest.tally
         self.status.snapshot = self.snapshot
         self.slots.snapshot = self.snapshot
         self._fit_rows()
         self.show_runs()
-        self.show_pods()
+        self.show_view(self.lower)
         self.show_detail()
         self.show_titles()
         if self.settling is None:
             self.show_log()
 
+    def show_view(self, pane: Pane) -> None:
+        """Bring one of the views that share a place up to date; those out of sight cost nothing."""
+        if pane is Pane.PODS:
+            self.show_pods()
+        elif pane is Pane.NODES:
+            self.show_nodes()
+        elif pane is Pane.CHARTS:
+            self.show_charts()
+
+    def draw_ages(self) -> None:
+        """Time has passed: ages read otherwise."""
+        for table in (self.runs, self.pods, self.kube_events):
+            table.draw_ages()
+        self.show_detail()
+
     def show_runs(self) -> None:
-        """Rows of all runs, oldest first, as the letters of the slots go."""
-        now = self.link.clock()
-        ordered = sorted(self.snapshot.runs.values(), key=lambda run: (run.created, run.name))
-        self.runs.set_rows(
-            run_row(run, self.snapshot.pods_of(run.name), self.metrics.get(run.uid), now) for run in ordered
-        )
+        """Rows of all runs, oldest first as the letters of the slots go, then by seed."""
+        me = user_name()
+        runs = [run for run in self.snapshot.runs.values() if not self.is_mine_only or run.owner == me]
+        runs.sort(key=lambda run: (run.created, run.experiment, run.seed, run.name))
+        sets = sets_of(runs)
+        self.runs.set_columns(columns_for(sets))
+        items = ((run.uid, (run, self.digest.pods_of(run.name), self.metrics.get(run.uid))) for run in runs)
+        self.runs.take(items, lambda source: run_row(*source, sets))
 
     def show_pods(self) -> None:
         """Rows of the pods of the selected run, or of all pods."""
-        now = self.link.clock()
         run = self.snapshot.runs.get(self.runs.cursor_key or "")
-        if run is not None and not self.has_all_pods:
-            pods = self.snapshot.pods_of(run.name)
-        else:
-            pods = tuple(sorted(self.snapshot.pods.values(), key=lambda pod: (pod.run, pod.set_name, pod.index)))
-        self.pods.set_rows(pod_row(pod, now) for pod in pods)
+        pods = self.digest.pods if run is None or self.has_all_pods else self.digest.pods_of(run.name)
+        if self.is_mine_only:
+            me = user_name()
+            pods = tuple(pod for pod in pods if pod.owner == me)
+        self.pods.take(((pod.uid, pod) for pod in pods), pod_row)
+
+    def show_nodes(self) -> None:
+        """Rows of all nodes with their slots."""
+        ledger = self.snapshot.ledger
+        self.nodes.set_rows(
+            node_row(node, [slot for gpu in node.gpus for slot in ledger.of_gpu(node.name, gpu.index)])
+            for node in self.snapshot.nodes.values()
+        )
+
+    def show_charts(self) -> None:
+        """Curves of the marked runs, or of the selected one."""
+        runs = [run for uid, run in self.snapshot.runs.items() if uid in self.runs.marked]
+        chosen = self.selection.run(self.snapshot)
+        if not runs and chosen is not None:
+            runs = [chosen]
+        curves = (Curve(run.name, self.metrics[run.uid]) for run in runs if run.uid in self.metrics)
+        self.charts.curves = tuple(curves)[:MOST_CURVES]
 
     def show_detail(self) -> None:
         """Lines about the selection."""
@@ -198,88 +298,97 @@ class ClusterView(Screen[None]):
         return self.selection.about(self.snapshot, metrics, self.link.clock(), max(20, self.detail.size.width))
 
     def show_log(self) -> None:
-        """The log of the selection; pods that came since are added to it."""
-        subject = self.selection.subject(self.snapshot, self.pods.marked)
-        if not subject.pods:
-            return  # a free slot, or a run without pods, has no log: the one that was shown stays
-        if subject.key != self.log_feed.subject.key:
-            self.is_previous_log = False
-        since, _ = SINCE[self.since]
-        self.log_feed.show(replace(subject, is_previous=self.is_previous_log, since_seconds=since))
+        """The log of the selection; pods that came since are added to it, and to the logs that are kept."""
+        self.deck.follow(self.selection.subject(self.snapshot, self.pods.marked, self.runs.marked))
+        for desk in self.deck.desks[1:]:
+            newer = self.newer_pods(desk.feed.subject.key)
+            if newer:
+                desk.join(newer)
         self.show_titles()
+
+    def newer_pods(self, key: str) -> tuple[PodView, ...]:
+        """The pods of a log that is kept, by its key, as they are now; none where it cannot be told."""
+        kind, _, rest = key.partition(" ")
+        if kind != "run":
+            return ()
+        uid, _, set_name = rest.partition("/")
+        run = self.snapshot.runs.get(uid)
+        return self.snapshot.pods_of(run.name, set_name) if run is not None else ()
 
     # --- titles and keys ---------------------------------------------------------------------------------------
     def show_titles(self) -> None:
         """Name, target and modes of each pane; set only where it differs, since setting it repaints the pane."""
-        for pane in Pane:
-            title = self._title(pane)
-            if self._shown_titles.get(pane) != title:
-                self._shown_titles[pane] = title
-                self.pane(pane).border_title = title
+        for pane in LISTS:
+            self._set_title(self.pane(pane), self._title(pane, self._list_facts(pane)))
+        for number, desk in enumerate(self.deck.desks):
+            names = [_NAMES[Pane.LOG] if number == 0 else "│"]
+            self._set_title(desk.pane, _joined(names, desk.facts()))
         self.show_keys()
 
-    def _title(self, pane: Pane) -> Content:
-        if pane is Pane.LOG or self.has_class("large") or self.zoomed is not None:
+    def _set_title(self, widget: Widget, title: Content) -> None:
+        if is_plain(self.app):
+            title = Content(plain(title.plain))
+        if self._shown_titles.get(widget) != title:
+            self._shown_titles[widget] = title
+            widget.border_title = title
+
+    def _title(self, pane: Pane, facts: list[str]) -> Content:
+        is_large = self.has_class("large")
+        if self.zoomed is not None or (is_large and pane not in LOWER):
             names = [_NAMES[pane]]
         else:
-            names = [_NAMES[one] if one is not pane else _NAMES[one].upper() for one in LISTS]
-        if pane in (Pane.RUNS, Pane.PODS):
-            shown = len(self.runs.model.shown if pane is Pane.RUNS else self.pods.model.shown)
-            names = [f"{name} ({shown})" if name.casefold() == _NAMES[pane].casefold() else name for name in names]
-        facts = [fact for fact in (self._log_facts() if pane is Pane.LOG else self._list_facts(pane)) if fact]
-        return Content(" " + "   ".join([*names, " · ".join(facts)]).rstrip() + " ")
+            beside = LOWER if is_large else LISTS
+            names = [_NAMES[one] if one is not pane else _NAMES[one].upper() for one in beside]
+        return _joined(names, facts)
 
     def _list_facts(self, pane: Pane) -> list[str]:
-        if pane is Pane.SLOTS:
-            return []
-        table = self.runs if pane is Pane.RUNS else self.pods
+        table = self.pane(pane)
+        if not isinstance(table, VirtualTable):
+            only = self.slots.only if pane is Pane.SLOTS else None
+            return [f"{len(only)} of {len(self.snapshot.nodes)} nodes"] if only is not None else []
         model = table.model
         hidden = len(model.rows) - len(model.shown)
         run = self.snapshot.runs.get(self.runs.cursor_key or "")
-        of = "" if pane is Pane.RUNS else "all" if self.has_all_pods or run is None else sanitize(run.name)
+        of = "all" if self.has_all_pods or run is None else sanitize(run.name)
         return [
-            of,
+            str(len(model.shown)),
+            of if pane is Pane.PODS else "",
+            "mine" if self.is_mine_only and pane in (Pane.RUNS, Pane.PODS) else "",
             f"{hidden} hidden" if hidden else "",
             "faults only" if model.faults_only else "",
             f"/{sanitize(model.filter_text)}" if model.filter_text else "",
             f"{len(table.marked)} marked" if table.marked else "",
         ]
 
-    def _log_facts(self) -> list[str]:
-        pane, subject = self.log_pane, self.log_feed.subject
-        if not subject.key:
-            return []
-        _, since = SINCE[self.since]
-        return [
-            sanitize(subject.title),
-            plural(len(subject.pods), "pod") if subject.is_merged else "",
-            "process before"
-            if subject.is_previous
-            else "following"
-            if pane.is_following
-            else "▲ stopped, f follows",
-            "wrapped" if pane.is_wrapping else "",
-            since,
-            f"/{sanitize(pane.search)}, {plural(pane.hits, 'line')}" if pane.search else "",
-            f"{pane.ring.dropped:,} oldest dropped" if pane.ring.dropped else "",
-        ]
+    def may(self, action: str) -> str:
+        """Why an action is not possible now; empty when it is."""
+        return self.link.forbidden(action)
 
     def show_keys(self) -> None:
         """The keys of the focused pane and of the screen."""
         focused = self.focused
         place = (
-            Place.LOG if focused is self.log_pane else Place.TABLE if isinstance(focused, VirtualTable) else None
+            Place.LOG
+            if isinstance(focused, LogPane)
+            else Place.TABLE
+            if isinstance(focused, VirtualTable)
+            else None
         )
         own = keys_of(place) if place else ()
         keys = [*own, *keys_of(Place.CLUSTER)] if place is Place.LOG else [*keys_of(Place.CLUSTER), *own]
         self.key_bar.choices = tuple(
-            Choice(key, not (key.changes and self.link.settings.readonly)) for key in keys if key.label
+            Choice(key, not (key.changes and self.may(key.action))) for key in keys if key.label
         )
 
     def _fit_rows(self) -> None:
-        """Give the slots the lines that they need, at most two fifths of the screen."""
+        """Give the slots the lines that they need, at most two fifths of the screen; the seeds what they need."""
         height = max(10, min(self.slots.natural_height + 1, self.size.height * 2 // 5))
         rows = f"{height} 2fr 3fr 4fr"
         if rows != self._rows:
             self._rows = rows
             self.query_one("#body").styles.grid_rows = rows
+
+
+def _joined(names: list[str], facts: list[str]) -> Content:
+    told = " · ".join(fact for fact in facts if fact)
+    return Content(" " + "   ".join([*names, told]).rstrip() + " ")

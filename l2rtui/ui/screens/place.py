@@ -280,7 +280,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         """All keys."""
         from l2rtui.ui.screens.help import HelpScreen
 
-        self.app.push_screen(HelpScreen(is_readonly=False))
+        self.app.push_screen(HelpScreen(self._link.forbidden))
 
     def action_ask(self, what: str) -> None:
         """Open the field for seeds or name."""

@@ -79,6 +79,11 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
             names = ", ".join(run.spec.name for run in self._prepared.plan.runs)
             self._worker = self._link.background.start(self._launch(names), group="launch", what=f"launch {names}")
 
+    def action_copy(self) -> None:
+        """Copy the command line."""
+        self.app.copy_to_clipboard(self._command)
+        self._link.background.say("copied the command line")
+
     def action_close(self) -> None:
         """Go back; while a launch goes on, a second time takes back what was started."""
         if self._worker is None or self._worker.is_finished:

@@ -16,12 +16,16 @@ from l2rtui.ui.widgets.metric_strip import about_pod, about_run, about_slot
 
 
 class Pane(StrEnum):
-    """The panes that have a cursor, and the log; values are the ids of their widgets."""
+    """All views that have a key; values are the ids of their widgets."""
 
     SLOTS = "slots"
     RUNS = "runs"
     PODS = "pods"
+    NODES = "nodes"
     LOG = "log"
+    EVENTS = "events"
+    LEAKS = "leaks"
+    CHARTS = "charts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,14 @@ class Selection:
     Attributes:
         pane: The last of slots, runs and pods that had the focus.
         run_uid, pod_uid, slot: None where a pane is empty.
+        cell: Name of the set whose cell the cursor of the matrix stands on; empty for the whole run.
     """
 
     pane: Pane = Pane.RUNS
     run_uid: str | None = None
     pod_uid: str | None = None
     slot: SlotId | None = None
+    cell: str = ""
 
     def run(self, snapshot: ClusterSnapshot) -> RunView | None:
         """The selected run, or that of the selected pod or slot."""
@@ -54,29 +60,54 @@ class Selection:
             return snapshot.pods.get(held.pod_uid) if held else None
         return None
 
+    def pods(self, snapshot: ClusterSnapshot) -> tuple[PodView, ...]:
+        """The selected pod, or those of the selected cell."""
+        run = self.run(snapshot)
+        if self.pane is Pane.RUNS and run is not None and self.cell:
+            return snapshot.pods_of(run.name, self.cell)
+        pod = self.pod(snapshot)
+        return (pod,) if pod is not None else ()
+
     def set_name(self, snapshot: ClusterSnapshot) -> str:
-        """The selected pod's set; of a run its only set of workers; else empty."""
+        """The selected cell's or pod's set; of a run its only set of workers; else empty."""
+        run = self.run(snapshot)
+        if self.pane is Pane.RUNS and self.cell:
+            return self.cell if run and any(one.name == self.cell for one in run.sets) else ""
         pod = self.pod(snapshot)
         if pod is not None:
             return pod.set_name
-        run = self.run(snapshot)
         workers = [one.name for one in run.sets if one.role is Role.WORKER] if run else []
         return workers[0] if len(workers) == 1 else ""
 
-    def subject(self, snapshot: ClusterSnapshot, marked: Collection[str] = ()) -> Subject:
-        """Whose log to show: the marked pods, the selected pod, or all pods of the selected run."""
+    def target(self, snapshot: ClusterSnapshot) -> str:
+        """The selection as verbs name it: ``RUN``, ``RUN/SET``, or the name of a pod; empty when there is none."""
+        run, pod = self.run(snapshot), self.pod(snapshot)
+        if pod is not None:
+            return pod.name
+        return f"{run.name}/{self.cell}" if run and self.cell else run.name if run else ""
+
+    def subject(
+        self, snapshot: ClusterSnapshot, marked: Collection[str] = (), marked_runs: Collection[str] = ()
+    ) -> Subject:
+        """Whose log to show: the marked pods, those of the marked runs, or those of the selection."""
         pods = tuple(pod for uid, pod in snapshot.pods.items() if uid in marked)
         if pods:
             key = "marked " + " ".join(sorted(pod.uid for pod in pods))
             return Subject(key, f"{len(pods)} marked pods", "", pods, is_merged=True)
+        runs = [run for uid, run in snapshot.runs.items() if uid in marked_runs]
+        if runs and self.pane is Pane.RUNS:
+            pods = tuple(pod for run in runs for pod in snapshot.pods_of(run.name, self.cell))
+            key = f"runs {' '.join(sorted(marked_runs))}/{self.cell}"
+            return Subject(key, f"{len(runs)} marked runs", "", pods, is_merged=True)
         pod = self.pod(snapshot)
         if pod is not None:
             return Subject(f"pod {pod.uid}", pod.name, pod.run, (pod,))
         run = self.run(snapshot)
         if run is None:
             return NO_SUBJECT
-        pods = snapshot.pods_of(run.name)
-        return Subject(f"run {run.uid}", run.name, run.name, pods, is_merged=True)
+        title = f"{run.name}/{self.cell}" if self.cell else run.name
+        pods = snapshot.pods_of(run.name, self.cell)
+        return Subject(f"run {run.uid}/{self.cell}", title, run.name, pods, is_merged=True)
 
     def about(
         self, snapshot: ClusterSnapshot, metrics: RunMetrics | None, now: float, width: int

@@ -9,8 +9,10 @@ size changes, which here is with every line.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -27,7 +29,7 @@ from l2rtui.ui.beat import until_beat
 from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.text import HUES, Line, Span, Tone, fit
 from l2rtui.ui.values import LogText
-from l2rtui.ui.widgets.log_ring import Entry, Ring, entry_of
+from l2rtui.ui.widgets.log_ring import KEPT_LINES, Entry, Json, Ring, entry_of, present
 from l2rtui.ui.widgets.paint import Painted
 
 RUSH_SECONDS: Final = 0.1
@@ -50,7 +52,29 @@ class LogPane(Painted, can_focus=True):
 
     @dataclass
     class SinceWanted(Message):
-        """The next span of time is wanted."""
+        """Another span of time is wanted, by its number."""
+
+        pane: LogPane
+        span: int
+
+    @dataclass
+    class AskWanted(Message):
+        """A pattern is to be typed: ``include`` or ``exclude``."""
+
+        pane: LogPane
+        what: str
+
+    @dataclass
+    class SaveWanted(Message):
+        """The shown lines are to be saved."""
+
+        pane: LogPane
+
+    @dataclass
+    class CloseWanted(Message):
+        """The pane is to be closed."""
+
+        pane: LogPane
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
@@ -59,7 +83,14 @@ class LogPane(Painted, can_focus=True):
         self.is_wrapping = False
         self.has_times = False
         self.search = ""
+        self.include = ""
+        self.exclude = ""
+        self.json_as = Json.COLUMNS
+        self.received = 0
         self.empty_text = ""
+        self._all: deque[Entry] = deque(maxlen=KEPT_LINES)
+        self._wanted: re.Pattern[str] | None = None
+        self._unwanted: re.Pattern[str] | None = None
         self._top = 0
         self._hit: int | None = None
         self._pan = 0
@@ -81,6 +112,8 @@ class LogPane(Painted, can_focus=True):
             empty: What to show until the first line comes.
         """
         self.ring.clear()
+        self._all.clear()
+        self.received = 0
         self.empty_text, self._run, self._hit, self._pan = empty, run, None, 0
         self._prefix = 1 if is_merged else 0
         self._hues.clear()
@@ -98,7 +131,9 @@ class LogPane(Painted, can_focus=True):
                 if self._prefix:
                     self._prefix = min(_PREFIX_MOST, max(self._prefix, len(self._short(pod))))
         before = self.ring.dropped
-        gone = self.ring.extend(entries)
+        self.received += len(entries)
+        self._all.extend(entries)
+        gone = self.ring.extend(self._presented(entries))
         if self._hit is not None:
             self._hit = max(0, self._hit - (self.ring.dropped - before))
         if gone and not self.is_following:
@@ -111,6 +146,60 @@ class LogPane(Painted, can_focus=True):
         if self._timer is None:
             self._is_rush = is_rush
             self._timer = self.set_timer(RUSH_SECONDS if is_rush else until_beat(QUIET_SECONDS), self._drawn)
+
+    @property
+    def dropped(self) -> int:
+        """Lines that came and are no longer kept, shown or not."""
+        return self.received - len(self._all)
+
+    @property
+    def hidden(self) -> int:
+        """Kept lines that the patterns hide."""
+        return sum(not self._passes(entry) for entry in self._all) if self.include or self.exclude else 0
+
+    def narrow(self, *, include: str | None = None, exclude: str | None = None) -> None:
+        """Show only lines with a pattern, and none with another; also those that are there already.
+
+        Raises:
+            re.error: a pattern is no regular expression; nothing has changed.
+        """
+        wanted = self.include if include is None else include
+        unwanted = self.exclude if exclude is None else exclude
+        self._wanted = re.compile(wanted, re.IGNORECASE) if wanted else None
+        self._unwanted = re.compile(unwanted, re.IGNORECASE) if unwanted else None
+        self.include, self.exclude = wanted, unwanted
+        self._show_again()
+
+    def shown_lines(self) -> list[str]:
+        """The shown lines as text, each with its time and pod."""
+        stamp = "%Y-%m-%dT%H:%M:%SZ"
+        return [f"{time.strftime(stamp, time.gmtime(one.time))} {one.pod} {one.text}" for one in self.ring]
+
+    def _passes(self, entry: Entry) -> bool:
+        if entry.is_mark:
+            return True
+        if self._wanted is not None and not self._wanted.search(entry.text):
+            return False
+        return self._unwanted is None or not self._unwanted.search(entry.text)
+
+    def _presented(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            if self._passes(entry):
+                yield from present(entry, self.json_as)
+
+    def _show_again(self) -> None:
+        """Fill the ring anew from what is kept; what is read stays about where it is."""
+        at = self.ring.at(self._top)
+        seen = self.ring[at[0]].time if at else 0.0
+        self.ring.clear()
+        self.ring.extend(self._presented(self._all))
+        self._hit = None
+        self._arrange()
+        if not self.is_following:
+            later = next((number for number, entry in enumerate(self.ring) if entry.time >= seen), 0)
+            self._go(self.ring.row_of(later))
+        self.refresh()
+        self.post_message(self.Changed())
 
     def find(self, text: str) -> None:
         """Search for text, whatever its case; empty ends the search."""
@@ -143,9 +232,37 @@ class LogPane(Painted, can_focus=True):
         self.has_times = not self.has_times
         self._arrange()
 
-    def action_since(self) -> None:
-        """Ask for the next span of time."""
-        self.post_message(self.SinceWanted())
+    def action_since(self, span: int) -> None:
+        """Ask for another span of time."""
+        self.post_message(self.SinceWanted(self, span))
+
+    def action_ask(self, what: str) -> None:
+        """Ask for a pattern."""
+        self.post_message(self.AskWanted(self, what))
+
+    def action_json(self) -> None:
+        """Show JSON lines in the next way."""
+        ways = list(Json)
+        self.json_as = ways[(ways.index(self.json_as) + 1) % len(ways)]
+        self._show_again()
+
+    def action_marker(self) -> None:
+        """Write a line across the log."""
+        text = f"marked at {time.strftime('%H:%M:%S')}"
+        entry = Entry(time.time(), "", text, len(text), is_mark=True)
+        self.received += 1
+        self._all.append(entry)
+        self.ring.extend([entry])
+        self._arrange()
+        self.post_message(self.Changed())
+
+    def action_save(self) -> None:
+        """Ask for the lines to be saved."""
+        self.post_message(self.SaveWanted(self))
+
+    def action_close_pane(self) -> None:
+        """Ask to be closed."""
+        self.post_message(self.CloseWanted(self))
 
     def action_hit(self, by: int) -> None:
         """Go to the next or the last line that matches."""
@@ -227,7 +344,7 @@ class LogPane(Painted, can_focus=True):
         self._timer = None
         self._waiting, self._has_drawn = 0, True
         self._arrange()
-        if self.ring.dropped:
+        if self.dropped:
             self.post_message(self.Changed())
 
     def _arrange(self) -> None:
@@ -273,6 +390,8 @@ class LogPane(Painted, can_focus=True):
         entry = self.ring[number]
         line = (*self._before(entry, part, is_hit=number == self._hit), *self._body(entry, part, width))
         strip = self.strip(line, width)
+        if entry.colours and not part and not self._pan:
+            strip = self._painted(strip, entry)
         return self._highlight(strip, self._left) if self.search else strip
 
     def _before(self, entry: Entry, part: int, *, is_hit: bool) -> Line:
@@ -283,7 +402,7 @@ class LogPane(Painted, can_focus=True):
         if self.has_times:
             spans.append(Span(f"{time.strftime('%H:%M:%S', time.localtime(entry.time))} ", Tone.DIM))
         if self._prefix:
-            spans.append(Span(fit(self._short(entry.pod), self._prefix), self._hues[entry.pod]))
+            spans.append(Span(fit(self._short(entry.pod), self._prefix), self._hues.get(entry.pod, Tone.DIM)))
             spans.append(Span(" │ ", Tone.DIM))
         return tuple(spans)
 
@@ -292,13 +411,24 @@ class LogPane(Painted, can_focus=True):
         if entry.is_mark:
             text = f"──── {entry.text} "
             return (Span(fit(text, room) if len(text) > room else text.ljust(room, "─"), Tone.WARN),)
-        tone = Tone.DIM if entry.is_metric else _tone(entry.text)
+        tone = Tone.DIM if entry.is_record else _tone(entry.text)
         if not self.is_wrapping:
             return (Span(entry.text[self._pan : self._pan + room], tone),)
         if entry.columns == len(entry.text):
             return (Span(entry.text[part * room : (part + 1) * room], tone),)
         pieces = chop_cells(entry.text, room)
         return (Span(pieces[part] if part < len(pieces) else "", tone),)
+
+    def _painted(self, strip: Strip, entry: Entry) -> Strip:
+        """Lay the line's own colours over its first screen line."""
+        if entry.columns != len(entry.text):
+            return strip
+        for start, end, style in entry.colours:
+            first, last = min(self._left + start, strip.cell_length), min(self._left + end, strip.cell_length)
+            if first < last:
+                before, piece, after = strip.divide([first, last, strip.cell_length])
+                strip = Strip([*before, *piece.apply_style(style), *after], strip.cell_length)
+        return strip
 
     def _highlight(self, strip: Strip, left: int) -> Strip:
         """Turn the matches over: seen without colour too."""

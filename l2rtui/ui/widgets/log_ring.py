@@ -10,16 +10,27 @@ import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, Final
 
 from rich.cells import cell_len, chop_cells
+from rich.style import Style
+from rich.text import Text
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import count
 from l2rtui.ui.values import LogText
-from runtime.contract import METRIC_PREFIX
 
 KEPT_LINES: Final = 50_000
+
+
+class Json(StrEnum):
+    """How lines that are JSON objects are shown."""
+
+    COLUMNS = "columns"
+    PRETTY = "pretty"
+    RAW = "raw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +38,9 @@ class Entry:
     """One line, sanitised and ready to be shown.
 
     Attributes:
-        is_mark: The backend wrote it: a restart. is_metric: a metric record, written out compactly.
+        is_mark: The backend wrote it: a restart. is_record: a JSON object that is shown otherwise than it is.
         columns: Terminal columns of the text.
+        colours: The colours that the line itself asks for, as (first character, last, style).
     """
 
     time: float
@@ -36,33 +48,72 @@ class Entry:
     text: str
     columns: int
     is_mark: bool = False
-    is_metric: bool = False
+    is_record: bool = False
+    colours: tuple[tuple[int, int, Style], ...] = ()
 
 
 def entry_of(line: LogText) -> Entry:
-    """Make a line fit to be shown: harmless, and short if it is a metric record."""
-    text, is_metric = line.text, False
-    if text.startswith(METRIC_PREFIX):
-        compact = _compact(text)
-        text, is_metric = compact or text, bool(compact)
-    text = sanitize(text)
+    """Make a line fit to be shown: harmless, its colours beside it."""
+    text = line.text
+    colours: tuple[tuple[int, int, Style], ...] = ()
+    if "\x1b" in text or "\x9b" in text:
+        text, colours = _coloured(sanitize(text, keep_sgr=True))
+    else:
+        text = sanitize(text)
     columns = len(text) if text.isascii() else cell_len(text)
-    return Entry(line.time, sanitize(line.pod), text, columns, line.is_mark, is_metric)
+    return Entry(line.time, _name(line.pod), text, columns, line.is_mark, colours=colours)
 
 
-def _compact(text: str) -> str:
-    """Write a metric record as ``learner env_steps=7,610 updates=87``; empty when it is none after all."""
+@lru_cache(maxsize=4096)
+def _name(pod: str) -> str:
+    return sanitize(pod)
+
+
+def _coloured(text: str) -> tuple[str, tuple[tuple[int, int, Style], ...]]:
+    """Take colour sequences out of a text that holds no other; each colour's place stands beside it."""
+    if "\x1b" not in text:
+        return text, ()
+    decoded = Text.from_ansi(text, no_wrap=True)
+    found = ((span.start, span.end, span.style) for span in decoded.spans)
+    return decoded.plain, tuple(
+        (start, end, _seen(style)) for start, end, style in found if isinstance(style, Style)
+    )
+
+
+def _seen(style: Style) -> Style:
+    """A style without what can hide text: concealment, backgrounds, and colours near to black or white."""
+    colour = style.color
+    if colour is not None:
+        red, green, blue = colour.get_truecolor()
+        if not 0.15 < (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255 < 0.85:
+            colour = None
+    return Style(color=colour, bold=style.bold, italic=style.italic, underline=style.underline)
+
+
+def present(entry: Entry, json_as: Json) -> tuple[Entry, ...]:
+    """The lines that an entry takes: one, or several where a JSON object is written out."""
+    if json_as is Json.RAW or not entry.text.startswith("{") or entry.is_mark:
+        return (entry,)
     try:
-        record = json.loads(text)
+        record = json.loads(entry.text)
     except (ValueError, RecursionError):
-        return ""
-    if not isinstance(record, dict):
-        return ""
-    words = [str(record.pop("l2r", ""))]
-    for name, value in record.items():
-        if name != "time" and value is not None:
-            words.append(f"{name}={_value(value)}")
-    return " ".join(words)
+        return (entry,)
+    if json_as is Json.COLUMNS:
+        return (_with(entry, _compact(record)),)
+    pretty = json.dumps(record, indent=2, ensure_ascii=False).splitlines()
+    return tuple(_with(entry, sanitize(text)) for text in pretty)
+
+
+def _with(entry: Entry, text: str) -> Entry:
+    columns = len(text) if text.isascii() else cell_len(text)
+    return Entry(entry.time, entry.pod, text, columns, is_record=True)
+
+
+def _compact(record: dict[str, Any]) -> str:
+    """Write a record as ``learner env_steps=7,610 updates=87``."""
+    words = [str(record.pop("l2r"))] if "l2r" in record else []
+    words += [f"{name}={_value(value)}" for name, value in record.items() if name != "time" and value is not None]
+    return sanitize(" ".join(words))
 
 
 def _value(value: object) -> str:

@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from l2rtui.ui.text import Span, Tone
-from l2rtui.ui.theme import Palette, palette
+from l2rtui.ui.theme import ASCII, Palette, palette, plain
 
 NO_STYLE = Style()
 
@@ -30,6 +30,7 @@ class Painted(Widget):
 
     _base: Style = NO_STYLE
     _pens: Palette | None = None
+    _is_plain = False
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Draw the lines that were refreshed; Textual asks for all of them whenever something beside us changes."""
@@ -45,11 +46,19 @@ class Painted(Widget):
         if self._pens is None:
             self._base = self.rich_style
             self._pens = _on(self._base, _frozen(palette(self.app.theme_variables)))
+            self._is_plain = is_plain(self.app)
         pens = self._pens
         # Neighbours of one tone become one segment: each segment costs the terminal an escape sequence.
         pieces = ((tone, "".join(text for text, _ in spans)) for tone, spans in groupby(line, key=itemgetter(1)))
+        if self._is_plain:
+            pieces = ((tone, plain(text)) for tone, text in pieces)
         segments = [Segment(text, pens[tone] + back) for tone, text in pieces if text]
         return Strip(segments).adjust_cell_length(width, self._base + back)
+
+
+def is_plain(app: App[None]) -> bool:
+    """Whether the app may write nothing beyond ASCII."""
+    return app.theme == ASCII.name
 
 
 def _frozen(pens: Palette) -> tuple[tuple[Tone, Style], ...]:
@@ -64,4 +73,7 @@ def _on(base: Style, pens: tuple[tuple[Tone, Style], ...]) -> Mapping[Tone, Styl
 def text_of(app: App[None], lines: Iterable[Iterable[Span]]) -> Text:
     """Lines for a Static, which breaks them where they are too long. A Text is never read as markup."""
     styles = palette(app.theme_variables)
-    return Text("\n").join(Text.assemble(*((span.text, styles[span.tone]) for span in line)) for line in lines)
+    write = plain if is_plain(app) else str
+    return Text("\n").join(
+        Text.assemble(*((write(span.text), styles[span.tone]) for span in line)) for line in lines
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import NOTHING, Span, Tone, age, status_text, tone_of
+from l2rtui.ui.text import NOTHING, Span, Tone, status_text, tone_of
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -20,16 +22,19 @@ COLUMNS: Final = (
     Column("slot", "slot", most=12, rank=1),
     Column("restarts", "restarts", most=8, right=True, rank=2),
     Column("exit", "exit", most=5, right=True, rank=3),
-    Column("age", "age", most=6, right=True, rank=1),
-    Column("pid", "pid", most=8, right=True, rank=6),
+    Column("age", "age", most=6, right=True, rank=1, is_age=True),
+    Column("run", "run", most=24, rank=7),
+    Column("owner", "owner", most=12, rank=8),
+    Column("seed", "seed", most=6, right=True, rank=9),
+    Column("pid", "pid", most=8, right=True, rank=10),
 )
 
 
 class PodTable(VirtualTable):
     """The pods of a run, or all pods."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
-        super().__init__(COLUMNS, empty="No pods.", id=id)
+    def __init__(self, *, clock: Callable[[], float] = time.time, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
+        super().__init__(COLUMNS, empty="No pods.", clock=clock, id=id)
 
 
 def slot_text(pod: PodView) -> str:
@@ -47,11 +52,10 @@ def slot_text(pod: PodView) -> str:
     return ",".join(f"{gpu}.{slot}" for gpu, slot in slots)
 
 
-def pod_row(pod: PodView, now: float) -> Row:
-    """One pod at a time, seconds since the epoch."""
+def pod_row(pod: PodView) -> Row:
+    """One pod."""
     status = pod.status
     role = str(pod.role) if pod.role else NOTHING
-    since = now - pod.created if pod.created else 0.0
     slot = slot_text(pod)
     cells = (
         Span(sanitize(pod.name), Tone.STRONG if status.level is Level.BAD else Tone.PLAIN),
@@ -62,7 +66,10 @@ def pod_row(pod: PodView, now: float) -> Row:
         Span(slot),
         Span(str(pod.restarts) if pod.restarts else NOTHING, Tone.WARN if pod.restarts else Tone.DIM),
         Span(NOTHING if pod.exit_code is None else str(pod.exit_code), Tone.WARN if pod.exit_code else Tone.DIM),
-        Span(age(since) if pod.created else NOTHING, Tone.DIM),
+        Span("", Tone.DIM),
+        Span(sanitize(pod.run) or NOTHING, Tone.DIM),
+        Span(sanitize(pod.owner) or NOTHING, Tone.DIM),
+        Span(str(pod.seed) if pod.run else NOTHING, Tone.DIM),
         Span(NOTHING if pod.pid is None else str(pod.pid), Tone.DIM),
     )
     sort = (
@@ -75,6 +82,9 @@ def pod_row(pod: PodView, now: float) -> Row:
         pod.restarts,
         -1 if pod.exit_code is None else pod.exit_code,
         -pod.created,  # as ages go, but it stands still
+        pod.run,
+        pod.owner,
+        pod.seed,
         pod.pid or 0,
     )
     return Row(pod.uid, cells, sort, is_fault=status.level in (Level.BAD, Level.WARN))

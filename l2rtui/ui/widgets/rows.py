@@ -5,11 +5,15 @@ Kept apart from the widget so that sorting and filtering 100,000 rows can be tes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, TypeVar
 
-from l2rtui.ui.text import Span
+from l2rtui.ui.filters import Test, compile_filter
+from l2rtui.ui.text import NOTHING, Span, age
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,9 @@ class Column:
         most: Widest that it grows to; its content is cut there.
         right: Numbers stand on the right.
         rank: When the table is narrow, columns of the highest rank go first; 0 never goes.
+        is_age: The sort value is minus the moment of birth; the cell shows the age when it is drawn, so that time
+            alone changes no row.
+        is_cell: The cursor can stand on this column's cells; the row is then not meant as a whole.
     """
 
     key: str
@@ -28,6 +35,8 @@ class Column:
     most: int = 30
     right: bool = False
     rank: int = 0
+    is_age: bool = False
+    is_cell: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +56,6 @@ class Row:
     is_fault: bool = False
 
 
-def matcher(text: str) -> Callable[[Row], bool]:
-    """Make a test from the words of a filter.
-
-    All words must appear somewhere in the row, whatever their case; a word after ``!`` must not.
-    """
-    words = text.casefold().split()
-    wanted = [word for word in words if not word.startswith("!")]
-    unwanted = [word[1:] for word in words if word.startswith("!") and len(word) > 1]
-
-    def matches(row: Row) -> bool:
-        content = " ".join(cell.text for cell in row.cells).casefold()
-        return all(word in content for word in wanted) and not any(word in content for word in unwanted)
-
-    return matches
-
-
 class RowModel:
     """All rows, and the sorted, filtered part of them that a table shows.
 
@@ -72,18 +65,18 @@ class RowModel:
         widths: Characters of the widest cell seen in each column; grows and never shrinks, so columns stay put.
     """
 
-    _ANY: Final = staticmethod(lambda _row: True)
-
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Column], clock: Callable[[], float] = time.time) -> None:
         self.columns = tuple(columns)
+        self.clock = clock
         self.rows: dict[str, Row] = {}
         self.shown: list[str] = []
-        self.widths = [len(column.title) for column in columns]
+        self.widths = [_least(column) for column in columns]
         self.sort_column: int | None = None
         self.is_descending = False
         self.faults_only = False
         self.filter_text = ""
-        self._matches: Callable[[Row], bool] = self._ANY
+        self._test: Test | None = None
+        self._sources: dict[str, object] = {}
         self._positions: dict[str, int] | None = None
 
     def update(self, changed: Iterable[Row], removed: Iterable[str] = ()) -> tuple[bool, list[str]]:
@@ -122,11 +115,41 @@ class RowModel:
             is_reordered = True
         return is_reordered, touched
 
+    def take(self, items: Iterable[tuple[str, S]], make: Callable[[S], Row]) -> tuple[bool, list[str]]:
+        """As replace(), from what rows are made of: only where that is another object is a row made anew."""
+        old, new, rows = self._sources, {}, []
+        for key, source in items:
+            new[key] = source
+            row = self.rows.get(key)
+            rows.append(row if row is not None and _is_same(old.get(key), source) else make(source))
+        self._sources = dict(new)
+        return self.replace(rows)
+
+    def set_columns(self, columns: Sequence[Column]) -> bool:
+        """Have other columns; all rows are then to be given anew. Tells whether they are others."""
+        if tuple(columns) == self.columns:
+            return False
+        sorted_by = None if self.sort_column is None else self.columns[self.sort_column].key
+        widths = {column.key: width for column, width in zip(self.columns, self.widths, strict=True)}
+        self.columns = tuple(columns)
+        self.widths = [max(_least(column), widths.get(column.key, 0)) for column in columns]
+        keys = [column.key for column in columns]
+        self.sort_column = keys.index(sorted_by) if sorted_by in keys else None
+        self._test = compile_filter(self.filter_text, keys)
+        self.rows, self.shown, self._positions, self._sources = {}, [], None, {}
+        return True
+
+    def text(self, row: Row, number: int) -> str:
+        """What a cell shows now."""
+        if not self.columns[number].is_age:
+            return row.cells[number].text
+        return age(self.clock() + row.sort[number]) if row.sort[number] else NOTHING
+
     def select(self, *, text: str | None = None, faults_only: bool | None = None) -> None:
         """Filter anew."""
         if text is not None:
             self.filter_text = text
-            self._matches = matcher(text) if text.strip() else self._ANY
+            self._test = compile_filter(text, [column.key for column in self.columns])
         if faults_only is not None:
             self.faults_only = faults_only
         self.arrange()
@@ -152,13 +175,19 @@ class RowModel:
             self._positions = {shown: number for number, shown in enumerate(self.shown)}
         return self._positions.get(key)
 
-    def visible_columns(self, width: int, gap: int) -> Iterator[tuple[int, int]]:
-        """Columns that fit, as (number, characters). The highest ranks are left out first; the first takes cuts."""
+    def visible_columns(self, width: int, gap: int, must: str | None = None) -> Iterator[tuple[int, int]]:
+        """Columns that fit, as (number, characters). The highest ranks are left out first; the first takes cuts.
+
+        Cells that the cursor can stand on go from the right, and from the left once ``must`` would go.
+        """
         widths = {number: min(self.widths[number], column.most) for number, column in enumerate(self.columns)}
         for number in sorted(widths, key=lambda number: (-self.columns[number].rank, -number)):
             if sum(widths.values()) + gap * (len(widths) - 1) <= width or not self.columns[number].rank:
                 break
             del widths[number]
+        cells = [number for number in widths if self.columns[number].is_cell]
+        while len(cells) > 1 and sum(widths.values()) + gap * (len(widths) - 1) > width:
+            del widths[cells.pop(0 if self.columns[cells[-1]].key == must else -1)]
         over = sum(widths.values()) + gap * (len(widths) - 1) - width
         if over > 0 and 0 in widths:
             widths[0] = max(8, widths[0] - over)
@@ -168,8 +197,29 @@ class RowModel:
         return None if self.sort_column is None else row.sort[self.sort_column]
 
     def _shows(self, row: Row) -> bool:
-        return (row.is_fault or not self.faults_only) and self._matches(row)
+        if self.faults_only and not row.is_fault:
+            return False
+        if self._test is None:
+            return True
+        everything = " ".join(cell.text for cell in row.cells).casefold()
+        return self._test(lambda number: self.text(row, number).casefold(), everything)
 
     def _grow(self, row: Row) -> None:
         for number, cell in enumerate(row.cells):
             self.widths[number] = max(self.widths[number], len(cell.text))
+
+
+def _least(column: Column) -> int:
+    return max(len(column.title), column.most if column.is_age else 0)
+
+
+def _is_same(old: object, new: object) -> bool:
+    """Whether the same objects make the row: one object, or a tuple of the same ones."""
+    if old is new:
+        return True
+    if not isinstance(old, tuple) or not isinstance(new, tuple) or len(old) != len(new):
+        return False
+    return all(
+        one is other or (isinstance(one, tuple) and _is_same(one, other))
+        for one, other in zip(old, new, strict=True)
+    )

@@ -1,41 +1,69 @@
-"""Runs as rows: how they stand and how they learn."""
+"""The matrix of seeds and sets: a row for each run, how it stands and learns, and a cell for each of its sets."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level, Status
-from l2rtui.ui.text import NOTHING, Span, Tone, age, count, decimal, plural, sparkline, status_text, tone_of
+from l2rtui.domain.workload import Role
+from l2rtui.ui.text import GLYPHS, NOTHING, Span, Tone, count, decimal, plural, sparkline, status_text, tone_of
 from l2rtui.ui.values import Learning
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
-TREND_COLUMNS: Final = 16
-COLUMNS: Final = (
+TREND_COLUMNS: Final = 12
+MOST_SETS: Final = 64
+CELL: Final = "set:"
+"""What the keys of set columns begin with."""
+_BEFORE: Final = (
     Column("run", "run", most=40),
     Column("state", "state", most=16),
-    Column("ready", "ready", most=7, right=True),
-    Column("seed", "seed", most=6, right=True, rank=3),
-    Column("owner", "owner", most=12, rank=7),
-    Column("steps", "env steps", most=14, right=True, rank=3),
-    Column("rate", "steps/s", most=8, right=True, rank=1),
-    Column("updates", "updates/s", most=9, right=True, rank=4),
-    Column("policy", "policy", most=8, right=True, rank=5),
-    Column("lag", "lag", most=6, right=True, rank=6),
+    Column("seed", "seed", most=6, right=True, rank=8),
+)
+_AFTER: Final = (
+    Column("ready", "ready", most=7, right=True, rank=9),
+    Column("rate", "steps/s", most=8, right=True, rank=2),
+    Column("updates", "updates/s", most=9, right=True, rank=5),
     Column("return", "return", most=8, right=True, rank=1),
-    Column("trend", "return over time", most=TREND_COLUMNS, rank=2),
-    Column("age", "age", most=6, right=True, rank=3),
+    Column("trend", "over time", most=TREND_COLUMNS, rank=3),
+    Column("policy", "policy", most=8, right=True, rank=6),
+    Column("lag", "lag", most=6, right=True, rank=7),
+    Column("steps", "env steps", most=14, right=True, rank=10),
+    Column("owner", "owner", most=12, rank=11),
+    Column("age", "age", most=6, right=True, rank=4, is_age=True),
 )
 
 
 class RunTable(VirtualTable):
     """All runs."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
-        super().__init__(COLUMNS, empty="No runs yet. L launches one.", id=id)
+    def __init__(self, *, clock: Callable[[], float] = time.time, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
+        super().__init__(columns_for(()), empty="No runs yet. L launches one, P places one.", clock=clock, id=id)
+
+    @property
+    def cursor_set(self) -> str:
+        """Name of the set under the cursor; empty while the cursor means the whole run."""
+        return (self.cursor_cell or "").removeprefix(CELL)
+
+
+def sets_of(runs: Iterable[RunView]) -> tuple[str, ...]:
+    """Names of all sets in the order in which they are met, learners first."""
+    learners: dict[str, None] = {}
+    others: dict[str, None] = {}
+    for run in runs:
+        for one in run.sets:
+            (learners if one.role is Role.LEARNER else others)[one.name] = None
+    return tuple({**learners, **others})[:MOST_SETS]
+
+
+def columns_for(sets: Sequence[str]) -> tuple[Column, ...]:
+    """The columns of a matrix with these sets."""
+    cells = (Column(f"{CELL}{name}", sanitize(name), most=14, is_cell=True) for name in sets)
+    return (*_BEFORE, *cells, *_AFTER)
 
 
 def wanted(run: RunView) -> int:
@@ -61,33 +89,59 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     return Status("Starting", Level.WAIT, f"{ready} of {plural(wanted(run), 'pod')} ready")
 
 
-def run_row(run: RunView, pods: Sequence[PodView], metrics: Learning | None, now: float) -> Row:
-    """One run at a time, seconds since the epoch."""
+def run_row(run: RunView, pods: Sequence[PodView], metrics: Learning | None, sets: Sequence[str] = ()) -> Row:
+    """One run, with a cell for each of these sets."""
     status = run_status(run, pods)
-    ready, since = sum(pod.ready for pod in pods), now - run.created if run.created else 0.0
+    ready = sum(pod.ready for pod in pods)
     numbers = _numbers(metrics)
+    rate, updates, returned, policy, lag, steps = (_span(text) for text, _ in numbers)
     cells = (
         Span(sanitize(run.name), Tone.STRONG),
         Span(status_text(sanitize(status.word), status.level), tone_of(status.level)),
-        Span(f"{ready}/{wanted(run)}", Tone.PLAIN if ready >= wanted(run) else Tone.WARN),
         Span(str(run.seed), Tone.DIM),
-        Span(sanitize(run.owner) or NOTHING, Tone.DIM),
-        *(Span(text, Tone.PLAIN if text != NOTHING else Tone.DIM) for text, _ in numbers),
+        *(_set_cell(run, name, pods) for name in sets),
+        Span(f"{ready}/{wanted(run)}", Tone.PLAIN if ready >= wanted(run) else Tone.WARN),
+        rate,
+        updates,
+        returned,
         Span(sparkline(metrics.returns, TREND_COLUMNS) if metrics else "", Tone.ACCENT),
-        Span(age(since) if run.created else NOTHING, Tone.DIM),
+        policy,
+        lag,
+        steps,
+        Span(sanitize(run.owner) or NOTHING, Tone.DIM),
+        Span("", Tone.DIM),
     )
-    returned = numbers[-1][1]
+    values = [value for _, value in numbers]
     sort = (
         run.name,
         status.word,
-        ready,
         run.seed,
+        *(sum(pod.ready for pod in pods if pod.set_name == name) for name in sets),
+        ready,
+        *values[:3],
+        values[2],
+        *values[3:],
         run.owner,
-        *(value for _, value in numbers),
-        returned,
         -run.created,  # as ages go, but it stands still
     )
     return Row(run.uid, cells, sort, is_fault=status.level in (Level.BAD, Level.WARN))
+
+
+def _set_cell(run: RunView, name: str, pods: Sequence[PodView]) -> Span:
+    """``4/4``, with a glyph where a pod fails or is not there yet; nothing where the run has no such set."""
+    one = next((one for one in run.sets if one.name == name), None)
+    if one is None:
+        return Span("")
+    own = [pod for pod in pods if pod.set_name == name]
+    ready = sum(pod.ready for pod in own)
+    text = f"{ready}/{one.replicas}"
+    if any(pod.is_failing for pod in own):
+        return Span(f"{text} {GLYPHS[Level.BAD]}", Tone.BAD)
+    if ready >= one.replicas:
+        return Span(text, Tone.OK if ready else Tone.DIM)
+    if own and all(pod.phase.is_over for pod in own):
+        return Span(f"{text} {GLYPHS[Level.DONE]}", Tone.DONE)
+    return Span(f"{text} {GLYPHS[Level.WAIT]}", Tone.WAIT)
 
 
 def shown_return(metrics: Learning) -> float | None:
@@ -95,16 +149,20 @@ def shown_return(metrics: Learning) -> float | None:
     return metrics.mean_return if metrics.eval_return is None else metrics.eval_return
 
 
+def _span(text: str) -> Span:
+    return Span(text, Tone.PLAIN if text != NOTHING else Tone.DIM)
+
+
 def _numbers(metrics: Learning | None) -> list[tuple[str, float]]:
     """Texts and sort values of the learner's numbers; a run without numbers sorts below all others."""
     if metrics is None:
         return [(NOTHING, float("-inf"))] * 6
     values: list[tuple[str, float | None]] = [
-        (count(metrics.env_steps), metrics.env_steps),
         (count(round(metrics.env_steps_per_second)), metrics.env_steps_per_second),
         (decimal(metrics.updates_per_second), metrics.updates_per_second),
+        (decimal(shown_return(metrics)), shown_return(metrics)),
         (f"v{metrics.policy_version}", metrics.policy_version),
         (decimal(metrics.policy_lag), metrics.policy_lag),
-        (decimal(shown_return(metrics)), shown_return(metrics)),
+        (count(metrics.env_steps), metrics.env_steps),
     ]
     return [(text, float("-inf") if value is None else float(value)) for text, value in values]

@@ -10,6 +10,7 @@ from textual.strip import Strip
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.ui.digest import Tally
 from l2rtui.ui.text import Line, Span, Tone, age, shorten, width_of
 from l2rtui.ui.widgets.paint import Painted
 
@@ -40,6 +41,7 @@ class StatusBar(Painted):
 
     snapshot: reactive[ClusterSnapshot] = reactive(ClusterSnapshot, repaint=False)
     health: reactive[Health] = reactive(Health, repaint=False)
+    tally: reactive[Tally] = reactive(Tally, repaint=False)
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
@@ -49,12 +51,16 @@ class StatusBar(Painted):
         """Draw if the line reads differently."""
         self._look()
 
+    def watch_tally(self) -> None:
+        """Draw if the line reads differently."""
+        self._look()
+
     def watch_health(self) -> None:
         """Draw if the line reads differently."""
         self._look()
 
     def _look(self) -> None:
-        line = (*left_of(self.snapshot, self.health), *right_of(self.snapshot, self.health))
+        line = (*left_of(self.snapshot, self.health, self.tally), *right_of(self.snapshot, self.health))
         if line != self._shown:
             self._shown = line
             self.refresh()
@@ -64,25 +70,27 @@ class StatusBar(Painted):
         width = self.size.width
         right = right_of(self.snapshot, self.health)
         room = max(0, width - width_of(right))
-        left = list(left_of(self.snapshot, self.health))
+        left = list(left_of(self.snapshot, self.health, self.tally))
         while left and width_of(left) > room:
             left.pop()
         return self.strip((*left, Span(" " * (room - width_of(left))), *right), width)
 
 
-def left_of(snapshot: ClusterSnapshot, health: Health) -> Line:
+def left_of(snapshot: ClusterSnapshot, health: Health, tally: Tally) -> Line:
     """Name, context and counts; least important last."""
     spans = [Span(" l2rtui ", Tone.STRONG), Span(f" {sanitize(health.context)} ", Tone.ACCENT)]
     if not health.is_connected:
         return tuple(spans)
     ledger = snapshot.ledger
     busy = ledger.count(SlotState.BUSY) + ledger.count(SlotState.FAILED)
-    failing = sum(pod.is_failing for pod in snapshot.pods.values())
+    failing = tally.failing
     spans += [
         *_pair("slots", f"{busy}/{len(ledger.slots)}"),
         *_pair("free", f"{ledger.count(SlotState.FREE)}"),
+        *_pair("mine", f"{tally.mine}"),
         *_pair("runs", f"{len(snapshot.runs)}"),
         *_pair("failing", f"{'✖ ' if failing else ''}{failing}", Tone.BAD if failing else Tone.PLAIN),
+        *_pair("pending", f"{tally.waiting}", Tone.WAIT if tally.waiting else Tone.PLAIN),
         *_pair("nodes", f"{sum(node.ready for node in snapshot.nodes.values())}/{len(snapshot.nodes)}"),
     ]
     return tuple(spans)

@@ -7,9 +7,10 @@ never moves it to something else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.binding import BindingType
@@ -24,6 +25,7 @@ from l2rtui.ui.theme import colour
 from l2rtui.ui.widgets.paint import Painted
 from l2rtui.ui.widgets.rows import Column, Row, RowModel
 
+S = TypeVar("S")
 _GAP = 2
 _MARGIN = 2
 """Columns before the first cell: the mark, and a space."""
@@ -58,19 +60,55 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
 
         table: VirtualTable
 
-    def __init__(self, columns: Sequence[Column], *, empty: str = "Nothing here.", id: str | None = None) -> None:  # noqa: A002  (Textual's name)
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        *,
+        empty: str = "Nothing here.",
+        clock: Callable[[], float] = time.time,
+        id: str | None = None,  # noqa: A002  (Textual's name)
+    ) -> None:
         super().__init__(id=id)
-        self.model = RowModel(columns)
+        self.model = RowModel(columns, clock)
         self.marked: set[str] = set()
         self.empty_text = empty
         self._cursor: str | None = None
         self._cursor_line = 0
+        self._cell: str | None = None
+        self._ages: dict[str, str] = {}
 
     # --- what others may do ---------------------------------------------------------------------------------
     @property
     def cursor_key(self) -> str | None:
         """Key of the row under the cursor."""
         return self._cursor
+
+    @property
+    def cursor_cell(self) -> str | None:
+        """Key of the column whose cell the cursor stands on; None while it means the whole row."""
+        is_there = any(column.key == self._cell for column in self.model.columns)
+        return self._cell if is_there else None
+
+    def take(self, items: Iterable[tuple[str, S]], make: Callable[[S], Row]) -> None:
+        """Make these all the rows, working out only those whose source is another object than before."""
+        self._took(*self.model.take(items, make))
+
+    def set_columns(self, columns: Sequence[Column]) -> None:
+        """Have other columns; the rows must be given again."""
+        if self.model.set_columns(columns):
+            self.refresh()
+
+    def draw_ages(self) -> None:
+        """Draw the visible rows whose age reads otherwise now."""
+        number = next((number for number, column in enumerate(self.model.columns) if column.is_age), None)
+        if number is None:
+            return
+        for key, seen in tuple(self._ages.items()):
+            row, line = self.model.rows.get(key), self.model.position(key)
+            if row is None or line is None:
+                del self._ages[key]
+            elif self.model.text(row, number) != seen:
+                self.refresh_line(line + 1)
 
     def set_rows(self, rows: Iterable[Row]) -> None:
         """Make these all the rows, in this order where no sort column is chosen."""
@@ -92,6 +130,21 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
         """Show only rows with these words, or only faults."""
         self.model.select(text=text, faults_only=faults_only)
         self._rearranged()
+
+    def action_cell(self, by: int) -> None:
+        """Move over the cells that the cursor can stand on; before the first one it means the whole row."""
+        keys = [None, *(column.key for column in self.model.columns if column.is_cell)]
+        now = keys.index(self.cursor_cell)
+        self._cell = keys[max(0, min(len(keys) - 1, now + by))]
+        self.refresh()
+        self.post_message(self.CursorMoved(self, self._cursor, True))
+
+    def action_mark_all(self) -> None:
+        """Mark all shown rows, or none if all are marked."""
+        shown = set(self.model.shown)
+        self.marked = self.marked - shown if shown <= self.marked else self.marked | shown
+        self.refresh()
+        self.post_message(self.Rearranged(self))
 
     def clear_marks(self) -> None:
         """Unmark all rows."""
@@ -147,7 +200,7 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
     # --- inside ---------------------------------------------------------------------------------------------
     def _sort_at(self, x: int) -> None:
         left = _MARGIN
-        for number, width in self.model.visible_columns(self.size.width - _MARGIN, _GAP):
+        for number, width in self.model.visible_columns(self.size.width - _MARGIN, _GAP, self._cell):
             if left <= x < left + width + _GAP:
                 self._sort(number, descending=number == self.model.sort_column and not self.model.is_descending)
                 return
@@ -222,7 +275,7 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
 
     def _header(self, width: int) -> Line:
         spans = [Span(" " * _MARGIN, Tone.DIM)]
-        for number, cells in self.model.visible_columns(width - _MARGIN, _GAP):
+        for number, cells in self.model.visible_columns(width - _MARGIN, _GAP, self._cell):
             column = self.model.columns[number]
             is_sorted = number == self.model.sort_column
             title = f"{column.title}{('▼' if self.model.is_descending else '▲') if is_sorted else ''}"
@@ -233,10 +286,15 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
     def _row(self, row: Row, width: int, *, is_cursor: bool) -> Strip:
         point = "✓" if row.key in self.marked else "▸" if is_cursor else " "
         spans = [Span(f"{point:<{_MARGIN}}", Tone.ACCENT)]
-        for number, cells in self.model.visible_columns(width - _MARGIN, _GAP):
-            text, tone = row.cells[number]
-            text = fit(text, cells, right=self.model.columns[number].right)
-            spans.append(Span(f"{text}{'':{_GAP}}", tone))
+        for number, cells in self.model.visible_columns(width - _MARGIN, _GAP, self._cell):
+            column, tone = self.model.columns[number], row.cells[number].tone
+            text = self.model.text(row, number)
+            if column.is_age:
+                self._ages[row.key] = text
+            if is_cursor and column.key == self._cell:
+                spans += [Span(fit(f"[{text.strip()}]", cells + 1), Tone.STRONG), Span(" " * (_GAP - 1))]
+            else:
+                spans.append(Span(f"{fit(text, cells, right=column.right)}{'':{_GAP}}", tone))
         if not is_cursor:
             return self.strip(spans, width)
         name = "l2r-cursor-focus" if self.has_focus else "l2r-cursor"

@@ -1,0 +1,96 @@
+"""The filter language of all tables: words, and comparisons with a column. Pure.
+
+``phortx1 !eval free>=2 status=Failed model~A100``: every part must hold. A word must appear somewhere in the row,
+``!word`` nowhere; ``column OP value`` compares with one column: ``=`` and ``!=`` the whole cell, ``~`` and ``!~`` a
+part of it, ``<``, ``<=``, ``>``, ``>=`` its number. Numbers are read as they are shown: ``7,610``, ``3/4`` (the 3),
+``61%``, ``2h03m``, ``16Gi``. Case never counts.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+Cells = Callable[[int], str]
+"""The text of a row's cell, by the number of its column."""
+Test = Callable[[Cells, str], bool]
+"""Judges a row by its cells and by all its text, both in lower case where they are text."""
+
+_PART = re.compile(r"(?P<column>[a-z][a-z0-9_/ -]*?)(?P<op>!=|>=|<=|!~|=|~|>|<)(?P<value>.*)")
+_NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
+_SPAN = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_SIZES: Final = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+
+def compile_filter(text: str, columns: Sequence[str]) -> Test | None:
+    """Make a test from what was typed; None for an empty filter, which everything passes.
+
+    Args:
+        columns: Names of the columns in their order; a part that names none of them is read as a word.
+    """
+    tests = [_test(part, columns) for part in text.casefold().split()]
+    if not tests:
+        return None
+    return lambda cells, everything: all(test(cells, everything) for test in tests)
+
+
+def _test(part: str, columns: Sequence[str]) -> Test:
+    match = _PART.fullmatch(part)
+    number = _column(match["column"], columns) if match else None
+    if match is not None and number is not None:
+        return _comparison(number, match["op"], match["value"])
+    if part.startswith("!") and len(part) > 1:
+        word = part[1:]
+        return lambda _, everything: word not in everything
+    return lambda _, everything: part == "!" or part in everything
+
+
+def _column(name: str, columns: Sequence[str]) -> int | None:
+    """The column with this name, or the only one that begins so."""
+    if name in columns:
+        return columns.index(name)
+    found = [number for number, column in enumerate(columns) if column.startswith(name)]
+    return found[0] if len(found) == 1 else None
+
+
+def _comparison(number: int, op: str, value: str) -> Test:
+    if op in ("~", "!~"):
+        return lambda cells, _: (value in cells(number)) is (op == "~")
+    if op in ("=", "!="):
+        return lambda cells, _: _same(cells(number), value) is (op == "=")
+    order, limit = _ORDERS[op], number_of(value)
+
+    def compare(cells: Cells, _: str) -> bool:
+        there = number_of(cells(number))
+        return there is not None and limit is not None and order(there, limit)
+
+    return compare
+
+
+def _same(cell: str, value: str) -> bool:
+    bare = cell.lstrip("●◌▲✖✔ ")  # the glyph of a state says what its word says
+    return value in (cell, bare) or (
+        (left := number_of(bare)) is not None and left == number_of(value) and _NUMBER.fullmatch(value) is not None
+    )
+
+
+def number_of(text: str) -> float | None:
+    """The number that a cell shows: ``7,610``, ``3/4`` (3), ``61%``, ``2h03m`` (seconds), ``16Gi``; else None."""
+    text = text.strip().casefold().lstrip("v<●◌▲✖✔ ")
+    span = _SPAN.fullmatch(text)
+    if span is not None and any(span.groups()):
+        days, hours, minutes, seconds = (int(part or 0) for part in span.groups())
+        return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    match = _NUMBER.match(text)
+    if match is None:
+        return None
+    number = float(match[0].replace(",", ""))
+    return number * _SIZES.get(text[match.end() :].strip().removesuffix("b"), 1.0)

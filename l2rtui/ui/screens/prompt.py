@@ -1,0 +1,80 @@
+"""The one line at the bottom that is typed into: filter, search, patterns, commands, file names."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from enum import StrEnum
+from typing import ClassVar, Final
+
+from textual.binding import Binding, BindingType
+from textual.suggester import Suggester
+from textual.widgets import Input
+
+
+class Purpose(StrEnum):
+    """What is being typed; the value is what stands in the empty line."""
+
+    FILTER = "filter: words, !word, column=x  column~x  column>=2"
+    SEARCH = "search the log; n and N go from hit to hit"
+    INCLUDE = "show only lines that match this pattern"
+    EXCLUDE = "hide lines that match this pattern"
+    COMMAND = "command; tab completes, ? lists them"
+    SAVE = "save the shown lines to this file"
+
+
+MOST_REMEMBERED: Final = 50
+_TYPED: defaultdict[Purpose, list[str]] = defaultdict(list)
+
+
+class _Completion(Suggester):
+    def __init__(self, complete: Callable[[str], str]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._complete = complete
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """The whole line as it may go on."""
+        found = self._complete(value)
+        return found if found != value else None
+
+
+class Prompt(Input):
+    """One line; up and down go through what was typed before, tab takes the completion."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "older", show=False),
+        Binding("down", "newer", show=False),
+        Binding("tab", "complete", show=False),
+    ]
+
+    def __init__(self, purpose: Purpose, value: str, complete: Callable[[str], str]) -> None:
+        super().__init__(value, placeholder=purpose, id="find", suggester=_Completion(complete))
+        self.purpose = purpose
+        self._complete = complete
+        self._at = len(_TYPED[purpose])
+
+    def remember(self) -> None:
+        """Keep what was typed for up and down."""
+        typed = _TYPED[self.purpose]
+        if self.value and self.value not in typed[-1:]:
+            typed.append(self.value)
+            del typed[:-MOST_REMEMBERED]
+
+    def action_older(self) -> None:
+        """What was typed before."""
+        self._recall(-1)
+
+    def action_newer(self) -> None:
+        """What was typed after."""
+        self._recall(1)
+
+    def action_complete(self) -> None:
+        """Take the completion."""
+        self.value = self._complete(self.value)
+        self.cursor_position = len(self.value)
+
+    def _recall(self, by: int) -> None:
+        typed = _TYPED[self.purpose]
+        self._at = max(0, min(len(typed), self._at + by))
+        self.value = typed[self._at] if self._at < len(typed) else ""
+        self.cursor_position = len(self.value)
