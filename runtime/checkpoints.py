@@ -1,9 +1,9 @@
 """Checkpoints in a folder: written whole or not at all, and the newest whole one is found after any damage.
 
 A checkpoint is two files, `ckpt-UPDATES-ENVSTEPS.safetensors` and a JSON manifest of the same name with the
-SHA-256 of the first. The manifest is written last, each file as a temporary one that is flushed to the disk and
-renamed, then the folder is flushed. So a checkpoint with a manifest is complete, and the check sum finds what a
-disk did to it later.
+SHA-256 of the first, and of itself. The manifest is written last, each file as a temporary one that is flushed to
+the disk and renamed, then the folder is flushed. So a checkpoint with a manifest is complete, and the check sums
+find what a disk did to either file later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from runtime.files import write_whole
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the manifest."""
 _DAMAGE: Final = (errno.ENOENT, errno.EIO)
 """What the system says of a file that is gone, or of a disk that lost it."""
@@ -67,6 +67,7 @@ class Checkpoints:
             "env_steps": env_steps,
             "facts": facts,
         }
+        manifest["check"] = _check_sum(manifest)
         self._write(f"{name}.safetensors", data)
         self._write(f"{name}.json", json.dumps(manifest, indent=1).encode())
         for old in self.names()[: -self._keep]:
@@ -98,6 +99,8 @@ class Checkpoints:
         manifest = json.loads(self._manifest(name).read_bytes())
         if not isinstance(manifest, dict) or manifest["format"] != FORMAT:
             raise ValueError("its manifest is of another format")
+        if manifest.pop("check") != _check_sum(manifest):
+            raise ValueError("its manifest's check sum is wrong")
         data = (self._folder / f"{name}.safetensors").read_bytes()
         if len(data) != manifest["bytes"]:
             raise ValueError(f"it has {len(data)} bytes of {manifest['bytes']}")
@@ -133,3 +136,8 @@ class Checkpoints:
             orphan = path.suffix == ".safetensors" and path.stem not in whole
             if unfinished or orphan:
                 path.unlink(missing_ok=True)
+
+
+def _check_sum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of what a manifest says, however it is written down."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

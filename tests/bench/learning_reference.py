@@ -1,0 +1,83 @@
+"""The reference for the learning curves: Stable-Baselines3 with an example's settings, a JSON record now and then.
+
+Run by `tests.bench.learning` with a Python of its own, so it imports nothing of this project.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+RECORD_STEPS = 1_000
+
+
+class Records(BaseCallback):
+    """Prints the mean return of the latest 100 training episodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = time.time()
+        self._next = RECORD_STEPS
+
+    def _on_step(self) -> bool:
+        if self.num_timesteps >= self._next and self.model.ep_info_buffer:
+            self._next = self.num_timesteps + RECORD_STEPS
+            returns = [each["r"] for each in self.model.ep_info_buffer]
+            record = {
+                "env_steps": self.num_timesteps,
+                "mean_return": sum(returns) / len(returns),
+                "seconds": time.time() - self._began,
+            }
+            print(json.dumps(record), flush=True)
+        return True
+
+
+def make(example: str, seed: int) -> tuple[BaseAlgorithm, int]:
+    """Return the algorithm with the settings of manifests/EXAMPLE.yaml, and its env steps."""
+    if example == "cartpole-ppo":
+        ppo = PPO(
+            "MlpPolicy",
+            make_vec_env("CartPole-v1", 8, seed=seed),
+            n_steps=128,
+            batch_size=256,
+            n_epochs=10,
+            learning_rate=lambda left: 1e-3 * left,
+            gamma=0.99,
+            gae_lambda=0.95,
+            seed=seed,
+            device="cpu",
+        )
+        return ppo, 200_000
+    sac = SAC(
+        "MlpPolicy",
+        make_vec_env("Pendulum-v1", 4, seed=seed),
+        learning_rate=1e-3,
+        gamma=0.99,
+        tau=0.01,
+        batch_size=256,
+        learning_starts=1_000,
+        train_freq=4,
+        gradient_steps=8,
+        policy_kwargs={"net_arch": [64, 64]},
+        seed=seed,
+        device="cpu",
+    )
+    return sac, 30_000
+
+
+def main() -> None:
+    """Train one example with one seed."""
+    torch.set_num_threads(1)
+    algorithm, steps = make(sys.argv[1], int(sys.argv[2]))
+    algorithm.learn(steps, callback=Records())
+
+
+if __name__ == "__main__":
+    main()
