@@ -81,13 +81,19 @@ class Whole(Generic[T]):
         self.unread.pop(key_of(meta), None)
 
 
-async def pages(api: Api, scope: Scope, decoder: Decoder[T], page_seconds: float) -> AsyncGenerator[Page[T] | None]:
+async def pages(
+    api: Api, scope: Scope, decoder: Decoder[T], page_seconds: float, at_least: str = ""
+) -> AsyncGenerator[Page[T] | None]:
     """Read a list page by page; None says that what came before is void, as its revision has expired.
+
+    Args:
+        at_least: A revision that is new enough, "0" for any: the server answers from its memory, in one piece.
+            Empty asks for the newest, which it reads from its store, page by page.
 
     Raises:
         ApiError: the server refuses, or what it sends is no list.
     """
-    query = {**scope.query, "limit": str(PAGE)}
+    query = {**scope.query, "resourceVersion": at_least} if at_least else {**scope.query, "limit": str(PAGE)}
     while True:
         try:
             body = await api.request("GET", scope.path, query=query, timeout_seconds=page_seconds)
@@ -101,6 +107,7 @@ async def pages(api: Api, scope: Scope, decoder: Decoder[T], page_seconds: float
             page = decoder.page(body)
         except msgspec.DecodeError as error:
             raise from_status(Asked("GET", scope.path), 502, "", f"the answer is no list ({error})") from error
+        del body  # the next one is as large
         yield page
         if not page.next:
             return

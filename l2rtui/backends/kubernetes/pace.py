@@ -44,7 +44,7 @@ class Timing:
     quiet: float = 75.0
     dead: float = 90.0
     watch: float = 300.0
-    page: float = 60.0
+    page: float = 180.0
 
 
 class BackOff:

@@ -74,6 +74,7 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._back_off = BackOff(self._timing, clock)
         self._revision = ""
+        self._at_least = "0"
         self._is_open = False
         self._has_bookmarks = False
         self._heard_at = self._lost_at = clock()
@@ -109,7 +110,7 @@ class Reflector(Generic[T]):
         """Read everything, then take it over at once: a list that breaks off half-way changes nothing."""
         self.lists += 1
         whole: Whole[T] = Whole()
-        async for page in pages(self._api, self.scope, self._decoder, self._timing.page):
+        async for page in pages(self._api, self.scope, self._decoder, self._timing.page, self._at_least):
             whole.add(page)
         self._take_over(whole)
 
@@ -255,7 +256,8 @@ class Reflector(Generic[T]):
         if error.is_gone or "resource version" in error.detail.lower():
             # The revision is gone, or ahead of this server's: list again, at once if that is rare.
             is_rare, self._expired_at = now - self._expired_at > self._timing.healthy, now
-            self._revision = ""
+            # What is newer than we have seen is new enough; where the server does not have that, the newest.
+            self._at_least, self._revision = (self._revision if error.is_gone else ""), ""
             if is_rare and error.reason != _GARBLED:
                 return
             await asyncio.sleep(self._back_off.pause())

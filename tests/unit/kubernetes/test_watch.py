@@ -94,18 +94,20 @@ async def test_a_list_comes_in_pages_at_one_revision():
         {"metadata": {"resourceVersion": "10", "continue": "more"}, "items": [config_map("a", 1)]},
         {"metadata": {"resourceVersion": "10"}, "items": [config_map("b", 2)]},
     ]
-    server = Server(on_list=pages)
+    server = Server(on_list=[refusal(504, "Timeout", "Too large resource version: 9, current: 3"), *pages])
     async with serving(server), following(server) as (reflector, _):
         await reflector.settled.wait()
         assert names(reflector) == ["a", "b"]
-        assert [query.get("continue") for query in server.lists] == [None, "more"]
-        assert {query["limit"] for query in server.lists} == {"500"}
+        assert [query.get("continue") for query in server.lists] == [None, None, "more"]
+        assert [query.get("limit") for query in server.lists] == [None, "2000", "2000"]
+        assert [query.get("resourceVersion") for query in server.lists] == ["0", None, None]
 
 
 async def test_a_page_that_has_expired_begins_the_list_anew_in_one_piece_and_nothing_half_is_shown():
     server = Server(
         [config_map("c", 4)],
         on_list=[
+            refusal(410, "Expired"),
             {"metadata": {"resourceVersion": "10", "continue": "more"}, "items": [config_map("a", 1)]},
             refusal(410, "Expired"),
         ],
@@ -113,7 +115,7 @@ async def test_a_page_that_has_expired_begins_the_list_anew_in_one_piece_and_not
     async with serving(server), following(server) as (reflector, changes):
         await reflector.settled.wait()
         assert (names(reflector), changes) == (["c"], [("c", False, True)])
-        assert "limit" not in server.lists[2]
+        assert "limit" not in server.lists[3]
 
 
 async def test_a_watch_that_ends_goes_on_from_its_last_revision():
@@ -140,7 +142,7 @@ async def test_a_revision_that_is_gone_costs_one_list_and_only_differences_are_t
         server.objects = [config_map("a", 3), config_map("b", 21), config_map("d", 22)]
         server.version = 30
         await until(lambda: len(server.watches) == 2)
-        assert len(server.lists) == 2
+        assert [query["resourceVersion"] for query in server.lists] == ["0", "10"]
         assert server.watches[1]["resourceVersion"] == "30"
         assert sorted(changes[3:]) == [("b", True, True), ("c", True, False), ("d", False, True)]
 

@@ -1,0 +1,250 @@
+"""What a pod holds, read from its own words."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.claims import holding
+from l2rtui.backends.kubernetes.devices import NodeDevices, SlotRule, read_devices
+from l2rtui.backends.kubernetes.structs import NodeStruct, PodStruct
+from l2rtui.domain.ledger import Claim
+from l2rtui.domain.node import Gpu
+
+UUIDS = {f"GPU-0000000{index}-aaaa": index for index in range(8)}
+EIGHT = NodeDevices("n", tuple(Gpu("n", index, slots=4) for index in range(8)), UUIDS)
+CPU = NodeDevices("n", (Gpu("n", 0, slots=8, is_cpu=True),))
+NV, CU = "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
+FROM = {"fieldRef": {"fieldPath": "metadata.annotations['gpu']"}}
+
+
+def container(env=None, limits=None, requests=None, **more):
+    variables = [
+        {"name": name, **({"valueFrom": value} if isinstance(value, dict) else {"value": value})}
+        for name, value in (env or {}).items()
+    ]
+    resources = {"limits": limits or {}, "requests": requests or {}}
+    return {"name": "c", "env": variables or None, "resources": resources, **more}
+
+
+def pod(*containers, init=None, meta=None, **spec):
+    raw = {"metadata": {"name": "p", "namespace": "x", "uid": "u", **(meta or {})},
+           "spec": {"nodeName": "n", "containers": list(containers), "initContainers": init, **spec}}  # fmt: skip
+    return msgspec.json.decode(msgspec.json.encode(raw), type=PodStruct)
+
+
+def claims(*containers, on=EIGHT, **more):
+    return holding(pod(*containers, **more), on).claims
+
+
+def flags(*containers, on=EIGHT, **more):
+    return holding(pod(*containers, **more), on).flags
+
+
+@pytest.mark.parametrize(
+    ("env", "held"),
+    [
+        ({NV: "3"}, [3]),
+        ({NV: "3", CU: "3"}, [3]),
+        ({NV: "3", CU: "0"}, [3]),
+        ({CU: "5"}, [5]),
+        ({NV: "0,2"}, [0, 2]),
+        ({NV: " 0 , 2,2 "}, [0, 2]),
+        ({NV: "GPU-00000006-aaaa"}, [6]),
+        ({NV: "GPU-unknown"}, [None]),
+        ({NV: "MIG-unknown"}, [None]),
+        ({NV: "none"}, []),
+        ({NV: "void"}, []),
+        ({NV: ""}, []),
+        ({NV: "none", CU: ""}, []),
+        ({CU: ""}, []),
+        ({CU: "-1"}, []),
+        ({CU: "1,-1,2"}, [1]),
+        ({NV: "all"}, list(range(8))),
+        ({NV: "all", CU: "4"}, [4]),
+        ({NV: FROM}, [None]),
+        ({CU: FROM}, [None]),
+        ({NV: "$(GPU)"}, [None]),
+        ({"PATH": "/bin"}, []),
+        ({}, []),
+    ],
+)
+def test_variables_pin_gpus(env, held):
+    assert claims(container(env)) == tuple(Claim(gpu) for gpu in held)
+
+
+@pytest.mark.parametrize(
+    ("limits", "slots"),
+    [
+        ({"nvidia.com/gpu": "1"}, 4),
+        ({"nvidia.com/gpu": "2"}, 8),
+        ({"nvidia.com/gpu.shared": "1"}, 1),
+        ({"nvidia.com/mig-1g.5gb": "2"}, 2),
+        ({"nvidia.com/gpu": "0"}, 0),
+        ({"nvidia.com/gpu": "odd"}, 0),
+        ({"cpu": "2", "memory": "1Gi"}, 0),
+    ],
+)
+def test_requests_hold_slots_of_a_gpu_that_nobody_names(limits, slots):
+    expected = (Claim(None, None, slots),) if slots else ()
+    assert claims(container(limits=limits)) == expected
+    assert claims(container(requests=limits)) == expected
+
+
+def test_a_time_sliced_gpu_is_counted_in_shares():
+    sliced = NodeDevices("n", EIGHT.gpus, counts_shares=True)
+    assert claims(container(limits={"nvidia.com/gpu": "2"}), on=sliced) == (Claim(None, None, 2),)
+
+
+def test_containers_that_name_one_gpu_are_one_worker_and_requests_add_up():
+    assert claims(container({NV: "3"}), container({NV: "3"}), container({NV: "4"})) == (Claim(3), Claim(4))
+    two = container(limits={"nvidia.com/gpu.shared": "1"})
+    assert claims(two, two) == (Claim(None, None, 2),)
+
+
+def test_init_containers_count_where_they_need_more_and_sidecars_always():
+    one, three = container(limits={"nvidia.com/gpu.shared": "1"}), container(limits={"nvidia.com/gpu.shared": "3"})
+    assert claims(one, init=[three]) == (Claim(None, None, 3),)
+    assert claims(three, init=[one]) == (Claim(None, None, 3),)
+    assert claims(one, init=[{**one, "restartPolicy": "Always"}]) == (Claim(None, None, 2),)
+    assert claims(container({}), init=[container({NV: "2"})]) == (Claim(2),)
+
+
+def test_the_last_of_two_variables_with_one_name_counts():
+    twice = container({NV: "1"})
+    twice["env"].append({"name": NV, "value": "2"})
+    assert claims(twice) == (Claim(2),)
+
+
+@pytest.mark.parametrize(
+    ("env", "flag"),
+    [
+        ({NV: "3", CU: "5"}, "has NVIDIA_VISIBLE_DEVICES=3, but CUDA_VISIBLE_DEVICES=5"),
+        ({NV: "3", CU: "1"}, "has NVIDIA_VISIBLE_DEVICES=3, but CUDA_VISIBLE_DEVICES=1"),
+        ({NV: "3", CU: ""}, "has NVIDIA_VISIBLE_DEVICES=3, but CUDA_VISIBLE_DEVICES=nothing"),
+        ({NV: "none", CU: "2"}, "hides all GPUs by NVIDIA_VISIBLE_DEVICES, but CUDA_VISIBLE_DEVICES names 2"),
+        ({NV: "9"}, "names device 9 of n, which has no such device"),
+        ({NV: "all"}, "sees all GPUs by NVIDIA_VISIBLE_DEVICES=all"),
+        ({NV: FROM}, "takes its GPU from a value that only the container knows"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(env, flag):
+    assert flags(container(env)) == (flag,)
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{NV: "3", CU: "3"}, {NV: "3", CU: "0"}, {NV: "3,5", CU: "0,1"}, {NV: "3,5", CU: "5"}, {NV: "3", CU: "all"}],
+)
+def test_what_may_fit_together_is_not_flagged(env):
+    assert flags(container(env)) == ()
+
+
+def test_a_pod_that_is_pinned_and_asks_too_may_hold_two():
+    both = container({NV: "1"}, {"nvidia.com/gpu": "1"})
+    assert flags(both) == ("names a GPU and requests one too: it may hold two",)
+    assert claims(both) == (Claim(1), Claim(None, None, 4))
+
+
+def test_a_gpu_on_a_node_without_gpus_is_said_and_its_cpu_is_not_taken():
+    assert flags(container({NV: "0"}), on=CPU) == ("names device 0 of n, which has no such device",)
+    assert claims(container({NV: "0"}), on=CPU) == ()
+
+
+def test_hami_tells_the_gpu_by_uuid():
+    told = {"annotations": {labels.HAMI_ALLOCATED: "GPU-00000002-aaaa,NVIDIA,3000,30:;"}}
+    asked = container(limits={"nvidia.com/gpu": "1"})
+    assert claims(asked, meta=told) == (Claim(2),)
+    assert claims(asked, meta={"annotations": {labels.HAMI_WISH: "GPU-00000005-aaaa"}}) == (Claim(5),)
+    several = {"annotations": {labels.HAMI_WISH: "GPU-00000005-aaaa,GPU-00000006-aaaa"}}
+    assert claims(asked, meta=several) == (Claim(None, None, 4),)
+
+
+def test_a_resource_claim_holds_something_that_cannot_be_told():
+    assert claims(container(), resourceClaims=[{"name": "gpu"}]) == (Claim(None),)
+
+
+def _ours(**more):
+    found = {
+        labels.RUN_ID: "r",
+        labels.APP_MANAGED_BY: labels.MANAGED_BY,
+        labels.GPU: "3",
+        labels.HOST: "n",
+        **more,
+    }
+    return {"labels": found}
+
+
+def test_our_own_pods_hold_the_slots_of_their_seat():
+    mine = pod(container({NV: "3", CU: "0"}), meta=_ours())
+    assert holding(mine, EIGHT, (1, 2)).claims == (Claim(3, 1), Claim(3, 2))
+    assert holding(mine, EIGHT, None).claims == (Claim(3),)
+    assert holding(pod(container({NV: "none", CU: ""}), meta=_ours(**{labels.GPU: "0"})), CPU, (5,)).claims == (
+        Claim(0, 5),
+    )
+
+
+def test_our_own_pod_on_another_node_or_gpu_than_planned_is_said():
+    moved = holding(pod(container({NV: "3"}), meta=_ours(**{labels.HOST: "m"})), EIGHT, (1,))
+    assert moved.flags == ("is on n, its plan says m",)
+    assert moved.claims == (Claim(3),)
+    other = holding(pod(container({NV: "5"}), meta=_ours()), EIGHT, (1,))
+    assert other.flags == ("names device 5, its plan says 3",)
+    assert other.claims == (Claim(5),)
+
+
+# --- devices of a node ---------------------------------------------------------------------------------------
+def node(capacity=None, found=None, annotations=None):
+    raw = {"metadata": {"name": "n", "labels": found, "annotations": annotations},
+           "status": {"capacity": {"cpu": "8", **(capacity or {})}}}  # fmt: skip
+    return msgspec.json.decode(msgspec.json.encode(raw), type=NodeStruct)
+
+
+RULE = SlotRule(per_gpu=4, by_product={"A100": 8}, per_core=2, most_on_cpu=10)
+GPUS = {"nvidia.com/gpu": "2"}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "found", "count", "slots"),
+    [
+        (GPUS, {}, 2, 4),
+        (GPUS, {labels.GPU_PRODUCT: "A100"}, 2, 8),
+        (GPUS, {labels.GPU_PRODUCT: "A100-SHARED"}, 2, 8),
+        (GPUS, {labels.GPU_PRODUCT: "A100", labels.SLOTS_PER_GPU: "3"}, 2, 3),
+        ({"nvidia.com/gpu": "8"}, {labels.GPU_REPLICAS: "4"}, 2, 4),
+        ({"nvidia.com/gpu": "20"}, {labels.GPU_REPLICAS: "10"}, 2, 10),
+        ({"nvidia.com/gpu.shared": "6"}, {labels.GPU_REPLICAS: "3", labels.GPU_COUNT: "2"}, 2, 3),
+        ({"nvidia.com/mig-1g.5gb": "14"}, {labels.GPU_COUNT: "2"}, 2, 4),
+        ({}, {labels.GPUS: "2"}, 2, 4),
+        (GPUS, {labels.SLOTS_PER_GPU: "many"}, 2, 4),
+    ],
+)
+def test_a_node_has_gpus_and_slots(capacity, found, count, slots):
+    devices = read_devices(node(capacity, found), RULE)
+    assert [(gpu.index, gpu.slots) for gpu in devices.gpus] == [(index, slots) for index in range(count)]
+    assert devices.has_gpus
+
+
+def test_a_node_without_gpus_has_one_cpu_device():
+    devices = read_devices(node(), RULE)
+    assert devices.gpus == (Gpu("n", 0, slots=10, is_cpu=True),)
+    assert not devices.has_gpus
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {labels.GPU_UUIDS: "GPU-0000000a-1, GPU-0000000b-2"},
+        {labels.HAMI_NODE: '[{"id":"GPU-0000000b-2","index":1},{"id":"GPU-0000000a-1","index":0}]'},
+        {labels.HAMI_NODE: "GPU-0000000a-1,10,32768,100,V100,0,true:GPU-0000000b-2,10,32768,100,V100,0,true:"},
+    ],
+)
+def test_uuids_are_known_where_somebody_writes_them_on_the_node(annotations):
+    devices = read_devices(node({"nvidia.com/gpu": "2"}, None, annotations), RULE)
+    assert [gpu.uuid for gpu in devices.gpus] == ["GPU-0000000a-1", "GPU-0000000b-2"]
+    assert claims(container({NV: "GPU-0000000b-2"}), on=devices) == (Claim(1),)
+
+
+def test_an_annotation_that_cannot_be_read_tells_nothing():
+    assert [gpu.uuid for gpu in read_devices(node(GPUS, None, {labels.HAMI_NODE: "[odd"}), RULE).gpus] == ["", ""]
