@@ -151,7 +151,7 @@ class Inspector(Protocol):
         """All that is known of one object, line by line, its events last."""
         ...
 
-    async def events(self, target: PodView | RunView | None = None) -> tuple[KubeEvent, ...]:
+    async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
         """What has happened lately to an object, or to all that can be seen; newest last, at most some hundred."""
         ...
 
@@ -223,12 +223,13 @@ class Backend(Protocol):
         ...
 
     def destroy(
-        self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False
+        self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
     ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
         """Remove a run and all it owns; the last item is the Receipt.
 
         Args:
             purge: Also delete results (checkpoints, metrics), which are kept otherwise.
+            force: Take pods that outstay their grace out of the books, whatever their processes do.
         """
         ...
 

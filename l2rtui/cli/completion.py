@@ -70,7 +70,7 @@ def _values(parser: Parser, option: str) -> Iterable[str]:
 
 def _live_names(verb: str, words: Sequence[str]) -> Iterable[str]:
     """Names that are there now; none when the backend does not answer, since a prompt is no place for errors."""
-    if verb not in ("scale", "kill", "destroy", "logs", "metrics", "exec"):
+    if verb not in ("scale", "kill", "destroy", "logs", "metrics", "exec", "describe", "events", "port-forward"):
         return ()
     import asyncio
 
@@ -105,5 +105,7 @@ async def _names(verb: str, args: Namespace) -> list[str]:
             return sorted({*runs, *(run.experiment for run in snapshot.runs.values())})
         case "metrics":
             return runs
+        case "describe" | "events":
+            return [*runs, *snapshot.nodes, *(pod.name for pod in snapshot.pods.values())]
         case _:
             return [*runs, *sets, *(pod.name for pod in snapshot.pods.values())]

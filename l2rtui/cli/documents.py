@@ -240,7 +240,13 @@ def leak_document(leak: Leak) -> dict[str, Any]:
 
 def line_document(line: LogLine) -> dict[str, Any]:
     """One line of a log."""
-    return {"time": when(line.time), "pod": line.pod, "text": line.text, "mark": line.is_mark}
+    return {
+        "time": when(line.time),
+        "pod": line.pod,
+        "container": line.container,
+        "text": line.text,
+        "mark": line.is_mark,
+    }
 
 
 def metrics_document(metrics: RunMetrics) -> dict[str, Any]:

@@ -104,6 +104,10 @@ class Output:
         """Write data as JSON or YAML, whatever it is."""
         self.line(to_yaml(data) if self.form == "yaml" else to_json(data))
 
+    def text(self, text: str) -> None:
+        """Write one line of text from outside, made harmless."""
+        self.line(sanitize(text))
+
     def line(self, text: str) -> None:
         """Write one line that is safe already."""
         print(text, file=self.stream)
@@ -174,13 +178,13 @@ class Talk:
             self.say(text)
         self._last_progress = text
 
-    def ask(self, question: str) -> bool:
-        """Ask for y or N; anything but yes is no."""
-        self._write(f"{sanitize(question)} [y/N] ")
+    def ask(self, question: str, word: str = "") -> bool:
+        """Ask for y or N, or for a word in full; anything else is no."""
+        self._write(f"{sanitize(question)} [{f'type {word} to go ahead' if word else 'y/N'}] ")
         answer = sys.stdin.readline()
         if not answer:
             self._write("\n")
-        return answer.strip().lower() in ("y", "yes")
+        return answer.strip().lower() in ((word,) if word else ("y", "yes"))
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):

@@ -133,11 +133,13 @@ def _start(parser: Parser) -> None:
 def _scale(parser: Parser) -> None:
     parser.option("target", metavar="RUN/SET", help="the set")
     parser.option("replicas", type=_count, metavar="N", help="how many replicas it shall have")
+    _admin(parser)
 
 
 def _kill(parser: Parser) -> None:
     parser.option("targets", nargs="+", metavar="NAME", help="pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
     _grace(parser)
+    _admin(parser)
     _yes(parser)
 
 
@@ -146,6 +148,12 @@ def _destroy(parser: Parser) -> None:
     parser.option("--all-mine", action="store_true", help="every run that is yours")
     parser.option("--purge", action="store_true", help="also delete results: checkpoints and metrics")
     _grace(parser)
+    parser.option(
+        "--force",
+        action="store_true",
+        help="take pods that outstay their grace off the cluster's books; their processes may live on",
+    )
+    _admin(parser)
     _yes(parser)
 
 
@@ -184,6 +192,25 @@ def _grace(parser: Parser) -> None:
     )
 
 
+def _admin(parser: Parser) -> None:
+    parser.option("--admin", action="store_true", help="also what belongs to other people")
+
+
+def _describe(parser: Parser) -> None:
+    parser.option("target", metavar="TARGET", help="one pod, run or node")
+
+
+def _events(parser: Parser) -> None:
+    parser.option("target", nargs="?", default="", metavar="TARGET", help="pod, run or node; all when left out")
+
+
+def _port_forward(parser: Parser) -> None:
+    parser.option("target", metavar="TARGET", help="one pod: its name, or RUN/SET/INDEX")
+    parser.option(
+        "ports", type=_ports, metavar="LOCAL:REMOTE", help="port of this machine : port of the pod; 0 for any"
+    )
+
+
 def _yes(parser: Parser) -> None:
     parser.option("-y", "--yes", action="store_true", help="do not ask")
 
@@ -205,6 +232,11 @@ VERBS = {
         Verb("logs", "logs", "lines of one or many pods, in the order of time", _logs),
         Verb("metrics", "logs", "where the training of a run stands", _metrics),
         Verb("exec", "change", "run a command beside a pod's process", _exec, ()),
+        Verb(
+            "describe", "inspect", "all that is known of one pod, run or node", _describe, ("table", "json", "yaml")
+        ),
+        Verb("events", "inspect", "what the cluster says has happened, newest last", _events),
+        Verb("port-forward", "inspect", "a port of this machine that leads to a port of a pod", _port_forward, ()),
         Verb("check", "look", "what works here, what does not, and what to do", _nothing),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
@@ -225,7 +257,7 @@ def split_verb(words: Sequence[str]) -> tuple[str, list[str]]:
 
 def app_parser() -> Parser:
     """The words without a verb: they open the app."""
-    verbs = "\n".join(f"  {verb.name:<11} {verb.summary}" for verb in VERBS.values())
+    verbs = "\n".join(f"  {verb.name:<12} {verb.summary}" for verb in VERBS.values())
     parser = Parser(
         "l2rtui",
         usage="l2rtui [options]            open the app\n       l2rtui VERB [options]       do one thing",
@@ -296,6 +328,15 @@ def _seconds(text: str) -> float:
     if not 0.0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 up")
     return seconds
+
+
+def _ports(text: str) -> tuple[int, int]:
+    local, _, remote = text.rpartition(":")
+    if not (remote.isascii() and remote.isdigit() and (local or remote).isascii() and (local or remote).isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not LOCAL:REMOTE, such as 6006:6006")
+    if not (0 < int(remote) < 65_536 and int(local or remote) < 65_536):
+        raise argparse.ArgumentTypeError(f"{text!r} names a port that does not exist: they end at 65535")
+    return int(local or remote), int(remote)
 
 
 def _seeds(text: str) -> tuple[int, ...]:

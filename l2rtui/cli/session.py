@@ -87,13 +87,17 @@ class Session:
                 f"{verb} asks before it acts, and there is no terminal to ask on.", "Add --yes to go ahead."
             )
 
-    def confirm(self, question: Callable[[], str]) -> bool:
-        """Ask on the terminal unless ``--yes`` was given; Ctrl-C at the question stops the verb as anywhere."""
+    def confirm(self, question: Callable[[], str], word: str = "") -> bool:
+        """Ask on the terminal unless ``--yes`` was given; Ctrl-C at the question stops the verb as anywhere.
+
+        Args:
+            word: What must be typed in full where y is too little.
+        """
         if self.args.yes:
             return True
         self._is_asking = True
         try:
-            is_wanted = self.talk.ask(question())
+            is_wanted = self.talk.ask(question(), word)
         except KeyboardInterrupt:
             self._is_stopping = True
             raise asyncio.CancelledError from None

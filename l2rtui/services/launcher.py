@@ -251,7 +251,12 @@ async def kill(backend: Backend, pods: Sequence[PodView], grace_seconds: float |
 
 
 async def destroy(
-    backend: Backend, run: RunView, *, grace_seconds: float | None = None, purge: bool = False
+    backend: Backend,
+    run: RunView,
+    *,
+    grace_seconds: float | None = None,
+    purge: bool = False,
+    force: bool = False,
 ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
     """Remove a run and all it owns; the last item is the Receipt, which is also journalled.
 
@@ -259,7 +264,7 @@ async def destroy(
     """
     with suppress(L2RError):  # a run whose spec cannot be read is removed all the same
         lastruns.keep(await backend.spec(run.name))
-    async with aclosing(backend.destroy(run, grace_seconds=grace_seconds, purge=purge)) as items:
+    async with aclosing(backend.destroy(run, grace_seconds=grace_seconds, purge=purge, force=force)) as items:
         async for item in items:
             if isinstance(item, Receipt):
                 left = [f"{one.kind} {one.name}" for one in item.left]

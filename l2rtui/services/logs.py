@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from l2rtui.backends.base import Backend, LogLine, LogQuery
 from l2rtui.backends.streams import joined
-from l2rtui.domain.change import apply
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
+from l2rtui.domain.change import Change, apply
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.errors import NotFoundError, UsageError
 
 Lines = AsyncGenerator[LogLine, None]
@@ -46,7 +48,7 @@ async def merged(
     Args:
         include, exclude: Regular expressions, searched in the text of a line.
         targets: With ``follow``: what names the pods, as a person writes it; pods that it names later join, and the
-            stream goes on until the last pod is gone and no run of that name is left.
+            stream goes on until the runs are gone, or all their pods have ended.
 
     Raises:
         NotFoundError: none of the pods is there any more.
@@ -86,6 +88,7 @@ class _Pool:
         self._backend = backend
         self._query = query
         self._is_one = is_one
+        self._has_ended = asyncio.Event()
         self._seen: set[str] = set()
         self._open: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, str], float] = {}
@@ -97,22 +100,34 @@ class _Pool:
         return self._lines(pod, query or self._query)
 
     async def later(self, targets: Sequence[str]) -> AsyncGenerator[Lines, None]:
-        """Logs of pods that the targets name later; ends when the targets name no run any more."""
-        snapshot, has_runs = EMPTY_SNAPSHOT, False
+        """Logs of pods that the targets name later; ends when none is open and none will come."""
+        snapshot = EMPTY_SNAPSHOT
         async with aclosing(self._backend.watch()) as batches:
-            async for changes in batches:
-                snapshot = apply(snapshot, changes)
-                for pod in (pod for target in targets for pod in snapshot.select(target)):
-                    if pod.uid not in self._seen and _key(pod) not in self._open:
-                        # All that it has written is new, except under a name whose log was read before.
-                        since = self._last.get(_key(pod), self._query.since)
-                        yield self.stream(pod, replace(self._query, tail=None, since=since))
-                heads = {target.partition("/")[0] for target in targets}
-                if not any(snapshot.runs_matching(head) for head in heads):
-                    if has_runs or not self._open:
-                        return
-                else:
-                    has_runs = True
+            batch: asyncio.Future[tuple[Change, ...]] = asyncio.ensure_future(anext(batches))
+            try:
+                while snapshot is EMPTY_SNAPSHOT or self._open or not _is_over(snapshot, targets):
+                    await self._news(batch)
+                    if batch.done():
+                        snapshot = apply(snapshot, batch.result())
+                        batch = asyncio.ensure_future(anext(batches))
+                    for pod in (pod for target in targets for pod in snapshot.select(target)):
+                        if pod.uid not in self._seen and _key(pod) not in self._open:
+                            # All that it has written is new, except under a name whose log was read before.
+                            since = self._last.get(_key(pod), self._query.since)
+                            yield self.stream(pod, replace(self._query, tail=None, since=since))
+            finally:
+                batch.cancel()
+                await asyncio.gather(batch, return_exceptions=True)
+
+    async def _news(self, batch: asyncio.Future[tuple[Change, ...]]) -> None:
+        """Wait until the cluster changes or a log ends."""
+        ended = asyncio.ensure_future(self._has_ended.wait())
+        either: set[asyncio.Future[Any]] = {batch, ended}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ended.cancel()
+        self._has_ended.clear()
 
     async def _lines(self, pod: PodView, query: LogQuery) -> Lines:
         try:
@@ -126,6 +141,15 @@ class _Pool:
                 raise
         finally:
             self._open.discard(_key(pod))
+            self._has_ended.set()
+
+
+def _is_over(snapshot: ClusterSnapshot, targets: Sequence[str]) -> bool:
+    """Whether no pod will come: the runs are gone, or all that they were to do has ended."""
+    if not any(snapshot.runs_matching(target.partition("/")[0]) for target in targets):
+        return True
+    pods = [pod for target in targets for pod in snapshot.select(target)]
+    return bool(pods) and all(pod.phase.is_over for pod in pods)
 
 
 def _key(pod: PodView) -> tuple[str, str]:

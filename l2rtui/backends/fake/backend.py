@@ -181,6 +181,7 @@ class FakeBackend:
         *,
         grace_seconds: float | None = None,
         purge: bool = False,  # noqa: ARG002  (the protocol's argument; nothing is kept here that could be purged)
+        force: bool = False,  # noqa: ARG002  (no pod here outstays its grace)
     ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
         """Remove a run; there are no results to keep or purge here."""
         held = self._runs.get(run.uid)

@@ -91,7 +91,7 @@ class KubernetesBackend:
         """All that is known of one object, line by line, its events last."""
         return await describe.describe(await self.api(), target)
 
-    async def events(self, target: PodView | RunView | None = None) -> tuple[KubeEvent, ...]:
+    async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
         """What has happened lately; newest last."""
         return await describe.events(await self.api(), target)
 
@@ -190,7 +190,7 @@ class KubernetesBackend:
         await kill.kill(await self.api(), pods, self._grace(grace_seconds))
 
     async def destroy(
-        self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False
+        self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
         """Remove a run and prove it; the last item is the Receipt."""
         items = destroy.destroy(
@@ -198,6 +198,7 @@ class KubernetesBackend:
             run,
             grace_seconds=self._grace(grace_seconds),
             purge=purge,
+            force=force,
             claims_namespace=self._settings.claims_namespace,
         )
         async with aclosing(items):

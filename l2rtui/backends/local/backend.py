@@ -126,7 +126,12 @@ class LocalBackend:
             await self._answered(folder, asked)
 
     async def destroy(
-        self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False
+        self,
+        run: RunView,
+        *,
+        grace_seconds: float | None = None,
+        purge: bool = False,
+        force: bool = False,  # noqa: ARG002  (SIGKILL follows the grace here anyway)
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
         """Remove a run and prove it; the last item is the Receipt."""
         grace = self._grace(grace_seconds)

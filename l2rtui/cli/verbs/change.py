@@ -7,6 +7,7 @@ from l2rtui.cli.choose import counted, listed, pods_named
 from l2rtui.cli.session import Session
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services import launcher
+from l2rtui.services.owners import refuse_others
 
 
 async def run_scale(session: Session) -> int:
@@ -18,6 +19,8 @@ async def run_scale(session: Session) -> int:
             f"{session.args.target!r} is no set.",
             "Write RUN/SET, such as racing-sac/w; `l2rtui runs -o wide` lists them.",
         )
+    runs = (await session.backend.snapshot()).runs_matching(run)
+    refuse_others("scale", runs, is_admin=session.args.admin)
     with session.interruption("`l2rtui pods` shows whether it was done."):
         plan = await launcher.scale(session.backend, run, set_name, session.args.replicas)
     session.talk.say(f"{run}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
@@ -30,6 +33,7 @@ async def run_kill(session: Session) -> int:
     session.require_change("kill")
     with session.interruption("no pod was stopped."):
         pods = pods_named(await session.backend.snapshot(), session.args.targets)
+    refuse_others("kill", pods, is_admin=session.args.admin)
     names = listed(pod.name for pod in pods)
     if not session.confirm(lambda: f"Kill {counted(len(pods), 'pod')}: {names}? What is killed is replaced."):
         return EXIT_FAILED

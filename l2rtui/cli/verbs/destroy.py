@@ -10,10 +10,15 @@ from l2rtui.backends.base import DestroyProgress, Receipt
 from l2rtui.cli import documents, views
 from l2rtui.cli.choose import counted, listed, runs_named
 from l2rtui.cli.session import Session
-from l2rtui.config import user_name
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
 from l2rtui.services import launcher
+from l2rtui.services.owners import is_mine, refuse_others
+
+_FORCE_WARNING = (
+    "--force takes pods that outstay their grace out of the cluster's books. Their processes may live on, unseen, "
+    "and hold their GPUs: see to the node afterwards."
+)
 
 
 async def run_destroy(session: Session) -> int:
@@ -25,9 +30,10 @@ async def run_destroy(session: Session) -> int:
     with session.interruption("nothing was destroyed."):
         snapshot = await session.backend.snapshot()
     runs = _mine(snapshot) if args.all_mine else runs_named(snapshot, args.targets)
+    refuse_others("destroy", runs, is_admin=args.admin)
     if not runs:
         session.talk.say("You have no runs.")
-    elif not session.confirm(lambda: _question(session, snapshot, runs)):
+    elif not session.confirm(lambda: _question(session, snapshot, runs), word="force" if args.force else ""):
         return EXIT_FAILED
     receipts, failures = await _Destroyer(session, runs).all()
     found = [documents.receipt_document(receipt) for receipt in receipts]
@@ -44,7 +50,7 @@ async def run_destroy(session: Session) -> int:
 
 
 def _mine(snapshot: ClusterSnapshot) -> tuple[RunView, ...]:
-    return tuple(run for run in snapshot.runs.values() if run.owner == user_name())
+    return tuple(run for run in snapshot.runs.values() if is_mine(run))
 
 
 def _question(session: Session, snapshot: ClusterSnapshot, runs: Sequence[RunView]) -> str:
@@ -53,9 +59,11 @@ def _question(session: Session, snapshot: ClusterSnapshot, runs: Sequence[RunVie
         of_run = snapshot.pods_of(run.name)
         pods += len(of_run)
         slots = sum(len(pod.slots) for pod in of_run)
-        whose = "" if run.owner == user_name() else f", owned by {run.owner or 'nobody known'}"
+        whose = "" if is_mine(run) else f", owned by {run.owner or 'nobody known'}"
         session.talk.say(f"  {run.name}: {counted(len(of_run), 'pod')}, frees {counted(slots, 'slot')}{whose}")
     results = " and DELETE their results" if session.args.purge else ""
+    if session.args.force:
+        session.talk.say(_FORCE_WARNING)
     return f"Destroy {listed(run.name for run in runs)} ({counted(pods, 'pod')}){results}?"
 
 
@@ -89,6 +97,7 @@ class _Destroyer:
             run,
             grace_seconds=self._session.settings.grace_seconds if grace is None else grace,
             purge=self._session.args.purge,
+            force=self._session.args.force,
         )
         async with aclosing(items) as stream:
             async for item in stream:

@@ -52,12 +52,14 @@ async def run_logs(session: Session) -> int:
     )
     for text, option in ((args.grep, "--grep"), (args.exclude, "--exclude")):
         logs.pattern(text, option)
-    pods = pods_named(await session.backend.snapshot(), args.targets)
+    snapshot = await session.backend.snapshot()
+    pods = pods_named(snapshot, args.targets)
+    runs = [target for target in args.targets if snapshot.runs_matching(target.partition("/")[0])]
     if session.out.form == "name":
         session.out.show_all(_LINE, [{"pod": pod.name} for pod in pods])
         return EXIT_DONE
-    write = _writer(session, [pod.name for pod in pods])
-    lines = logs.merged(session.backend, pods, query, include=args.grep, exclude=args.exclude)
+    write = _writer(session, [pod.name for pod in pods], has_more=args.follow and bool(runs))
+    lines = logs.merged(session.backend, pods, query, include=args.grep, exclude=args.exclude, targets=runs)
     async with aclosing(lines) as stream:
         async for line in stream:
             write(line)
@@ -66,20 +68,24 @@ async def run_logs(session: Session) -> int:
     return EXIT_DONE
 
 
-def _writer(session: Session, names: list[str]) -> Callable[[LogLine], None]:
+def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[LogLine], None]:
+    """Write lines as they are wanted; with the name of the pod where several speak, or another may come."""
     out = session.out
     if out.form == "json":
         return lambda line: out.line(to_json(documents.line_document(line), indent=None))
     if out.form == "yaml":
         return lambda line: out.stream_one(_LINE, documents.line_document(line))
     width = max(map(len, names))
+    colours = {name: _PREFIX_COLOURS[number % len(_PREFIX_COLOURS)] for number, name in enumerate(names)}
     has_times = session.args.timestamps or out.form == "wide"
 
     def write(line: LogLine) -> None:
         parts = [f"{documents.when(line.time)} "] if has_times else []
-        if len(names) > 1:
-            prefix = f"{sanitize(line.pod):<{width}} | "
-            colour = _PREFIX_COLOURS[names.index(line.pod) % len(_PREFIX_COLOURS)] if line.pod in names else "2"
+        if line.pod not in colours:
+            colours[line.pod] = _PREFIX_COLOURS[len(colours) % len(_PREFIX_COLOURS)]
+        who = f"{line.pod}/{line.container}" if line.container else line.pod
+        if len(names) > 1 or has_more or line.container:
+            prefix, colour = f"{sanitize(who):<{width}} | ", colours[line.pod]
             parts.append(f"\x1b[{colour}m{prefix}\x1b[0m" if out.has_colours else prefix)
         text = sanitize(line.text, keep_sgr=out.has_colours)
         parts.append(f"──── {text} ────" if line.is_mark else text)

@@ -26,7 +26,7 @@ def offered(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["de"], ["destroy"]),
+        (["de"], ["destroy", "describe"]),
         (["sl"], ["slots"]),
         (["--read"], ["--readonly"]),
         (["--backend", "d"], ["demo"]),
