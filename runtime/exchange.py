@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from runtime.events import (
 from runtime.framing import decode, encode
 from runtime.intake import FiniteCheck, Lag, Returns
 from runtime.layout import Columns, Layout
-from runtime.membership import Membership
+from runtime.membership import Member, Membership
 from runtime.messages import Evaluation, Get, Message, ProtocolError, Ringed, Segments
 from runtime.pacing import Pace
 from runtime.policy_store import PolicyStore
@@ -98,7 +98,7 @@ class Exchange:
         self._evaluations = evaluations
         self._changed = threading.Condition()
         self._outbox: deque[Send] = deque()
-        self._lag = Lag()
+        self._lag = self._last_lag = Lag()
         self._returns = Returns()
         self._finite = FiniteCheck(store.layout)
         self._rings: dict[bytes, RingReader] = {}
@@ -186,6 +186,7 @@ class Exchange:
         """What a metric record says of the exchange: lag since the last call, counts, mean return."""
         with self._changed:
             lag, self._lag = self._lag, Lag()
+            self._last_lag = lag
             totals = self._membership.accounts.totals
             return {
                 "policy_lag": lag.figures(),
@@ -200,6 +201,49 @@ class Exchange:
                 "missing": totals.missing,
                 "malformed": self._membership.garbled,
             }
+
+    def status(self) -> dict[str, Any]:
+        """What the status socket says; any thread may ask."""
+        now = time.monotonic()
+        with self._changed:
+            machine, totals = self._membership, self._membership.accounts.totals
+            return {
+                "run": machine.terms.run,
+                "run_id": machine.terms.run_id,
+                "epoch": machine.terms.epoch,
+                "policy_version": machine.policy_version,
+                "policy_lag": self._last_lag.figures() if not self._lag.segments else self._lag.figures(),
+                "env_steps": machine.env_steps,
+                "workers": machine.workers,
+                "store": len(self._experience),
+                "inflight_transitions": machine.inflight_transitions,
+                "ceiling": machine.ceiling,
+                "malformed": machine.garbled,
+                "foreign": machine.foreign,
+                "strangers": self._channel.strangers,
+                "segments": {name: count for name, count in asdict(totals).items() if name != "transitions"},
+                "peers": [self._peer_status(each, now) for each in machine.members.values()],
+            }
+
+    def _peer_status(self, member: Member, now: float) -> dict[str, Any]:
+        ping, account = member.ping, member.account
+        return {
+            "pod": member.hello.pod,
+            "role": member.hello.role,
+            "incarnation": member.hello.incarnation,
+            "connected_seconds": round(now - member.joined, 3),
+            "heard_seconds": round(now - member.heard, 3),
+            "env_steps": ping.env_steps if ping else 0,
+            "env_steps_per_second": ping.env_steps_per_second if ping else 0.0,
+            "policy_version": ping.policy_version if ping else 0,
+            "policy_lag": self._membership.policy_version - ping.policy_version if ping else 0,
+            "outstanding": member.outstanding,
+            "sent": account.sent,
+            "accepted": account.accepted,
+            "stale": account.stale,
+            "misfit": account.misfit,
+            "through_memory": member.route in self._rings,
+        }
 
     def _post(self, event: Event) -> None:
         with self._changed:

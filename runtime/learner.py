@@ -37,6 +37,7 @@ from runtime.replay import Replay
 from runtime.rollouts import Rollouts
 from runtime.saving import Saver
 from runtime.settings import Settings
+from runtime.status import StatusServer
 from runtime.stopping import Stop
 
 RECORD_SECONDS: Final = 2.0
@@ -77,6 +78,8 @@ class Learner:
         self._settings = settings
         self._folder = folder
         self._console = console
+        self._context = context
+        self._status: StatusServer | None = None
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
@@ -156,6 +159,7 @@ class Learner:
         """Learn until done or stopped; then leave a checkpoint."""
         counters = self._counters
         self._exchange.start()
+        self._status = self._listen()
         self._console.say(f"learner of {self._settings.environment} ready, epoch {counters.epoch}")
         if counters.policy_version or self._plan.is_on_policy:  # once there was a policy, there always is one
             self._publish()
@@ -181,8 +185,19 @@ class Learner:
         if end is None:
             self._console.say(f"learner ends on {stop.reason}")
 
+    def _listen(self) -> StatusServer | None:
+        """Answer questions about the run; a port that is taken is no reason not to train."""
+        address = self._context.status_address()
+        try:
+            return StatusServer(address, self._exchange.status)
+        except OSError as error:
+            self._console.say(f"nobody can ask this learner for its status at {address}: {error}")
+            return None
+
     def close(self) -> None:
         """End the threads and close every file."""
+        if self._status is not None:
+            self._status.close()
         self._saver.wait()
         self._exchange.close()
         self._records.close()

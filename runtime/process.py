@@ -50,6 +50,7 @@ class Context:
     cpus: float
     settings: settings.Settings
     keys_folder: Path | None = None
+    status: str = ""
 
     def learner_folder(self) -> Path:
         """Return the folder of a learner. Raises UsageError if there is none, or if strangers could join it."""
@@ -80,6 +81,20 @@ class Context:
                 f"set {contract.ENV_TOKEN_FILE} to the run's token file"
             )
         return keys.from_token(self.token)[1]
+
+    def status_address(self) -> tuple[str, int] | Path:
+        """Return where this learner answers questions: as it was told, or beside its sockets for this machine only.
+
+        Raises UsageError.
+        """
+        if self.status:
+            host, _, port = self.status.rpartition(":")
+            if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+                raise UsageError(f"{contract.ENV_STATUS} is {self.status!r}; it must be HOST:PORT")
+            return host.strip("[]"), int(port)
+        return (
+            self.endpoint.folder / "status.sock" if self.endpoint.folder else ("127.0.0.1", self.endpoint.port + 2)
+        )
 
     @property
     def threads(self) -> int:
@@ -117,6 +132,7 @@ class Context:
             cpus=_cpus(environ.get(contract.ENV_CPUS)),
             settings=training,
             keys_folder=Path(environ[contract.ENV_KEYS]) if environ.get(contract.ENV_KEYS) else None,
+            status=_text(environ, contract.ENV_STATUS, ""),
         )
 
 

@@ -1,0 +1,133 @@
+"""Who is connected, how far behind, how fast: a learner's answers over HTTP, for people and for Prometheus.
+
+It reads and takes no orders. One thread answers one question at a time and gives up on whoever is slow; the
+exchange and the training never wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, Final
+
+SLOW_SECONDS: Final = 2.0
+"""Whoever has not asked or not read by then is cut off."""
+BACKLOG: Final = 16
+
+Address = tuple[str, int] | Path
+"""Host and port, or the path of a Unix socket."""
+Snapshot = Callable[[], Mapping[str, Any]]
+
+
+class StatusServer:
+    """Answers `GET /status` and `GET /metrics` until it is closed. Raises OSError if it cannot listen."""
+
+    def __init__(self, address: Address, snapshot: Snapshot) -> None:
+        self._path = address if isinstance(address, Path) else None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._server = _Server(address, snapshot)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="status", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+class _Server(socketserver.TCPServer):
+    allow_reuse_address = True
+    request_queue_size = BACKLOG
+
+    def __init__(self, address: Address, snapshot: Snapshot) -> None:
+        where: Any = str(address) if isinstance(address, Path) else address
+        if isinstance(address, Path):
+            self.address_family = socket.AF_UNIX
+        elif ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self.snapshot = snapshot
+        super().__init__(where, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A stranger who hangs up is nobody's concern."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = SLOW_SECONDS
+    server: _Server
+
+    def do_GET(self) -> None:
+        """Answer one question."""
+        if self.path == "/status":
+            self._answer(200, "application/json", json.dumps(dict(self.server.snapshot()), allow_nan=False))
+        elif self.path == "/metrics":
+            self._answer(200, "text/plain; version=0.0.4", "".join(prometheus(self.server.snapshot())))
+        else:
+            self._answer(404, "text/plain", "There are /status and /metrics.\n")
+
+    def _answer(self, code: int, kind: str, text: str) -> None:
+        body = text.encode()
+        self.send_response_only(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name is the library's)
+        """Standard output is the learner's records'."""
+
+
+_GAUGES: Final = {
+    "workers": "Workers connected now.",
+    "policy_version": "Newest policy that can be pulled.",
+    "inflight_transitions": "Transitions that workers may send and that have not come.",
+    "store": "Transitions in the store.",
+    "strangers": "Connections refused for their key.",
+}
+_PEER_GAUGES: Final = {
+    "env_steps_per_second": "Env steps a second of the peer.",
+    "policy_lag": "Policy versions that the peer is behind.",
+    "outstanding": "Segments granted to the peer and not yet seen.",
+    "heard_seconds": "Seconds since the peer was heard.",
+}
+
+
+def prometheus(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the text format of what `Exchange.status` says."""
+    run = _labels({"run": status["run"]})
+    for name, meaning in _GAUGES.items():
+        yield f"# HELP l2r_{name} {meaning}\n# TYPE l2r_{name} gauge\nl2r_{name}{run} {status[name]}\n"
+    yield "# HELP l2r_env_steps_total Env steps learned from.\n# TYPE l2r_env_steps_total counter\n"
+    yield f"l2r_env_steps_total{run} {status['env_steps']}\n"
+    yield "# HELP l2r_segments_total Segments by what became of them.\n# TYPE l2r_segments_total counter\n"
+    for outcome, count in status["segments"].items():
+        yield f"l2r_segments_total{_labels({'run': status['run'], 'outcome': outcome})} {count}\n"
+    yield "# HELP l2r_policy_lag Versions that accepted segments were behind.\n# TYPE l2r_policy_lag gauge\n"
+    for stat, value in zip(("min", "mean", "max"), status["policy_lag"], strict=True):
+        yield f"l2r_policy_lag{_labels({'run': status['run'], 'stat': stat})} {value}\n"
+    for name, meaning in _PEER_GAUGES.items():
+        yield f"# HELP l2r_peer_{name} {meaning}\n# TYPE l2r_peer_{name} gauge\n"
+        for peer in status["peers"]:
+            labels = _labels({"run": status["run"], "pod": peer["pod"], "role": peer["role"]})
+            yield f"l2r_peer_{name}{labels} {peer[name]}\n"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    """Names of pods come from outside: a quote or a line's end in one must not become a metric."""
+    escaped = {
+        name: str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        for name, value in labels.items()
+    }
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}"
