@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any
+
+import msgspec
 
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
 from l2rtui.domain.quantity import parse_quantity
 from l2rtui.services.specform import MountForm, PodForm, TolerationForm
 
 _DEFAULT = PodSettings()
-_EFFECTS: Final[tuple[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"], ...]] = (
-    "NoSchedule",
-    "PreferNoSchedule",
-    "NoExecute",
-)
 
 
 def pod_settings(run: PodForm, one: PodForm, where: str) -> PodSettings:
@@ -95,8 +92,7 @@ def _toleration(form: TolerationForm) -> Toleration:
 
 
 def _toleration_form(one: Toleration) -> TolerationForm:
-    effect = next((name for name in _EFFECTS if name == one.effect), "")
-    return TolerationForm(one.key, one.value, effect)
+    return msgspec.convert({"key": one.key, "value": one.value, "effect": one.effect}, TolerationForm)
 
 
 def _mount(form: MountForm, where: str) -> Mount:

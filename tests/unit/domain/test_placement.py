@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import Claim, Holder, SlotState, build_ledger
 from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import Pin, Policy, Seat, parse_pins, parse_seeds, place
@@ -224,3 +225,38 @@ def test_pins_of_single_slots_are_taken_in_the_order_in_which_they_are_named():
         "n0/1.2 n0/1.3",
         "n0/0.0 n0/0.1",
     ]
+
+
+def by_plugin(replicas, name="w"):
+    settings = PodSettings(binding=Binding.DEVICE_PLUGIN)
+    return SetSpec(name, Role.WORKER, ("w",), replicas=replicas, pod=settings)
+
+
+def test_overcommit_takes_free_slots_first_and_says_which_are_held():
+    placed = place([run("r", workers(4))], ledger(gpus=1, held=["n0/0.0", "n0/0.1"]), overcommit=True)
+    assert slots_of(placed) == ["n0/0.2", "n0/0.3", "n0/0.0", "n0/0.1"]
+    assert placed.overcommitted == (SlotId("n0", 0, 0), SlotId("n0", 0, 1))
+    assert placed.conflicts == ()
+
+
+def test_overcommit_goes_no_further_than_two_on_a_slot():
+    placed = place([run("r", workers(9))], ledger(gpus=1), overcommit=True)
+    assert len(placed.seats) == 8
+    assert placed.conflicts
+
+
+def test_a_named_slot_that_is_held_may_be_overcommitted_but_not_one_that_is_off():
+    held = ledger(gpus=1, held=["n0/0.0"])
+    assert place([run("r", workers(1))], held, pins=parse_pins("n0/0.0"), overcommit=True).conflicts == ()
+    off = build_ledger([Node("n0", (Gpu("n0", 0),), ready=False)], [])
+    assert place([run("r", workers(1))], off, pins=parse_pins("n0/0.0"), overcommit=True).conflicts[0] == (
+        "slot n0/0.0 is off"
+    )
+
+
+def test_the_device_plugin_gives_whole_devices():
+    placed = place([run("r", by_plugin(2))], ledger(gpus=3, held=["n0/0.0"]))
+    assert [{slot.gpu for slot in seat.slots} for seat in placed.seats] == [{1}, {2}]
+    assert all(len(seat.slots) == 4 for seat in placed.seats)
+    full = place([run("r", by_plugin(1))], ledger(gpus=1, held=["n0/0.3"]))
+    assert "1 of 1 replicas of a whole device find no free slot" in full.conflicts[0]

@@ -82,3 +82,13 @@ def test_every_run_needs_an_id_of_its_own():
 
 def test_an_empty_plan_has_no_steps():
     assert LaunchPlan(()).steps() == ()
+
+
+def test_a_backend_that_makes_objects_of_its_own_says_so_in_the_steps():
+    step = Step(Verb.CREATE, "ConfigMap", "l2r-r")
+    assert LaunchPlan((), objects=(step,)).steps() == (step,)
+
+
+def test_a_replica_knows_its_device():
+    plan = plan_launch([SPEC], place([SPEC], build_ledger(NODES.values(), [])), NODES, owner="me", uids=["u1"])
+    assert [pod.gpu for pod in plan.runs[0].pods] == [None, *[NODES["n"].gpus[0]] * 2]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.ledger import Claim
+from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.preflight import Finding, Weight, preflight, refusals
-from l2rtui.domain.snapshot import ClusterSnapshot, RunView
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Kind, Resources, Role, RunSpec, SetSpec
 
 GIB = 2**30
@@ -108,3 +111,16 @@ def test_facts_of_the_backend_take_their_place_in_the_order():
     ]
     weights = [finding.weight for finding in judge([spec()], cluster(), facts)]
     assert weights == [Weight.REFUSAL, Weight.WARNING, Weight.OK, Weight.OK, Weight.OK]
+
+
+def test_what_is_overcommitted_is_told_with_who_is_there():
+    pod = PodView("u", "other", "n", claims=(Claim(0, 0),))
+    snapshot = ClusterSnapshot({"n": Node("n", (Gpu("n", 0, slots=1),))}, {"u": pod})
+    specs = [spec()]
+    placement = place(specs, snapshot.ledger, overcommit=True)
+    plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=["1"])
+    assert sentences(preflight(plan, snapshot), Weight.WARNING) == ["n/0.0 is over-committed: other sits there too"]
+    free = replace(plan, overcommitted=(SlotId("n", 0, 7),))
+    assert "n/0.7 is over-committed: another worker of this plan sits there too" in sentences(
+        preflight(free, snapshot), Weight.WARNING
+    )

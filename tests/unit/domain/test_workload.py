@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.workload import (
     MAX_NAME,
     MAX_SET_NAME,
@@ -16,6 +19,7 @@ from l2rtui.domain.workload import (
     SetSpec,
     name_problem,
     pod_name,
+    with_binding,
     with_seeds,
 )
 
@@ -79,3 +83,15 @@ def test_names_that_are_right_make_pod_names_that_are_right(run, one, index):
     assert not name_problem(run)
     assert not name_problem(one, MAX_SET_NAME)
     assert not name_problem(pod_name(run, one, index), 63)
+
+
+def test_a_binding_mode_is_changed_where_a_device_is_used():
+    sets = (SetSpec("learner", Role.LEARNER, ("l",), slots=0), SetSpec("w", Role.WORKER, ("w",)))
+    changed = with_binding(replace(SPEC, sets=sets), Binding.SHARED)
+    assert [one.pod.binding for one in changed.sets] == [Binding.ENV, Binding.SHARED]
+
+
+@pytest.mark.parametrize(("slots", "binding", "needs"), [(1, "env", True), (0, "env", False), (1, "cpu", False)])
+def test_a_set_needs_a_device_unless_it_wants_none(slots, binding, needs):
+    one = SetSpec("w", Role.WORKER, ("w",), slots=slots, pod=PodSettings(binding=Binding(binding)))
+    assert one.needs_device is needs

@@ -1,0 +1,43 @@
+"""How pods are set up: mounts that make sense, and what keeps a pod from meeting Pod Security restricted."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.domain.containers import Binding, Mount, PodSettings, Security
+
+
+@pytest.mark.parametrize(
+    ("mounts", "problem"),
+    [
+        ((Mount("/data"), Mount("/mnt", claim="c", sub_path="a/b")), ""),
+        ((Mount("data"),), "'data' is not absolute"),
+        ((Mount("/a/../b"),), "is not absolute and plain"),
+        ((Mount("/a:b"),), "is not absolute and plain"),
+        ((Mount("/a"), Mount("/a/")), "/a is mounted twice"),
+        ((Mount("/a", claim="c", host_path="/h"),), "names a claim and a folder of the node"),
+        ((Mount("/a", claim="c", sub_path="/etc"),), "leaves its volume"),
+        ((Mount("/a", claim="c", sub_path="x/../.."),), "leaves its volume"),
+    ],
+)
+def test_a_mount_that_cannot_be_is_named(mounts, problem):
+    found = PodSettings(mounts=mounts).mount_problem()
+    assert (problem in found) if problem else found == ""
+
+
+def test_pods_are_restricted_unless_something_loosens_them():
+    assert PodSettings().loosenings() == ()
+    settings = PodSettings(
+        mounts=(Mount("/sim", host_path="/opt/sim"), Mount("/d", claim="c")),
+        host_network=True,
+        security=Security.BASELINE,
+    )
+    assert settings.loosenings() == (
+        "the spec asks for security baseline",
+        "/sim is the node's own folder /opt/sim",
+        "it sits in the network of its node",
+    )
+
+
+def test_only_some_modes_say_which_gpu_it_is():
+    assert [mode for mode in Binding if mode.chooses_gpu] == [Binding.ENV, Binding.HAMI, Binding.DRA]

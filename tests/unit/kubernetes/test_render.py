@@ -1,0 +1,311 @@
+"""Plans as manifests: compared whole with files that a person has read, and rule by rule where there is a choice.
+
+After a change that is meant: ``L2R_WRITE_GOLDEN=1 pytest tests/unit/kubernetes/test_render.py``, and read the diff.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from l2rtui.backends.kubernetes import bindings, labels, render
+from l2rtui.backends.kubernetes.bindings import CudaIndex
+from l2rtui.backends.kubernetes.manifests import plan_manifests
+from l2rtui.backends.kubernetes.podspec import ServerFacts
+from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
+from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.placement import parse_pins, place
+from l2rtui.domain.plan import LaunchPlan, plan_launch
+from l2rtui.domain.preflight import Weight
+from l2rtui.domain.workload import (
+    Kind,
+    Resources,
+    RestartPolicy,
+    Role,
+    RunSpec,
+    SetSpec,
+    with_binding,
+    with_seeds,
+)
+from l2rtui.errors import RefusedError
+from l2rtui.services import specfile
+
+GOLDEN = Path("tests/unit/kubernetes/golden")
+UUIDS = {"n1": Node("n1", tuple(Gpu("n1", index, f"GPU-{index}", slots=2) for index in range(4)))}
+NUMBERS = {
+    name: Node(name, tuple(Gpu(name, index, slots=4) for index in range(8))) for name in ("phortx1", "phortx2")
+}
+
+RACING = RunSpec(
+    Kind.LEARNER_WORKERS,
+    "racing",
+    "racing",
+    (
+        SetSpec(
+            "learner",
+            Role.LEARNER,
+            ("l2r-runtime", "learner"),
+            restart=RestartPolicy.ALWAYS,
+            resources=Resources(2, 2**31),
+            pod=PodSettings(
+                mounts=(Mount("/l2r", claim="data", sub_path="racing"), Mount("/in", claim="data", read_only=True)),
+                ports=(6006,),
+                pull_secrets=("regcred",),
+                secrets=("aws",),
+                service_account="trainer",
+                shm_bytes=2**30,
+            ),
+        ),
+        SetSpec("w", Role.WORKER, ("l2r-runtime", "worker"), replicas=3, restart=RestartPolicy.ALWAYS),
+        SetSpec("eval", Role.EVALUATOR, ("l2r-runtime", "evaluator"), slots=0, restart=RestartPolicy.NEVER),
+    ),
+    seed=7,
+    image="registry.example/l2r:1",
+    env=(("A", "1"), ("CUDA_VISIBLE_DEVICES", "theirs")),
+    train='{"environment":"racing"}',
+)
+
+
+def planned(spec, nodes=UUIDS, pins=""):
+    specs = spec if isinstance(spec, tuple) else (spec,)
+    placement = place(specs, build_ledger(nodes.values(), []), pins=parse_pins(pins) if pins else ())
+    assert placement.conflicts == ()
+    uids = [f"{number:032x}" for number in range(1, len(specs) + 1)]
+    return plan_launch(specs, placement, nodes, owner="anna@lab", uids=uids)
+
+
+def objects(plan, **facts):
+    return [
+        manifest
+        for run in plan.runs
+        for manifest in render.run_objects(run, namespace="ml", token="secret", server=ServerFacts(**facts))
+    ]
+
+
+def workers(**settings):
+    one = SetSpec("w", Role.WORKER, ("w",), restart=RestartPolicy.ALWAYS, pod=PodSettings(**settings))
+    return RunSpec(Kind.JOB, "r", "r", (one,), image="i")
+
+
+def template(plan, **facts):
+    return objects(plan, **facts)[-1]["spec"]["template"]["spec"]
+
+
+def env(pod):
+    return {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        ("racing", lambda: planned(RACING)),
+        (
+            "worker-pods",
+            lambda: planned(
+                with_seeds(specfile.load("manifests/worker-pods.yaml").spec, (0, 1)), NUMBERS, "phortx1/3,phortx2/0"
+            ),
+        ),
+    ],
+)
+def test_a_run_is_these_objects(name, plan):
+    text = yaml.safe_dump_all(objects(plan()), sort_keys=False, width=110)
+    path = GOLDEN / f"{name}.yaml"
+    if os.environ.get("L2R_WRITE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_the_spec_comes_back_out_of_its_config_map():
+    from l2rtui.backends.kubernetes.launch import decode_spec
+
+    config_map = objects(planned(RACING))[0]
+    assert decode_spec(config_map) == RACING
+
+
+def test_two_sets_and_two_runs_never_select_each_others_pods():
+    made = objects(planned(with_seeds(RACING, (0, 1))))
+    sets = [one for one in made if one["kind"] == "ReplicaSet"]
+    assert len(sets) == 4  # three workers of each run lie on two GPUs of two slots
+    for one in sets:
+        selector = one["spec"]["selector"]["matchLabels"].items()
+        matching = [other for other in sets if selector <= other["spec"]["template"]["metadata"]["labels"].items()]
+        assert matching == [one]
+    names = [(one["kind"], one["metadata"]["name"]) for one in made]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("restart", "kind", "policy", "backoff"),
+    [
+        ("Always", "ReplicaSet", None, None),
+        ("OnFailure", "Job", "OnFailure", render.MOST_RETRIES),
+        ("Never", "Job", "Never", 0),
+    ],
+)
+def test_what_ends_is_a_job_and_what_never_ends_a_replica_set(restart, kind, policy, backoff):
+    spec = workers()
+    spec = replace(spec, sets=(replace(spec.sets[0], restart=RestartPolicy(restart)),))
+    made = objects(planned(spec))[-1]
+    assert made["kind"] == kind
+    assert made["spec"]["template"]["spec"].get("restartPolicy") == policy
+    assert made["spec"].get("backoffLimit") == backoff
+    assert "completions" not in made["spec"]
+
+
+def test_seats_are_told_to_the_pods_in_order():
+    made = [one for one in objects(planned(RACING)) if one["kind"] == "ReplicaSet"]
+    seats = [json.loads(one["metadata"]["annotations"][labels.SEATS]) for one in made]
+    assert seats == [[[0, [1]]], [[1, [0]], [2, [1]]]]
+    assert [one["metadata"]["labels"].get(labels.SLOT) for one in made] == ["1", None]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cuda", "nvidia", "shown"),
+    [
+        (UUIDS, CudaIndex.ZERO, "GPU-0", "GPU-0"),
+        (NUMBERS, CudaIndex.SAME, "3", "3"),
+        (NUMBERS, CudaIndex.ZERO, "3", "0"),
+    ],
+)
+def test_both_variables_name_the_gpu_by_uuid_or_as_the_probe_found(nodes, cuda, nvidia, shown):
+    plan = planned(workers(), nodes, "" if nodes is UUIDS else "phortx2/3")
+    pod = template(plan, cuda=cuda)
+    assert (env(pod)["NVIDIA_VISIBLE_DEVICES"], env(pod)["CUDA_VISIBLE_DEVICES"]) == (nvidia, shown)
+    assert pod["nodeSelector"] == {"kubernetes.io/hostname": "n1" if nodes is UUIDS else "phortx2"}
+    (said,) = bindings.explain(plan.runs[0], cuda)
+    assert said.weight is (Weight.WARNING if cuda is CudaIndex.SAME else Weight.OK)
+
+
+def test_a_pod_without_a_gpu_sees_none():
+    for spec in (
+        with_binding(workers(), Binding.CPU),
+        replace(workers(), sets=(replace(workers().sets[0], slots=0),)),
+    ):
+        pod = template(planned(spec))
+        assert (env(pod)["NVIDIA_VISIBLE_DEVICES"], env(pod)["CUDA_VISIBLE_DEVICES"]) == ("none", "")
+        assert "nodeSelector" not in pod
+        assert "tolerations" not in pod
+
+
+@pytest.mark.parametrize(
+    ("mode", "limits"),
+    [
+        ("device-plugin", {"nvidia.com/gpu": "1"}),
+        ("shared", {"nvidia.com/gpu.shared": "1"}),
+        ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}),
+    ],
+)
+def test_modes_that_ask_the_cluster_set_no_variables(mode, limits):
+    plan = planned(workers(binding=Binding(mode)))
+    made = objects(plan)[-1]
+    pod = made["spec"]["template"]
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == limits
+    assert not {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"} & set(env(pod["spec"]))
+    assert pod["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "n1"}
+    assert pod["metadata"]["annotations"].get(bindings.HAMI_UUID) == ("GPU-0" if mode == "hami" else None)
+    assert (labels.GPU in made["metadata"]["labels"]) is (mode == "hami")
+    assert [finding.weight for finding in bindings.explain(plan.runs[0], CudaIndex.SAME)] == [Weight.OK]
+
+
+@pytest.mark.parametrize(
+    ("version", "api", "has_exactly"),
+    [((1, 34), "v1", True), ((1, 33), "v1beta2", True), ((1, 32), "v1beta1", False)],
+)
+def test_pods_of_a_gpu_share_one_dra_claim(version, api, has_exactly):
+    spec = workers(binding=Binding.DRA)
+    plan = planned(replace(spec, sets=(replace(spec.sets[0], replicas=2),)))
+    claims = [one for one in objects(plan, version=version) if one["kind"] == "ResourceClaim"]
+    (claim,) = claims
+    assert claim["apiVersion"] == f"resource.k8s.io/{api}"
+    (request,) = claim["spec"]["devices"]["requests"]
+    assert ("exactly" in request) is has_exactly
+    assert 'uuid == "GPU-0"' in json.dumps(request).replace('\\"', '"')
+    pod = template(plan, version=version)
+    assert pod["resourceClaims"] == [{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}]
+    kinds = [(step.kind, step.name) for step in render.with_objects(plan).steps()]
+    assert ("ResourceClaim", claim["metadata"]["name"]) in kinds
+
+
+@pytest.mark.parametrize(("mode", "nodes"), [("dra", UUIDS), ("dra", NUMBERS), ("hami", NUMBERS)])
+def test_a_mode_that_cannot_be_had_is_refused(mode, nodes):
+    with pytest.raises(RefusedError, match=r"needs Kubernetes 1\.32|by its UUID"):
+        objects(planned(workers(binding=Binding(mode)), nodes))
+
+
+def test_pods_meet_restricted_unless_the_spec_asks_otherwise():
+    pod = template(planned(workers()))
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert pod["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert pod["automountServiceAccountToken"] is False
+    assert {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]} == {"/run/l2r", "/l2r", "/tmp"}
+    for level, context in (("baseline", {"allowPrivilegeEscalation": False}), ("privileged", {"privileged": True})):
+        pod = template(planned(workers(security=Security(level))))
+        assert "securityContext" not in pod
+        assert pod["containers"][0]["securityContext"] == context
+
+
+def test_what_the_spec_says_of_pods_reaches_them():
+    pod = template(
+        planned(
+            workers(
+                image="other:2",
+                pull_policy="Always",
+                node_selector=(("disk", "ssd"),),
+                tolerations=(Toleration(), Toleration("a", "b", "NoExecute")),
+                mounts=(Mount("/sim", host_path="/opt/sim"), Mount("/fast", in_memory=True, size_bytes=5)),
+                host_network=True,
+                ports=(8000,),
+            )
+        ),
+        hostnames={"n1": "host-of-n1"},
+    )
+    container = pod["containers"][0]
+    assert (container["image"], container["imagePullPolicy"]) == ("other:2", "Always")
+    assert container["ports"] == [{"containerPort": 8000, "protocol": "TCP"}]
+    assert pod["nodeSelector"] == {"disk": "ssd", "kubernetes.io/hostname": "host-of-n1"}
+    assert pod["tolerations"] == [
+        {"operator": "Exists"},
+        {"operator": "Equal", "key": "a", "value": "b", "effect": "NoExecute"},
+        {"operator": "Exists", "key": "nvidia.com/gpu", "effect": "NoSchedule"},
+    ]
+    assert {"name": "mount-0", "hostPath": {"path": "/opt/sim"}} in pod["volumes"]
+    assert {"name": "mount-1", "emptyDir": {"medium": "Memory", "sizeLimit": "5"}} in pod["volumes"]
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+
+
+def test_the_steps_of_a_plan_are_its_objects_in_order():
+    plan = planned(with_seeds(RACING, (0, 1)))
+    steps = render.with_objects(plan, ["l2r-claim-n1-0"]).steps()
+    made = objects(plan)
+    maps = [one for one in made if one["kind"] == "ConfigMap"]
+    rest = [one for one in made if one["kind"] != "ConfigMap"]
+    names = [(one["kind"], one["metadata"]["name"]) for one in (*maps, *rest)]
+    names.insert(2, ("Lease", "l2r-claim-n1-0"))
+    assert [(step.kind, step.name) for step in steps] == names
+    assert render.with_objects(LaunchPlan(())).steps() == ()
+
+
+def test_what_is_printed_of_a_plan_holds_no_key():
+    printed = plan_manifests(planned(RACING), namespace="ml", server=ServerFacts())
+    assert [one["kind"] for one in printed] == [one["kind"] for one in objects(planned(RACING))]
+    assert "stringData" not in printed[1]
+    assert "secret" not in yaml.safe_dump_all(printed).replace("secretName", "").replace("secretRef", "").replace(
+        "secret:", ""
+    ).replace("secrets", "")
