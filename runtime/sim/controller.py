@@ -46,6 +46,8 @@ class Controller:
         self._timeout = timeout_seconds
         self._numbers = itertools.count(1)
         self._socket: WebSocket | None = None
+        self.heard: float | None = None
+        """When anything came that was an answer, late ones included (monotonic seconds): the sign of life."""
 
     def call(self, call: Call[T], *, timeout_seconds: float | None = None) -> T:
         """Make a call, connecting first where there is no connection. Raises CallError within the timeout."""
@@ -57,6 +59,7 @@ class Controller:
             self._socket.send(request(number, call.method, call.params), deadline)
             for _ in range(MAX_STRAY_REPLIES):
                 reply = _decoded(call, self._socket.receive(deadline))
+                self.heard = time.monotonic()
                 if reply.number == number:
                     return _meaning(call, reply)
         except WebSocketTimeoutError as error:

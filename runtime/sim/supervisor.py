@@ -14,7 +14,15 @@ from typing import Final
 
 from runtime.sim import calls
 from runtime.sim.controller import Controller
-from runtime.sim.errors import BadReplyError, BudgetError, CallError, LostError, RefusedError, StartError
+from runtime.sim.errors import (
+    BadReplyError,
+    BudgetError,
+    CallError,
+    CallTimeoutError,
+    LostError,
+    RefusedError,
+    StartError,
+)
 from runtime.sim.handle import Addresses, Handle
 from runtime.sim.health import Budget, Cause, Failure, State, Vitals
 from runtime.sim.spec import SimulatorSpec
@@ -22,7 +30,7 @@ from runtime.sim.spec import SimulatorSpec
 LOOK_SECONDS: Final = 0.1
 """Between two looks at whether it has ended."""
 FIRST_ANSWER_SECONDS: Final = 2.0
-"""For one try of the first call; the next try may find it ready."""
+"""For the first try of the first call; each further one has twice the time."""
 Starter = Callable[[SimulatorSpec], Handle]
 
 
@@ -178,7 +186,7 @@ class Supervisor:
     def _await_ready(self, handle: Handle, is_wanted: Callable[[], bool]) -> Failure | None:
         """Wait for the first answer of the control port."""
         deadline = time.monotonic() + self.spec.start_seconds
-        pause, problem = 0.01, "it was not asked"
+        pause, problem, patience = 0.01, "it was not asked", FIRST_ANSWER_SECONDS
         with Controller(handle.addresses.host, handle.addresses.control) as controller:
             while (left := deadline - time.monotonic()) > 0:
                 if not is_wanted():
@@ -187,9 +195,11 @@ class Supervisor:
                 if failure is not None:
                     return failure
                 try:
-                    controller.call(calls.get_level(), timeout_seconds=min(left, FIRST_ANSWER_SECONDS))
+                    controller.call(calls.get_level(), timeout_seconds=min(left, patience))
                 except (RefusedError, BadReplyError) as error:
                     return Failure(Cause.NOT_READY, f"the simulator is no simulator: {error}")
+                except CallTimeoutError as error:
+                    problem, patience = str(error), 2 * patience  # what is slow gets the time to be so
                 except CallError as error:
                     problem = str(error)
                 else:
@@ -220,9 +230,10 @@ class Supervisor:
                 if failure is None and now >= beat:
                     try:
                         controller.call(calls.get_level(), timeout_seconds=spec.heartbeat_seconds)
-                        vitals.answered(time.monotonic())
                     except CallError:
-                        pass  # silence is judged by how long it lasts
+                        pass  # silence is judged by how long it lasts; an answer that is late is one too
+                    if controller.heard is not None:
+                        vitals.answered(controller.heard)
                     beat = time.monotonic() + spec.heartbeat_seconds
                 posed = self._pose_time()
                 if posed is not None:

@@ -44,6 +44,7 @@ def add_parser(roles: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument("--realtime", dest="fast", action="store_false", help="100 poses a second (the default)")
     pace.add_argument("--fast", action="store_true", help="a tenth of a second for each action, at once")
+    parser.set_defaults(fast=False)
     add("--fps", type=float, default=30.0, help="frames of each camera in a simulated second (%(default)s)")
     add("--seed", type=int, default=0, help="of sensor noise and the ground's texture")
     add("--fault", action="append", default=[], metavar="KIND[@SECONDS]", help="let something go wrong")

@@ -47,7 +47,7 @@ class World:
             self.map = own_map(STAND_INS.get(plain, plain))
         else:
             raise KeyError(level)
-        self.level = short_name(level)
+        self.level = short_name(level).removesuffix(".json")
         self.cars = self._new_cars()
         self.reset()
 

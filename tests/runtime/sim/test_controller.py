@@ -1,0 +1,301 @@
+"""The controller and simulators that misbehave: typed errors within the timeout, and a working call afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from websockets.sync.server import ServerConnection, serve
+
+from runtime.sim import calls
+from runtime.sim.controller import AsyncController, Controller
+from runtime.sim.errors import (
+    BadReplyError,
+    CallError,
+    CallTimeoutError,
+    ConnectionLostError,
+    RefusedError,
+)
+
+Script = Callable[[ServerConnection, dict], None]
+TIMEOUT = 0.4
+
+
+def right(connection: ServerConnection, asked: dict, result: object = "harbour") -> None:
+    connection.send(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}))
+
+
+class Scripted:
+    """A WebSocket server that answers the first call by a script and all later ones as it should."""
+
+    def __init__(self) -> None:
+        self.script: Script = right
+        self.asked: list[dict] = []
+        self.server = serve(self.answer, "127.0.0.1", 0)
+        self.port = self.server.socket.getsockname()[1]
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def answer(self, connection: ServerConnection) -> None:
+        for text in connection:
+            asked = json.loads(text)
+            self.asked.append(asked)
+            script, self.script = self.script, right
+            script(connection, asked)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+
+
+@pytest.fixture(scope="module")
+def simulator():
+    scripted = Scripted()
+    yield scripted
+    scripted.close()
+
+
+def ask(face: str, port: int, *wanted: calls.Call) -> list[object]:
+    """Make calls one after the other over one connection; each gives its result or its error."""
+
+    def attempt_sync() -> list[object]:
+        found: list[object] = []
+        with Controller(port=port, timeout_seconds=TIMEOUT) as controller:
+            for call in wanted:
+                try:
+                    found.append(controller.call(call))
+                except CallError as error:
+                    found.append(error)
+        return found
+
+    async def attempt_async() -> list[object]:
+        found: list[object] = []
+        async with AsyncController(port=port, timeout_seconds=TIMEOUT) as controller:
+            for call in wanted:
+                try:
+                    found.append(await controller.call(call))
+                except CallError as error:
+                    found.append(error)
+        return found
+
+    return attempt_sync() if face == "sync" else asyncio.run(attempt_async())
+
+
+def silent(connection, asked):
+    """Never answers."""
+
+
+def late(connection, asked):
+    time.sleep(TIMEOUT * 1.5)
+    right(connection, asked, "too late")
+
+
+def wrong_id(connection, asked):
+    right(connection, {"id": asked["id"] + 1000}, "somebody else's")
+
+
+def wrong_id_first(connection, asked):
+    wrong_id(connection, asked)
+    right(connection, asked)
+
+
+def endless_strays(connection, asked):
+    for _ in range(3000):
+        wrong_id(connection, asked)
+
+
+SCRIPTS = {
+    "silent": (silent, CallTimeoutError),
+    "late": (late, CallTimeoutError),
+    "wrong id": (wrong_id, CallTimeoutError),
+    "closed": (lambda connection, _: connection.close(), ConnectionLostError),
+    "torn": (lambda connection, _: connection.socket.shutdown(socket.SHUT_RDWR), ConnectionLostError),
+    "no JSON": (lambda connection, _: connection.send("{"), BadReplyError),
+    "binary": (lambda connection, _: connection.send(b"\xff\xfe"), BadReplyError),
+    "a list": (lambda connection, _: connection.send("[1, 2]"), BadReplyError),
+    "a text id": (lambda connection, _: right(connection, {"id": "1"}), BadReplyError),
+    "a number": (lambda connection, asked: right(connection, asked, 5), BadReplyError),
+    "nothing": (lambda connection, asked: right(connection, asked, None), BadReplyError),
+    "huge": (lambda connection, _: connection.send("x" * (5 << 20)), ConnectionLostError),
+    "an error": (
+        lambda connection, asked: connection.send(
+            json.dumps({"id": asked["id"], "error": {"code": -1, "message": "no such level"}})
+        ),
+        RefusedError,
+    ),
+    "a bare error": (
+        lambda connection, asked: connection.send(json.dumps({"id": asked["id"], "error": "no"})),
+        RefusedError,
+    ),
+}
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_call_that_fails_is_a_typed_error_and_the_next_call_works(simulator, face, name):
+    script, expected = SCRIPTS[name]
+    simulator.script = script
+    began = time.monotonic()
+    first, *again = ask(face, simulator.port, calls.get_level(), calls.get_level(), calls.get_level())
+
+    assert type(first) is expected
+    assert first.method == "get_level"
+    assert first.params == {}
+    assert "get_level()" in str(first)
+    assert again[-1] == "harbour", again
+    assert time.monotonic() - began < 4 * TIMEOUT + 2.0
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_answers_are_matched_by_id(simulator, face):
+    simulator.script = wrong_id_first
+
+    assert ask(face, simulator.port, calls.get_level()) == ["harbour"]
+
+
+def test_a_flood_of_answers_to_nothing_ends_in_an_error(simulator):
+    simulator.script = endless_strays
+    (found,) = ask("sync", simulator.port, calls.get_level())
+
+    assert isinstance(found, BadReplyError | CallTimeoutError)
+
+
+async def test_overlapping_calls_each_get_their_own_answer():
+    waiting: list[dict] = []
+
+    def hold(connection: ServerConnection) -> None:
+        for text in connection:
+            waiting.append(json.loads(text))
+            if len(waiting) == 3:
+                for asked in reversed(waiting):
+                    right(connection, asked, asked["method"])
+
+    with serve(hold, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        wanted = [calls.Call(name, {}, str) for name in ("a", "b", "c")]
+        async with AsyncController(port=server.socket.getsockname()[1]) as controller:
+            found = await asyncio.gather(*(controller.call(call) for call in wanted))
+        server.shutdown()
+        thread.join()
+
+    assert found == ["a", "b", "c"]
+
+
+def listening(behaviour: str) -> socket.socket:
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    if behaviour != "refused":
+        sock.listen()
+    return sock
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("behaviour", ["refused", "mute", "http"])
+def test_what_is_no_websocket_is_an_error_within_the_timeout(face, behaviour):
+    sock = listening(behaviour)
+
+    def reply() -> None:
+        peer, _ = sock.accept()
+        peer.recv(4096)
+        peer.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        peer.close()
+
+    thread = threading.Thread(target=reply)
+    if behaviour == "http":
+        thread.start()
+    began = time.monotonic()
+    (found,) = ask(face, sock.getsockname()[1], calls.get_vehicle_state(3))
+    if behaviour == "http":
+        thread.join()
+    sock.close()
+
+    assert isinstance(found, CallTimeoutError if behaviour == "mute" else ConnectionLostError)
+    assert "get_vehicle_state(veh_id=3)" in str(found)
+    assert time.monotonic() - began < TIMEOUT + 2.0
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(garbage=st.binary(max_size=200) | st.text(max_size=200))
+def test_whatever_comes_back_is_a_result_or_a_typed_error(simulator, garbage):
+    simulator.script = lambda connection, _: connection.send(garbage)
+    (found,) = ask("sync", simulator.port, calls.get_level())
+
+    assert isinstance(found, BadReplyError | CallTimeoutError)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+ALL_CALLS = [
+    calls.open_level("x"),
+    calls.reset_level(),
+    calls.get_level(),
+    calls.get_levels(),
+    calls.get_level_vehicles(),
+    calls.get_vehicle_classes(),
+    calls.get_vehicle_state(),
+    calls.set_vehicle_position(1, 2, 3, yaw=4),
+    calls.get_vehicle_params(),
+    calls.set_vehicle_params({"a": 1}),
+    calls.reset_default_vehicle_params(),
+    calls.get_sensors_params(),
+    calls.get_sensor_params("s"),
+    calls.get_sensor_param("s", "p"),
+    calls.set_sensor_param("s", "p", 1),
+    calls.set_sensor_params("s", {"p": 1}),
+    calls.enable_sensor("s"),
+    calls.disable_sensor("s"),
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(call=st.sampled_from(ALL_CALLS), result=JSON)
+def test_every_method_reads_any_result_or_refuses_it(call, result):
+    try:
+        call.read(result)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
+        pass  # what the controller turns into a BadReplyError
+
+
+def test_every_method_works_on_the_reference_simulator(simulators):
+    ports = simulators.start("--track", "harbour", "--fast")
+    sensor = "CameraFrontRGB"
+    with Controller(port=ports["control"]) as controller:
+        controller.call(calls.open_level("ridge"))
+        assert controller.call(calls.get_level()) == "ridge"
+        assert {"meadow", "harbour", "ridge"} <= set(controller.call(calls.get_levels()))
+        assert list(controller.call(calls.get_level_vehicles())) == [0]
+        assert controller.call(calls.get_vehicle_classes())
+        controller.call(calls.set_vehicle_position(10.0, 20.0, 0.0, yaw=-90.0))
+        state = controller.call(calls.get_vehicle_state())
+        assert state.position == pytest.approx((10.0, 20.0, 0.0))
+        assert state.yaw == pytest.approx(-1.5707963)
+        controller.call(calls.reset_level())
+        assert controller.call(calls.get_vehicle_state()).position != pytest.approx((10.0, 20.0, 0.0))
+        controller.call(calls.set_vehicle_params({"friction": 1.1}))
+        assert controller.call(calls.get_vehicle_params())["friction"] == 1.1
+        controller.call(calls.reset_default_vehicle_params())
+        assert controller.call(calls.get_vehicle_params())["friction"] != 1.1
+        controller.call(calls.enable_sensor(sensor))
+        controller.call(calls.set_sensor_params(sensor, {"Width": 64, "Height": 48}))
+        controller.call(calls.set_sensor_param(sensor, "FOVAngle", 60))
+        found = controller.call(calls.get_sensor_params(sensor))
+        assert found.enabled
+        assert (found.parameters["Width"], found.parameters["FOVAngle"]) == (64, 60)
+        assert controller.call(calls.get_sensor_param(sensor, "Height")) == 48
+        controller.call(calls.disable_sensor(sensor))
+        assert len(controller.call(calls.get_sensors_params())) == 9
+        controller.call(calls.set_mode_ai(ai=False))
+        controller.call(calls.use_udp("127.0.0.1"))
+        with pytest.raises(RefusedError, match="nonsense"):
+            controller.call(calls.enable_sensor("nonsense"))

@@ -1,0 +1,42 @@
+"""A worker that drives a simulator until it is killed; it says what it has started, one JSON line each time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from runtime.sim.drive import Drive
+from runtime.sim.errors import SimulatorError
+from runtime.sim.interfaces import Receiver
+from runtime.sim.process import SimulatorProcess
+from runtime.sim.spec import SimulatorSpec
+
+
+def main(folder: str, options: str) -> None:
+    """Drive for ever, over whatever happens to the simulator."""
+    spec = SimulatorSpec.from_mapping(json.loads(options))
+
+    def start(wanted: SimulatorSpec) -> SimulatorProcess:
+        handle = SimulatorProcess(wanted, Path(folder))
+        started.append(handle)
+        return handle
+
+    started: list[SimulatorProcess] = []
+    drive = Drive(spec, "harbour", receiver=Receiver(), start=start)
+    while True:
+        drive.begin(None)
+        handle = started[-1]
+        handle.ended()
+        said = {"mark": handle.mark, "shim": handle.supervisor_pid, "simulator": handle.pid}
+        print(json.dumps({**said, "control": drive.supervisor.addresses.control}), flush=True)
+        try:
+            while True:
+                drive.act(0.0, 0.1)
+                drive.observe()
+        except SimulatorError as error:
+            print(json.dumps({"lost": str(error)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
