@@ -22,8 +22,8 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-PAGE: Final = 2000
-"""Objects in one answer of a list that the server reads from its store: four round trips for a large cluster."""
+PAGE: Final = 500
+"""Objects in one answer of a list that the server reads from its store: what it can hold without harm."""
 _CAN_SECONDS = 60.0
 
 

@@ -89,7 +89,6 @@ class Page(Generic[T]):
 
     items: tuple[T | Unread, ...]
     revision: str
-    next: str
     lost: int
 
 
@@ -141,13 +140,16 @@ class Decoder(Generic[T]):
         self._status = msgspec.json.Decoder(StatusStruct)
         self._list = msgspec.json.Decoder(ObjectList)
 
-    def page(self, body: bytes) -> Page[T]:
-        """Read a page.
+    def page(self, body: bytes) -> ObjectList:
+        """Read a page, all but its items: how the list goes on is known before they are decoded.
 
         Raises:
             msgspec.DecodeError: it is no list at all.
         """
-        page = self._list.decode(body)
+        return self._list.decode(body)
+
+    def items(self, page: ObjectList) -> Page[T]:
+        """Read the items of a page, each for itself."""
         items: list[T | Unread] = []
         lost = 0
         for raw in page.items or ():
@@ -159,7 +161,7 @@ class Decoder(Generic[T]):
                     lost += 1
                 else:
                     items.append(unread)
-        return Page(tuple(items), page.metadata.resource_version or "", page.metadata.continue_ or "", lost)
+        return Page(tuple(items), page.metadata.resource_version or "", lost)
 
     def event(self, line: bytes) -> Event[T]:
         """Read one line of a watch."""

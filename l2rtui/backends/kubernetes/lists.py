@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -94,24 +95,34 @@ async def pages(
         ApiError: the server refuses, or what it sends is no list.
     """
     query = {**scope.query, "resourceVersion": at_least} if at_least else {**scope.query, "limit": str(PAGE)}
-    while True:
-        try:
-            body = await api.request("GET", scope.path, query=query, timeout_seconds=page_seconds)
-        except ApiError as error:
-            if not (error.is_gone and "continue" in query):
-                raise
-            yield None
-            query = dict(scope.query)  # the list takes longer than revisions are kept: all in one answer
-            continue
-        try:
-            page = decoder.page(body)
-        except msgspec.DecodeError as error:
-            raise from_status(Asked("GET", scope.path), 502, "", f"the answer is no list ({error})") from error
-        del body  # the next one is as large
-        yield page
-        if not page.next:
-            return
-        query = {**scope.query, "limit": str(PAGE), "continue": page.next}
+
+    def ask() -> asyncio.Task[bytes]:
+        return asyncio.create_task(api.request("GET", scope.path, query=query, timeout_seconds=page_seconds))
+
+    asked = ask()
+    try:
+        while True:
+            try:
+                page = decoder.page(await asked)
+            except ApiError as error:
+                if not (error.is_gone and "continue" in query):
+                    raise
+                yield None
+                query = dict(scope.query)  # the list takes longer than revisions are kept: all in one answer
+                asked = ask()
+                continue
+            except msgspec.DecodeError as error:
+                raise from_status(Asked("GET", scope.path), 502, "", f"the answer is no list ({error})") from error
+            more = page.metadata.continue_
+            if more:  # the server reads the next page while we decode this one
+                query = {**scope.query, "limit": str(PAGE), "continue": more}
+                asked = ask()
+            yield decoder.items(page)
+            if not more:
+                return
+    finally:
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
 
 
 def key_of(meta: Meta) -> str:

@@ -99,7 +99,7 @@ async def test_a_list_comes_in_pages_at_one_revision():
         await reflector.settled.wait()
         assert names(reflector) == ["a", "b"]
         assert [query.get("continue") for query in server.lists] == [None, None, "more"]
-        assert [query.get("limit") for query in server.lists] == [None, "2000", "2000"]
+        assert [query.get("limit") for query in server.lists] == [None, "500", "500"]
         assert [query.get("resourceVersion") for query in server.lists] == ["0", None, None]
 
 
