@@ -81,13 +81,13 @@ class Vitals:
         self._answered: float | None = None
         self._posed: float | None = None
 
-    def answered(self, now: float) -> None:
-        """The control port answered at ``now``."""
-        self._answered = max(now, self._answered or now)
+    def answered(self, at: float) -> None:
+        """The control port answered, last at ``at``."""
+        self._answered = at if self._answered is None else max(at, self._answered)
 
     def posed(self, at: float) -> None:
         """The newest pose came at ``at``."""
-        self._posed = max(at, self._posed or at)
+        self._posed = at if self._posed is None else max(at, self._posed)
 
     def no_pose_expected(self) -> None:
         """Poses may stop, for example while a level changes; the next one counts again."""
@@ -95,15 +95,15 @@ class Vitals:
 
     def check(self, now: float) -> Failure | None:
         """Say what is wrong at ``now``; None while nothing is."""
-        deaf = self._answered is not None and now - self._answered > self._heartbeat_seconds
-        still = self._posed is not None and now - self._posed > self._pose_seconds
-        if not deaf and not still:
-            return None
+        deaf = 0.0 if self._answered is None else now - self._answered
+        still = 0.0 if self._posed is None else now - self._posed
         signs = []
-        if deaf:
-            signs.append(f"no answer on its control port for {now - (self._answered or now):.1f} s")
-        if still:
-            signs.append(f"no pose for {now - (self._posed or now):.1f} s")
+        if deaf > self._heartbeat_seconds:
+            signs.append(f"no answer on its control port for {deaf:.1f} s")
+        if still > self._pose_seconds:
+            signs.append(f"no pose for {still:.1f} s")
+        if not signs:
+            return None
         return Failure(Cause.HUNG, f"the simulator hangs: {' and '.join(signs)}")
 
 

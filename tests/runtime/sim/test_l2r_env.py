@@ -1,0 +1,226 @@
+"""The environments over running simulators: the same task as in process, and losses that cost an episode only."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import runtime.envs.l2r_gym
+from runtime.envs.base import Attended, StepResult, attended, make_vector_env
+from runtime.envs.l2r import L2ROptions, L2RVectorEnv
+from runtime.envs.racing import RacingOptions, RacingVectorEnv
+from runtime.sim.errors import BudgetError, LostError, StartError
+from runtime.sim.maps import own_map
+from tests.runtime.sim.conftest import carrying, eventually
+
+QUICK = {
+    "backoff_seconds": 0.05,
+    "hung_seconds": 2.0,
+    "heartbeat_seconds": 0.5,
+    "pose_seconds": 2.0,
+    "grace_seconds": 0.5,
+}
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """Make an environment whose processes are counted when it is closed."""
+    monkeypatch.setenv("L2R_RUN_ID", mark := f"env-{time.monotonic_ns()}")
+    made = []
+
+    def factory(num_envs: int = 1, **options: object) -> L2RVectorEnv:
+        simulator = {**QUICK, **options.pop("simulator", {})}
+        env = make_vector_env("l2r", num_envs, options={**options, "simulator": simulator})
+        made.append(env)
+        return env
+
+    yield factory
+    for env in made:
+        env.close()
+    assert carrying(mark) == []
+
+
+def steer(obs: np.ndarray) -> np.ndarray:
+    """Keep to the centre line, slowly."""
+    action = np.zeros((len(obs), 2), np.float32)
+    action[:, 0] = -0.3 * obs[:, 0] - 0.8 * obs[:, 1]
+    action[:, 1] = np.where(obs[:, 3] < 0.5, 0.5, 0.0)
+    return action
+
+
+def lose(env: L2RVectorEnv, obs: np.ndarray, row: int = 0) -> StepResult:
+    """Kill the simulator of a copy and step until that shows."""
+    handle = env._drives[row].supervisor._handle
+    handle.signal(9)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        result = env.step(steer(obs))
+        if result.is_lost:
+            return result
+        obs = result.obs
+    raise AssertionError("the loss was never seen")
+
+
+def test_the_wire_carries_the_very_task_that_runs_in_process(make):
+    wire, here = make(start="line"), RacingVectorEnv(1, RacingOptions(start="line"))
+    obs = wire.reset(3)
+    assert obs == pytest.approx(here.reset(3), abs=2e-3)
+    for _ in range(200):
+        action = steer(obs)
+        result, wanted = wire.step(action), here.step(action)
+        assert result.final_obs == pytest.approx(wanted.final_obs, abs=2e-3)
+        assert result.reward == pytest.approx(wanted.reward, abs=2e-3)
+        assert bool(result.terminated[0]) == bool(wanted.terminated[0])
+        obs = result.obs
+
+
+def test_the_same_seed_and_actions_give_the_same_episode(make):
+    def episode() -> np.ndarray:
+        env.reset(5)
+        return np.vstack([env.step(np.array([[0.1, 0.4]], np.float32)).final_obs for _ in range(15)])
+
+    env = make()
+    assert np.array_equal(episode(), episode())
+
+
+def test_a_crash_costs_the_episode_and_nothing_is_learned_from_it(make):
+    env = make(2)
+    obs = env.reset(0)
+    result = lose(env, obs)
+
+    assert result.obs.shape == (2, env.obs_space.width)
+    assert np.isfinite(result.obs).all()
+    assert not any(each.env == 0 for each in result.episodes)
+    assert not env.step(steer(result.obs)).is_lost, "the next episode runs"
+    report = env.report()
+    assert report["simulator_restarts"] == 1
+    assert report["simulator_state"] == "ready"
+    assert "SIGKILL" in report["simulator_error"]
+
+
+@pytest.mark.parametrize("fault", ["hang@1", "freeze@1", "garbage@1"])
+def test_a_simulator_that_hangs_is_replaced_and_episodes_go_on(make, fault):
+    env = make(simulator={"arguments": ["--fault", fault]})
+    obs, lost, deadline = env.reset(0), 0, time.monotonic() + 90
+    while not lost and time.monotonic() < deadline:
+        result = env.step(steer(obs))
+        obs, lost = result.obs, lost + result.is_lost
+    assert lost
+    assert env.report()["simulator_restarts"] == 1
+    assert "hangs" in env.report()["simulator_error"]
+    assert not env.step(steer(obs)).is_lost
+
+
+def test_a_simulator_that_fails_too_often_ends_the_worker_clearly(make):
+    env = make(simulator={"arguments": ["--fault", "refuse"], "start_seconds": 1.5, "restarts": 1})
+    with pytest.raises(BudgetError, match="more than 1 failures"):
+        env.reset(0)
+    assert env.report()["simulator_state"] == "given up"
+
+
+def test_a_worker_that_is_to_stop_does_not_wait_for_a_start(make):
+    env = make(simulator={"arguments": ["--fault", "refuse"]})
+    assert isinstance(env, Attended)
+    with attended(env, lambda: True):
+        env.reset(0)
+    with pytest.raises(StartError), attended(env, lambda: False):
+        raise StartError("of another reason")
+
+
+def test_in_real_time_a_step_takes_a_tenth_of_a_second(make):
+    env = make(simulator={"fast": False})
+    obs = env.reset(0)
+    env.step(steer(obs))
+    began = time.monotonic()
+    for _ in range(10):
+        env.step(np.array([[0.0, 1.0]], np.float32))
+
+    assert time.monotonic() - began == pytest.approx(1.0, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"track": "monza"}, {"start": "nowhere"}, {"simulator": {"kind": "x"}}, {"simulator": 3}, {"laps": "x"},
+     {"max_steering": 2.0}, {"colour": "red"}, {"min_acceleration": -17}],
+    ids=str,
+)  # fmt: skip
+def test_options_that_cannot_be_are_refused(options):
+    with pytest.raises(ValueError, match=r"\w"):
+        L2ROptions.from_mapping(options)
+
+
+# --- Gymnasium ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def car(tmp_path):
+    """One car with a small camera, on a track of a file."""
+    (tmp_path / "field.json").write_text(json.dumps(own_map("meadow").to_json()))
+    env = gymnasium.make(
+        runtime.envs.l2r_gym.L2R_ID,
+        track=str(tmp_path / "field.json"),
+        cameras={"CameraFrontRGB": {"Width": 96, "Height": 64}},
+        simulator=QUICK,
+        start="line",
+    )
+    yield env.unwrapped
+    env.close()
+
+
+def test_gymnasiums_own_checker_finds_nothing_wrong(car):
+    check_env(car, skip_render_check=True)
+
+
+def test_an_episode_has_poses_images_progress_and_measures(car):
+    obs, _ = car.reset(seed=1)
+    assert obs["pose"].shape == (30,)
+    assert np.hypot(*(obs["pose"][[16, 15]] - own_map("meadow").track.centre[0])) < 1.0, "metres east and north"
+    assert obs["CameraFrontRGB"].shape == (64, 96, 3)
+    ended, total, seen = False, 0.0, []
+    while not ended:
+        obs, reward, terminated, truncated, info = car.step(np.array([0.0, 1.0], np.float32))
+        ended, total = terminated or truncated, total + reward
+        seen.append(obs["CameraFrontRGB"])
+        assert obs["pose"][0] == 0.0
+
+    assert info["oob"]
+    assert terminated
+    assert info["progress_metres"] > 20
+    assert np.abs(seen[0].astype(int) - seen[-1]).mean() > 1
+    wanted = "total_time average_speed_kph num_infractions average_displacement_error movement_smoothness"
+    wanted += " trajectory_efficiency trajectory_admissibility laps_completed"
+    assert set(wanted.split()) <= info["metrics"].keys()
+    assert car.report()["pose_age_seconds"] < 5
+
+
+def test_a_reset_after_a_hang_keeps_the_counts(car):
+    car.reset(seed=1)
+    handle = car._drive.supervisor._handle
+    psutil.Process(eventually(lambda: handle.ended() or handle.pid, "a pid")).suspend()
+    info, truncated = {}, False
+    while not truncated:
+        *_, truncated, info = car.step(np.array([0.0, 0.1], np.float32))
+    assert "simulator_lost" in info
+    obs, _ = car.reset(seed=2)
+
+    assert obs["pose"].shape == (30,)
+    assert car.report()["episodes"] == 2
+    assert car.report()["simulator_restarts"] == 1
+    assert "hangs" in car.report()["simulator_error"]
+
+
+def test_stepping_before_a_reset_is_refused(car):
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        car.step(np.zeros(2, np.float32))
+
+
+def test_nothing_is_driven_without_a_simulator(make):
+    env = make()
+    with pytest.raises(LostError):
+        env._drives[0].act(0.0, 0.0)
