@@ -1,0 +1,147 @@
+"""The main job on a cluster: real containers from our own image, a volume that outlives them, proof at the end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import eventually, kubectl, kubectl_json
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+NODE_IMAGE = "l2rtui-node:test"
+RUN = "racing-sac"
+KINDS = "pods,services,replicasets,jobs,statefulsets,configmaps,secrets,leases"
+SPEC = f"""\
+kind: learner-workers
+name: {RUN}
+image: {NODE_IMAGE}
+pod:
+  mounts: [{{path: /l2r, claim: l2r-data}}]
+learner:
+  resources: {{cpu: 0.5}}
+workers:
+  - {{name: w, replicas: 2, resources: {{cpu: 0.1}}}}
+evaluator: {{name: eval, resources: {{cpu: 0.1}}}}
+train: {{environment: racing, checkpoint_seconds: 2, warmup_steps: 600, eval_episodes: 2}}
+placement: {{on: phortx0/0-1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def image():
+    """Build the image from docker/; the node's Docker Engine is this machine's."""
+    for name, tag in (("base", "l2rtui-base"), ("node", NODE_IMAGE)):
+        built = subprocess.run(
+            ["docker", "build", "--network", "host", "-q", "-f", f"docker/Dockerfile.{name}", "-t", tag, "."],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=580,
+            check=False,
+        )
+        assert built.returncode == 0, built.stderr
+    return NODE_IMAGE
+
+
+@pytest.fixture
+def volume(namespace, tmp_path_factory):
+    """A claim bound to a folder of the real node, which is this machine."""
+    folder = tmp_path_factory.mktemp("volume")
+    for part in (folder, *folder.parents[:2]):
+        part.chmod(0o777)  # the pods run as a user of their own
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    name = f"l2r-{namespace}"
+    objects = [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                **common,
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": str(folder)},
+                "claimRef": {"namespace": namespace, "name": "l2r-data"},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "l2r-data", "namespace": namespace},
+            "spec": {**common, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
+        },
+    ]
+    kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    yield folder
+    kubectl("delete", "pv", name, "--wait=false")
+
+
+def objects_of(namespace):
+    return {
+        (item["kind"], item["metadata"]["name"]) for item in kubectl_json("-n", namespace, "get", KINDS)["items"]
+    }
+
+
+def metrics(cli):
+    done = cli.call("metrics", RUN, "-o", "json")
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def grown(cli, before):
+    now = metrics(cli)
+    return now if now and all(now[key] > value for key, value in before.items()) else None
+
+
+def counters(found):
+    return {key: found[key] for key in ("env_steps", "updates", "policy_version")}
+
+
+def test_it_trains_survives_its_learner_and_leaves_nothing(cli, namespace, image, volume, tmp_path):
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    before = objects_of(namespace)
+
+    launched = cli.json("launch", "-f", str(spec), "--yes", "--wait")
+    assert (launched["run"], {pod["node"] for pod in launched["pods"]}) == (RUN, {"phortx0"})
+    assert [pod["phase"] for pod in launched["pods"]] == ["Running"] * 4
+    held = {slot["id"]: slot["set"] for slot in cli.json("slots") if slot["run"] == RUN}
+    assert held == {"phortx0/0.0": "learner", "phortx0/0.1": "w", "phortx0/0.2": "w", "phortx0/0.3": "eval"}
+    # Workers know the learner by the name of its Service alone.
+    endpoints = {
+        variable["value"]
+        for pod in kubectl_json("-n", namespace, "get", "pods", "-l", "l2rtui.io/role=worker")["items"]
+        for variable in pod["spec"]["containers"][0]["env"]
+        if variable["name"] == "L2R_ENDPOINT"
+    }
+    assert endpoints == {f"tcp://{RUN}-learner:5555"}
+
+    first = eventually("the first policy", lambda: grown(cli, {"updates": 0, "policy_version": 0}), 180)
+    eventually("every counter rising", lambda: grown(cli, counters(first)))
+    assert '"l2r":"learner"' in cli.run("logs", f"{RUN}/learner", "--tail", "50")
+    eventually("a checkpoint", lambda: list(volume.glob("checkpoints/ckpt-*.json")))
+
+    (learner,) = [pod for pod in cli.json("pods") if pod["set"] == "learner"]
+    kubectl("-n", namespace, "delete", "pod", learner["pod"], "--grace-period=1", "--wait=false")
+    again = eventually(
+        "another learner",
+        lambda: [
+            pod
+            for pod in cli.json("pods")
+            if pod["set"] == "learner" and pod["ready"] and pod["uid"] != learner["uid"]
+        ],
+    )
+    assert [pod["slots"] for pod in again] == [["phortx0/0.0"]]
+    eventually("its checkpoint", lambda: "resumed ckpt-" in cli.run("logs", f"{RUN}/learner"))
+    later = eventually("its numbers", lambda: grown(cli, {"updates": first["updates"]}))
+    eventually("training to go on", lambda: grown(cli, counters(later)), 120)
+
+    receipt = cli.json("destroy", RUN, "--yes")
+    assert (receipt["run"], receipt["left"], receipt["leftovers"]) == (RUN, 0, [])
+    assert receipt["kept"] == "claim l2r-data (/l2r)"
+    assert objects_of(namespace) == before
+    assert list(volume.glob("checkpoints/ckpt-*.safetensors")), "results outlive the run"
+    assert cli.json("leaks") == []
