@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar, Final
 
 from rich.text import Text
@@ -51,7 +52,7 @@ class L2RApp(App[None]):
         failure: Why the backend could not be made; the caller prints it.
     """
 
-    CSS_PATH = "styles.tcss"
+    CSS_PATH = Path(__file__).with_name("styles.tcss")
     TITLE = "l2rtui"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
     ESCAPE_TO_MINIMIZE = False
@@ -98,6 +99,7 @@ class L2RApp(App[None]):
             self.exit(return_code=error.exit_code)
             return
         self.link.backend_or_none = backend
+        self.cluster.mount_prompt()
         self._monitor = Monitor(backend)
         self.background.start(self._monitor.run(), group="watch", what="the watch")
         async for snapshot in self._monitor.updates():

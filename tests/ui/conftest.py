@@ -15,7 +15,7 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import Settings, user_name
 from l2rtui.ui.app import L2RApp
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 @dataclass

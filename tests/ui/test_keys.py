@@ -52,7 +52,7 @@ PREPARED = {  # what must have happened before a key can do something
     "table.cell_left": ["2", "right"],
     "table.cell_right": ["2"],
     "pod.shell": ["3"],
-    "log.since": [],
+    "log.since": ["3"],
     "log.close": ["vertical_line"],
     "log.up": [],
 }
@@ -68,7 +68,7 @@ def state(desk) -> tuple[object, ...]:
         cluster.zoomed,
         cluster.has_all_pods,
         [(desk.is_previous, desk.since, desk.feed.subject.key) for desk in cluster.deck.desks],
-        (cluster.lower, cluster.is_mine_only, cluster.runs.cursor_cell, bool(cluster.query("#find"))),
+        (cluster.lower, cluster.is_mine_only, cluster.runs.cursor_cell, cluster.is_typing),
         cluster.slots.cursor_slot,
         tuple(
             (table.cursor_key, tuple(sorted(table.marked)), tuple(table.model.shown), table.model.sort_column)
@@ -171,7 +171,7 @@ async def test_every_key_of_place_mode_does_something(desk, key: Key, tmp_path, 
         await one.until(lambda: place.stage.specs)
 
         def seen() -> tuple[object, ...]:
-            stage = (place.stage, place._form, place._set, place._range, bool(place.query("#field")))
+            stage = (place.stage, place._form, place._set, place._range, place._field.display)
             return (*stage, one.top, len(one.says()))
 
         before = seen()

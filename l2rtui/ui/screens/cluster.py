@@ -167,7 +167,7 @@ class ClusterScreen(Reading, Changes):
     def action_back(self) -> None:
         """Undo the newest of filter, zoom, marks, faults; from the log go back to the list."""
         pane = self.focused_pane
-        if self.query("#find"):
+        if self.is_typing:
             self.close_prompt(keep=False)
         elif pane is Pane.LOG and self.log_pane.search:
             self.log_pane.find("")

@@ -73,12 +73,15 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._set = 0
         self._range: SlotId | None = None
         self._typed, self._typed_at = 0, 0.0
+        self._asked = ""
         self._conflicts: tuple[str, ...] = ()
         self._facts: tuple[Finding, ...] | None = ()
         self._timer: Timer | None = None
         self._head, self._grid = MetricStrip(id="head"), GpuGrid(id="grid")
         self._sets, self._checks = MetricStrip(id="sets"), MetricStrip(id="checks")
         self._command, self._keys = MetricStrip(id="same"), KeyBar()
+        self._field = Input(id="field")
+        self._field.display = False
 
     def compose(self) -> ComposeResult:
         """What is placed, the grid, its sets beside the findings, the command line, the keys."""
@@ -88,6 +91,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
             yield self._sets
             yield self._checks
         yield self._command
+        yield self._field
         yield self._keys
 
     def on_mount(self) -> None:
@@ -284,16 +288,18 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
 
     def action_ask(self, what: str) -> None:
         """Open the field for seeds or name."""
-        if self._field() is None:
+        if not self._field.display:
             hint = "0-11 or 1,5,7; empty: one run" if what == "seeds" else "lower-case letters, digits and '-'"
             value = self._form.seeds if what == "seeds" else self._form.name
-            field = Input(value, placeholder=f"{what}: {hint}", id="field", name=what)
-            self.mount(field)
-            field.focus()
+            self._asked = what
+            self._field.placeholder = f"{what}: {hint}"
+            self._field.value = value
+            self._field.display = True
+            self.set_focus(self._field)
 
     @on(Input.Submitted)
     def _answered(self, event: Input.Submitted) -> None:
-        value, what = event.value.strip(), event.input.name
+        value, what = event.value.strip(), self._asked
         try:
             form = replace(self._form, seeds=value) if what == "seeds" else replace(self._form, name=value)
             if value and what == "seeds":
@@ -307,7 +313,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
 
     def action_leave_place(self) -> None:
         """Close the field, give up the range, or leave."""
-        if self._field() is not None:
+        if self._field.display:
             self._close_field()
         elif self._range is not None:
             self.action_range()
@@ -386,12 +392,8 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if waiting is not None:
             self._set = names.index(waiting)
 
-    def _field(self) -> Input | None:
-        return next(iter(self.query("#field").results(Input)), None)
-
     def _close_field(self) -> None:
-        if (field := self._field()) is not None:
-            field.remove()
+        self._field.display = False
         self.set_focus(self._grid)
 
     def _show(self) -> None:

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from enum import StrEnum
 from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-
-class Purpose(StrEnum):
-    """What is being typed; the value is what stands in the empty line."""
-
-    FILTER = "filter: words, !word, column=x  column~x  column>=2"
-    SEARCH = "search the log; n and N go from hit to hit"
-    INCLUDE = "show only lines that match this pattern"
-    EXCLUDE = "hide lines that match this pattern"
-    COMMAND = "command; tab completes, ? lists them"
-    SAVE = "save the shown lines to this file"
-
+from l2rtui.ui.screens.purpose import Purpose
 
 MOST_REMEMBERED: Final = 50
 _TYPED: defaultdict[Purpose, list[str]] = defaultdict(list)
@@ -47,11 +36,28 @@ class Prompt(Input):
         Binding("tab", "complete", show=False),
     ]
 
-    def __init__(self, purpose: Purpose, value: str, complete: Callable[[str], str]) -> None:
-        super().__init__(value, placeholder=purpose, id="find", suggester=_Completion(complete))
-        self.purpose = purpose
+    def __init__(self, complete: Callable[[str], str]) -> None:
+        super().__init__(id="find", suggester=_Completion(self._completed))
+        self.purpose = Purpose.FILTER
         self._complete = complete
-        self._at = len(_TYPED[purpose])
+        self._at = 0
+        self.display = False
+
+    def open(self, purpose: Purpose, value: str) -> None:
+        """Be there, at once: what is typed right after the key that opens the line belongs to it."""
+        self.purpose, self._at = purpose, len(_TYPED[purpose])
+        self.placeholder = purpose
+        with self.prevent(Input.Changed):
+            self.value = value
+        self.cursor_position = len(value)
+        self.display = True
+        self.screen.set_focus(self)
+
+    def close(self) -> None:
+        """Be gone."""
+        self.display = False
+        with self.prevent(Input.Changed):
+            self.value = ""
 
     def remember(self) -> None:
         """Keep what was typed for up and down."""
@@ -70,8 +76,11 @@ class Prompt(Input):
 
     def action_complete(self) -> None:
         """Take the completion."""
-        self.value = self._complete(self.value)
+        self.value = self._completed(self.value)
         self.cursor_position = len(self.value)
+
+    def _completed(self, text: str) -> str:
+        return self._complete(text) if self.purpose is Purpose.COMMAND else text
 
     def _recall(self, by: int) -> None:
         typed = _TYPED[self.purpose]

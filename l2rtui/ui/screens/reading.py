@@ -8,9 +8,9 @@ import io
 import re
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import on
-from textual.widgets import Input
 
 from l2rtui.backends.base import Inspector
 from l2rtui.domain.sanitize import sanitize
@@ -22,24 +22,44 @@ from l2rtui.ui.feeds import Subject
 from l2rtui.ui.messages import LookWanted
 from l2rtui.ui.screens.deck import SINCE
 from l2rtui.ui.screens.panes import ClusterView
-from l2rtui.ui.screens.prompt import Prompt, Purpose
+from l2rtui.ui.screens.purpose import Purpose
 from l2rtui.ui.screens.selection import Pane
 from l2rtui.ui.specfiles import example_specs
 from l2rtui.ui.text import Line, Span, plural
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.report_tables import event_row, leak_row
 
+if TYPE_CHECKING:  # the first frame needs no field
+    from textual.widgets import Input
+
+    from l2rtui.ui.screens.prompt import Prompt
+
 
 class Reading(ClusterView):
     """Looking closer."""
 
+    prompt: Prompt | None = None
+
     # --- what is typed -----------------------------------------------------------------------------------------
+    def mount_prompt(self) -> None:
+        """Have the line at hand, out of sight."""
+        if self.prompt is None:
+            from l2rtui.ui.screens.prompt import Prompt
+
+            self.prompt = Prompt(self._complete)
+            self.mount(self.prompt)
+
+    @property
+    def is_typing(self) -> bool:
+        """Whether the line is open."""
+        return self.prompt is not None and bool(self.prompt.display)
+
     def ask(self, purpose: Purpose, value: str = "") -> None:
         """Open the line at the bottom."""
-        if not self.query("#find"):
-            field = Prompt(purpose, value, self._complete if purpose is Purpose.COMMAND else lambda text: text)
-            self.mount(field)
-            field.focus()
+        if self.prompt is None:
+            self.mount_prompt()
+        if self.prompt is not None and not self.prompt.display:
+            self.prompt.open(purpose, value)
 
     def action_find(self) -> None:
         """Filter the table or the slots, or search the log."""
@@ -74,8 +94,8 @@ class Reading(ClusterView):
 
     async def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take what was typed."""
-        field = event.input
-        if not isinstance(field, Prompt):
+        field = self.prompt
+        if field is None or event.input is not field or not field.display:
             return
         field.remember()
         value = field.value.strip()
@@ -92,12 +112,14 @@ class Reading(ClusterView):
 
     def close_prompt(self, *, keep: bool) -> None:
         """Take the line away and give the focus back; without ``keep`` as if nothing had been typed."""
-        field = self.query_one("#find", Prompt)
+        field = self.prompt
+        if field is None:
+            return
         if not keep and field.purpose is Purpose.SEARCH:
             self.log_pane.find("")
         elif not keep and field.purpose is Purpose.FILTER:
             self.narrow(self.last_list, "")
-        field.remove()
+        field.close()
         is_log = field.purpose in (Purpose.SEARCH, Purpose.INCLUDE, Purpose.EXCLUDE, Purpose.SAVE)
         self.set_focus(self.log_pane if is_log else self.pane(self.last_list))
 

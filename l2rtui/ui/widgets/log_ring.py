@@ -23,6 +23,8 @@ from l2rtui.ui.text import count
 from l2rtui.ui.values import LogText
 
 KEPT_LINES: Final = 50_000
+MOST_COLOURS: Final = 64
+"""Changes of colour in one line that are kept; a line with more is no text for people."""
 
 
 class Json(StrEnum):
@@ -74,7 +76,7 @@ def _coloured(text: str) -> tuple[str, tuple[tuple[int, int, Style], ...]]:
     if "\x1b" not in text:
         return text, ()
     decoded = Text.from_ansi(text, no_wrap=True)
-    found = ((span.start, span.end, span.style) for span in decoded.spans)
+    found = ((span.start, span.end, span.style) for span in decoded.spans[:MOST_COLOURS])
     return decoded.plain, tuple(
         (start, end, _seen(style)) for start, end, style in found if isinstance(style, Style)
     )
