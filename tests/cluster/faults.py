@@ -1,0 +1,177 @@
+"""Faults for a real API server: a proxy that cuts, freezes and refuses; and the truth as kubectl tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from l2rtui.domain.snapshot import ClusterSnapshot
+
+
+class Proxy:
+    """Passes TCP on to one address, until it is told otherwise."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._flow = asyncio.Event()
+        self._flow.set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def open(self) -> None:
+        """Listen, on the same port as before."""
+        self._flow.set()
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def refuse(self) -> None:
+        """Listen no more, and cut what is open."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.cut()
+
+    def cut(self) -> None:
+        """Reset every connection."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def freeze(self) -> None:
+        """Pass nothing on any more, and close nothing: half-open connections."""
+        self._flow.clear()
+
+    def thaw(self) -> None:
+        """Pass on again."""
+        self._flow.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, far_writer}
+        try:
+            await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        finally:
+            self._writers -= {writer, far_writer}
+            writer.transport.abort()
+            far_writer.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(1 << 16):
+                await self._flow.wait()
+                writer.write(chunk)
+                await writer.drain()
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def proxied(kubeconfig: str, folder: Any) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy before the server of a kubeconfig, and a kubeconfig that goes through it."""
+    config = yaml.safe_load(Path(kubeconfig).read_text())
+    cluster = config["clusters"][0]["cluster"]
+    host, _, port = cluster["server"].removeprefix("https://").partition(":")
+    proxy = Proxy(host, int(port))
+    await proxy.open()
+    cluster["server"] = f"https://127.0.0.1:{proxy.port}"
+    path = folder / "proxied.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    try:
+        yield proxy, str(path)
+    finally:
+        await proxy.refuse()
+
+
+async def kubectl_items(kind: str, kubeconfig: str, *words: str) -> list[dict[str, Any]]:
+    """All objects of a kind, as kubectl tells them."""
+    process = await asyncio.create_subprocess_exec(
+        "kubectl", "--kubeconfig", kubeconfig, "get", kind, *words, "-o", "json",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    items: list[dict[str, Any]] = json.loads(out)["items"]
+    return items
+
+
+def _pod(item: dict[str, Any]) -> tuple[Any, ...]:
+    meta, spec, status = item["metadata"], item["spec"], item["status"]
+    ready = [one for one in status.get("conditions", []) if one["type"] == "Ready"]
+    return (
+        meta["name"],
+        meta["namespace"],
+        spec.get("nodeName") or spec.get("nodeSelector", {}).get("kubernetes.io/hostname", ""),
+        status["phase"],
+        "deletionTimestamp" in meta,
+        bool(ready) and ready[0]["status"] == "True",
+        sum(one["restartCount"] for one in status.get("containerStatuses", [])),
+        int(meta.get("labels", {}).get("l2rtui.io/seed", 0)),
+    )
+
+
+async def truth(kubeconfig: str, namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Nodes by name and pods of a namespace by uid, field by field."""
+    pods, nodes = await asyncio.gather(
+        kubectl_items("pods", kubeconfig, "-n", namespace), kubectl_items("nodes", kubeconfig)
+    )
+    return (
+        {
+            item["metadata"]["name"]: (
+                item["spec"].get("unschedulable", False),
+                any(one["type"] == "Ready" and one["status"] == "True" for one in item["status"]["conditions"]),
+                item["metadata"]["labels"].get("l2r.test/mark", ""),
+            )
+            for item in nodes
+        },
+        {item["metadata"]["uid"]: _pod(item) for item in pods},
+    )
+
+
+def shown(snapshot: ClusterSnapshot, namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The same fields of a snapshot."""
+    return (
+        {
+            node.name: (not node.is_schedulable, node.ready, dict(node.labels).get("l2r.test/mark", ""))
+            for node in snapshot.nodes.values()
+        },
+        {
+            pod.uid: (
+                pod.name,
+                pod.namespace,
+                pod.node,
+                str(pod.phase),
+                pod.is_terminating,
+                pod.ready,
+                pod.restarts,
+                pod.seed,
+            )
+            for pod in snapshot.pods.values()
+            if pod.namespace == namespace
+        },
+    )
+
+
+def compact(etcd: str = "http://127.0.0.1:12379") -> None:
+    """Compact etcd up to now, so that older revisions are gone; through its JSON gateway."""
+
+    def ask(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(f"{etcd}/v3/{path}", json.dumps(body).encode(), method="POST")  # noqa: S310
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  (etcd of the test cluster)
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    revision = ask("maintenance/status", {})["header"]["revision"]
+    with contextlib.suppress(urllib.error.HTTPError):  # somebody else has compacted as far
+        ask("kv/compaction", {"revision": revision})
