@@ -358,7 +358,8 @@ def test_a_missing_right_is_named_before_anything_is_made(cli, namespace, spec):
 
 
 def test_a_restricted_pod_on_a_real_node_can_do_what_it_must(cli, namespace, tmp_path):
-    script = "id -u; touch /l2r/x /tmp/x && echo written; touch /x 2>/dev/null || echo closed; wc -c < /run/l2r/token; sleep 600"
+    script = "id -u; touch /l2r/x /tmp/x && echo written; touch /x 2>/dev/null || echo closed; "
+    script += "wc -c < /run/l2r/token; sleep 600"
     path = tmp_path / "real.yaml"
     path.write_text(
         f"kind: job\nname: real\nimage: {IMAGE}\npod: {{node_selector: {{kubernetes.io/hostname: phortx0}}}}\n"

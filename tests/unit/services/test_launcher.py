@@ -13,13 +13,14 @@ import pytest
 
 from l2rtui.backends.base import Leftover, Receipt
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import Policy, parse_pins
-from l2rtui.domain.preflight import refusals
+from l2rtui.domain.preflight import Finding, Weight, refusals
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import LaunchError, LeftBehindError, NotFoundError, RefusedError
-from l2rtui.services import journal, launcher
+from l2rtui.services import journal, lastruns, launcher
 from l2rtui.services.specfile import Wish
 
 
@@ -256,3 +257,26 @@ async def test_what_cannot_be_taken_back_is_named(backend, monkeypatch):
         [step async for step in launcher.launch(backend, prepared)]
 
     assert caught.value.exit_code == 4
+
+
+async def test_what_was_destroyed_is_launched_again_with_the_spec_that_it_had(backend):
+    await launched(backend)
+    snapshot = await launcher.wait_running(backend, ["r"], 5)
+    async with ticking(backend):
+        async for _ in launcher.destroy(backend, snapshot.run_named("r")):
+            pass
+    again = await launcher.prepare_runs(backend, lastruns.find())
+    assert [run.spec for run in again.plan.runs] == [wish().spec]
+
+
+async def test_overcommit_waves_and_binding_reach_the_plan(backend):
+    prepared = await launcher.prepare(backend, wish(workers=17), overcommit=True, wave=3, binding=Binding.SHARED)
+    assert (prepared.plan.wave, len(prepared.plan.overcommitted)) == (3, 2)
+    assert {pod.set_spec.pod.binding for pod in prepared.plan.runs[0].pods} == {Binding.SHARED}
+    assert any("is over-committed" in finding.sentence for finding in prepared.findings)
+
+
+async def test_what_was_changed_in_an_imported_file_is_told_with_the_plan(backend):
+    note = Finding(Weight.WARNING, "ReplicaSet x", "it was changed")
+    prepared = await launcher.prepare(backend, replace(wish(), notes=(note,)))
+    assert note in prepared.findings

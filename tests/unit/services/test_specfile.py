@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
+from l2rtui.domain.containers import Binding, Mount, Security, Toleration
 from l2rtui.domain.placement import Pin, Policy
 from l2rtui.domain.workload import Kind, RestartPolicy, Role
 from l2rtui.errors import SpecError
@@ -233,3 +234,64 @@ def test_a_mistake_on_the_command_line_is_not_blamed_on_the_file(write, override
     with pytest.raises(SpecError) as caught:
         specfile.load(path, overrides, name)
     assert str(caught.value).startswith(sentence)
+
+
+PODS = """\
+kind: learner-workers
+name: r
+image: i:1
+pod:
+  binding: shared
+  pull_secrets: [regcred]
+  node_selector: {disk: ssd, zone: a}
+  mounts: [{path: /data, claim: c, read_only: true}]
+  tolerations: [{key: gpu, effect: NoSchedule}]
+  shm: 1Gi
+learner: {pod: {binding: env, security: baseline, mounts: [{path: /l2r, host_path: /srv/l2r}], ports: [6006]}}
+workers: [{pod: {node_selector: {zone: b}, mounts: [{path: /fast, in_memory: true, size: 2Gi}], secrets: [aws]}}]
+"""
+
+
+def test_what_is_said_of_pods_holds_for_all_sets_and_a_sets_own_word_wins(write):
+    learner, workers = (one.pod for one in specfile.load(write(PODS)).spec.sets)
+
+    assert (learner.binding, workers.binding) == (Binding.ENV, Binding.SHARED)
+    assert (learner.security, workers.security) == (Security.BASELINE, Security.RESTRICTED)
+    assert learner.mounts == (Mount("/data", claim="c", read_only=True), Mount("/l2r", host_path="/srv/l2r"))
+    assert workers.mounts[1] == Mount("/fast", in_memory=True, size_bytes=2 * 2**30)
+    assert dict(workers.node_selector) == {"disk": "ssd", "zone": "b"}
+    assert learner.tolerations == (Toleration("gpu", "", "NoSchedule"),)
+    assert (learner.pull_secrets, workers.secrets, learner.ports) == (("regcred",), ("aws",), (6006,))
+    assert workers.shm_bytes == 2**30
+
+
+def test_a_spec_with_pods_is_written_back_the_same(write):
+    spec = specfile.load(write(PODS)).spec
+    document = specbuild.to_document(spec)
+    assert specfile.load(write(yaml.safe_dump(document))).spec == spec
+    jsonschema.validate(document, specfile.schema())
+
+
+def test_the_setting_decides_on_binding_where_the_spec_does_not(write):
+    assert specfile.load(write(MINIMAL), binding="cpu").spec.sets[0].pod.binding is Binding.CPU
+    assert specfile.load(write(PODS), binding="cpu").spec.sets[1].pod.binding is Binding.SHARED
+
+
+@pytest.mark.parametrize(
+    ("pod", "sentence"),
+    [
+        ("{bindings: env}", ":3: there is no field pod.bindings. Did you mean binding?"),
+        ("{mounts: [{path: /a, claims: c}]}", "there is no field pod.mounts[0].claims. Did you mean claim?"),
+        ("{tolerations: [{keys: c}]}", "there is no field pod.tolerations[0].keys. Did you mean key?"),
+        ("{binding: gpu}", ":3: pod.binding is 'gpu'"),
+        ("{shm: lots}", "learner: pod.shm: 'lots' is not a quantity"),
+        ("{shm: 0}", "learner: pod.shm: 0 is no size"),
+        ("{mounts: [{path: /a, size: x}]}", "learner: pod.mounts: /a: size: 'x' is not a quantity"),
+        ("{mounts: [{path: /a}, {path: /a/}]}", "learner: pod.mounts: /a is mounted twice"),
+        ("{ports: [0]}", "pod.ports[0] is 0: expected a whole number >= 1"),
+    ],
+)
+def test_a_mistake_in_pods_is_named(write, pod, sentence):
+    with pytest.raises(SpecError) as caught:
+        specfile.load(write(f"kind: learner-workers\nname: r\npod: {pod}\n"))
+    assert sentence in str(caught.value)
