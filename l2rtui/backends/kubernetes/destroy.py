@@ -157,11 +157,11 @@ class _Destroy:
             left.append(Leftover("Lease", labels.claim_lease(node, gpu), reason))
         if self._claims.trouble:
             left.append(Leftover("Lease", "claims on slots", self._claims.trouble))
-        kept = "is kept until all else is gone, so that destroy can go on"
+        kept = "is kept until all else is gone" if left else "could not be removed in time"
         return (
             *left,
             *(
-                Leftover(one.kind, one.meta.name, self._refusals.get(one.key, kept))
+                Leftover(one.kind, one.meta.name, self._refusals.get(one.key, f"{kept}: destroy again"))
                 for one in self._final.of("ConfigMap")
                 if one not in self._rest(self._final)
             ),
@@ -182,13 +182,15 @@ class _Destroy:
 
     async def _finish(self) -> AsyncGenerator[Numbers, None]:
         """Delete all else, the run's own object last, until two full looks in a row find nothing."""
-        until, pauses, empty, is_released = time.monotonic() + REST_SECONDS, _pauses(), 0, False
+        until, pauses, empty, is_released, least = 0.0, _pauses(), 0, False, math.inf
         while True:
             count = await self._inventory.by_label()
             if not count.gaps and not self._rest(count):
                 count = await self._inventory.in_full()
             yield count.numbers
             rest = self._rest(count)
+            if len(count.found) < least:  # it goes on, however slowly
+                least, until = len(count.found), time.monotonic() + REST_SECONDS
             has_pods = any(one.kind == "Pod" for one in rest) or "Pod" in count.gaps
             is_released = is_released or (not has_pods and await self._claims.release())
             if rest or count.gaps or not is_released:

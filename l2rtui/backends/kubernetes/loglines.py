@@ -106,16 +106,11 @@ class Cursor:
     """
 
     def __init__(self, floor: int = 0) -> None:
-        self._floor = floor
+        self.floor = floor
         self._last = floor
         self._given: deque[int] = deque()
         self._expected: Counter[int] = Counter()
         self._is_repeating = floor > 0
-
-    @property
-    def has_lines(self) -> bool:
-        """Whether any line was given."""
-        return bool(self._given)
 
     @property
     def since(self) -> str:
@@ -136,15 +131,16 @@ class Cursor:
             if self._expected[stamp] > 0:
                 self._expected[stamp] -= 1
                 return False
-            if stamp <= self._floor:
+            if stamp <= self.floor:
                 return False
             self._is_repeating = False
         self._given.append(stamp)
         self._last = stamp
         if len(self._given) > _KEPT_STAMPS:
-            self._floor = max(self._floor, self._given.popleft())
+            self.floor = max(self.floor, self._given.popleft())
         return True
 
-    def begin_after(self, stamp: int) -> None:
-        """Whatever is older than the first line that came belongs to the part that nobody asked for."""
-        self._floor = max(self._floor, stamp - 1)
+    def forget_before_first(self) -> None:
+        """Whatever is not later than the first line that came belongs to the part that nobody asked for."""
+        if self._given:
+            self.floor = max(self.floor, self._given[0])

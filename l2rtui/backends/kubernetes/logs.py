@@ -159,6 +159,7 @@ class _Container:
         self._number = first.number if first else 0
         self._is_marked = False
         self._words = ""
+        self._half = b""
         self._failures = 0
         self._was_silent = False
         self._pauses = Pauses(pod.patience)
@@ -240,28 +241,50 @@ class _Container:
 
     async def _kept(self, tail: int | None, *, is_previous: bool = False) -> Lines:
         """What is kept now, from the cursor on. Tries again where the server fails in the middle."""
+        query = {"previous": "true"} if is_previous else {}
+        if tail is not None:
+            for line in await self._tail(query, tail):
+                yield line
+            return
         tries, pauses = self._pod.patience.tries, Pauses(self._pod.patience)
         while True:
-            query = {"previous": "true"} if is_previous else {}
-            is_tail = tail is not None and not self._cursor.has_lines
-            if is_tail:
-                # Even of no lines at all the last one is wanted: as the place from which to go on.
-                query["tailLines"] = str(max(1, tail or 0))
             try:
-                async with aclosing(
-                    self._opened(query, is_tail=is_tail, is_shown=not (is_tail and tail == 0))
-                ) as lines:
+                async with aclosing(self._opened(query)) as lines:
                     async for line in lines:
+                        tries = self._pod.patience.tries
                         yield line
             except ApiError as error:
-                if _says_nothing_is_there(error):
-                    return
                 tries -= 1
-                if is_final(error) or tries == 0:
-                    raise
-                await pauses.wait()
+                if await self._is_over(error, tries, pauses):
+                    return
             else:
                 return
+
+    async def _tail(self, query: dict[str, str], tail: int) -> list[LogLine]:
+        """The last lines that are kept now. A cut begins anew: nobody can tell which were the last ones then."""
+        start, tries, pauses = self._cursor, self._pod.patience.tries, Pauses(self._pod.patience)
+        while True:
+            self._cursor = Cursor(start.floor)
+            try:
+                # Even of no lines at all the last one is wanted: as the place from which to go on.
+                async with aclosing(self._opened({**query, "tailLines": str(max(1, tail))})) as lines:
+                    found = [line async for line in lines]
+            except ApiError as error:
+                tries -= 1
+                if await self._is_over(error, tries, pauses):
+                    return []
+            else:
+                self._cursor.forget_before_first()
+                return found if tail else []
+
+    async def _is_over(self, error: ApiError, tries: int, pauses: Pauses) -> bool:
+        """Whether there is nothing to read; pauses before the next attempt, or raises when none can help."""
+        if _says_nothing_is_there(error):
+            return True
+        if is_final(error) or tries <= 0:
+            raise error
+        await pauses.wait()
+        return False
 
     async def _stream(self) -> Lines:
         """One follow, until it ends in whatever way."""
@@ -282,26 +305,26 @@ class _Container:
                 if self._failures == _OUTAGE_TRIES:
                     yield self._mark(f"the log cannot be read now, trying again: {error.message}", time.time())
 
-    async def _opened(self, query: dict[str, str], *, is_tail: bool = False, is_shown: bool = True) -> Lines:
+    async def _opened(self, query: dict[str, str]) -> Lines:
         """New lines of one request."""
         wanted = {"container": self._name, "timestamps": "true", **query}
         if since := self._cursor.since:
             wanted["sinceTime"] = since
         self._cursor.reopen()
-        splitter, parser, is_first = LineSplitter(), StampParser(), is_tail
+        splitter, parser = LineSplitter(), StampParser()
         chunks = self._pod.api.stream(self._pod.path, wanted, idle_timeout_seconds=self._silence)
         async with aclosing(chunks) as stream:
             async for chunk in stream:
                 for raw in splitter.feed(chunk):
-                    if is_first and (found := parser.parse(raw)) is not None:
-                        is_first = False
-                        self._cursor.begin_after(found[0])
-                    if (line := self._line(raw, parser)) is not None and is_shown:
+                    if (line := self._line(raw, parser)) is not None:
                         yield line
-        # Half a line at the end of a follow is a cut, and comes whole the next time.
+        # Half a line at the end is a cut, and comes whole the next time; unless it is the same half again.
         if "follow" not in query and (raw := splitter.flush()):
+            if raw != self._half:
+                self._half = raw
+                raise ApiError(f"The log of {self._pod.view.name} was cut in the middle of a line.")
             line = self._line(raw, parser)
-            if line is not None and is_shown:
+            if line is not None:
                 yield line
 
     def _line(self, raw: bytes, parser: StampParser) -> LogLine | None:
