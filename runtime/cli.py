@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from runtime.endpoint import EndpointError
     from runtime.process import NotFiniteError, RefusedError, UsageError
     from runtime.settings import SettingsError
+    from runtime.sim.errors import SimulatorError
 
     try:
         if options.role == "config":
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, contract.EXIT_USAGE)
     except RefusedError as error:
         return _complain(error, contract.EXIT_REFUSED)
-    except (EndpointError, NotFiniteError, OSError) as error:
+    except (EndpointError, NotFiniteError, SimulatorError, OSError) as error:
         return _complain(error, contract.EXIT_FAILED)
     return contract.EXIT_DONE
 
