@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import assert_never
 
-from l2rtui.domain.node import Node
+from l2rtui.domain.node import Node, natural_key
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 
 
@@ -92,6 +92,8 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
     before = (dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs), snapshot.problems)
     if (nodes, pods, runs, problems) == before:
         return snapshot
+    if nodes.keys() != snapshot.nodes.keys():  # they come in any order, and people look for them in one
+        nodes = {name: nodes[name] for name in sorted(nodes, key=natural_key)}
     return ClusterSnapshot(
         MappingProxyType(nodes),
         MappingProxyType(pods),

@@ -14,6 +14,12 @@ _SLOT = re.compile(
 )
 
 
+def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Sort key by which ``phortx2`` stands before ``phortx10``."""
+    parts = re.findall(r"[0-9]+|[^0-9]+", name, re.ASCII)
+    return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class SlotId:
     """Where one worker sits, written ``node/gpu.slot``, for example ``phortx1/3.2``."""

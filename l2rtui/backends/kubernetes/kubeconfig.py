@@ -110,9 +110,7 @@ def load_access(
         inside = _in_cluster(environ)
         if inside is not None and context in ("", inside.context):
             return inside
-        raise ConfigError(
-            "No kubeconfig was found.", "Set KUBECONFIG, or write ~/.kube/config; `--kubeconfig FILE` names one."
-        )
+        raise ConfigError("No kubeconfig was found.", "Set KUBECONFIG, or write ~/.kube/config.")
     return merged.access(context)
 
 

@@ -102,3 +102,10 @@ def test_the_ledger_of_a_changed_snapshot_is_the_one_that_would_be_built_anew():
     gone = apply(moved, [NodeGone("a")])
     assert dict(gone.ledger.slots) == dict(replace(gone, basis=None).ledger.slots)
     assert gone.ledger.problems == replace(gone, basis=None).ledger.problems
+
+
+def test_nodes_stand_in_the_order_in_which_people_count():
+    names = ["phortx10", "phortx2", "1-a", "phortx1", "big", "phortx2-b"]
+    snapshot = apply(EMPTY_SNAPSHOT, [NodeChanged(Node(name)) for name in names])
+    assert list(snapshot.nodes) == ["1-a", "big", "phortx1", "phortx2", "phortx2-b", "phortx10"]
+    assert list(apply(snapshot, [NodeChanged(Node("phortx3"))]).nodes)[4:] == ["phortx2-b", "phortx3", "phortx10"]
