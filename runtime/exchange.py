@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -66,6 +66,15 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class SlotStore(Protocol):
+    """A store that keeps full segments as they come, so that many of them are one copy."""
+
+    def put_arena(self, arena: memoryview, segments: int) -> None:
+        """Copy full segments in that lie one behind the other."""
+        ...
+
+
 @dataclass(slots=True)
 class Holdings:
     """Experience and accounts of one moment."""
@@ -101,6 +110,9 @@ class Exchange:
         self._lag = self._last_lag = Lag()
         self._returns = Returns()
         self._finite = FiniteCheck(store.layout)
+        self._slots = store if isinstance(store, SlotStore) else None
+        self._full = membership.terms.segment_transitions
+        self._full_bytes = self._full * membership.terms.transition_bytes
         self._rings: dict[bytes, RingReader] = {}
         """By route; the network thread's alone."""
         self._updates = 0
@@ -321,16 +333,18 @@ class Exchange:
 
     def _keep(self, keep: Keep, arena: memoryview | None) -> None:
         assert arena is not None  # noqa: S101  (segments that are kept have come with one)
-        layout, start = self._experience.layout, keep.start
+        layout, start, segments = self._experience.layout, keep.start, keep.segments
+        if self._slots is not None and all(each.transitions == self._full for each in segments):
+            self._slots.put_arena(arena[start : start + len(segments) * self._full_bytes], len(segments))
+        else:
+            for segment in segments:
+                end = start + segment.transitions * layout.item_bytes
+                self._experience.put(layout.columns(arena[start:end], segment.transitions))
+                start = end
         version = self._membership.policy_version
-        for segment in keep.segments:
-            end = start + segment.transitions * layout.item_bytes
-            self._experience.put(layout.columns(arena[start:end], segment.transitions))
-            self._lag.add(
-                max(0, version - segment.policy_version_min), max(0, version - segment.policy_version_max)
-            )
-            self._returns.add(segment)
-            start = end
+        for each in segments:
+            self._lag.add(max(0, version - each.policy_version_min), max(0, version - each.policy_version_max))
+            self._returns.add(each)
         self._changed.notify_all()
 
     def _attach(self, attach: Attach) -> Ringed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,17 @@ class FiniteCheck:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
+        self._item_bytes = layout.item_bytes
+        self._spans: list[tuple[np.dtype[np.generic], int, int]] = []
+        """Type of the float columns, and their first and last byte for one item; neighbours of a type are one."""
+        start = 0
+        for each in layout.fields:
+            end = start + each.item_bytes
+            if each.dtype.kind == "f":
+                if self._spans and self._spans[-1][0] == each.dtype and self._spans[-1][2] == start:
+                    start = self._spans.pop()[1]
+                self._spans.append((each.dtype, start, end))
+            start = end
 
     def spoiled(self, arena: memoryview, counts: Sequence[int]) -> frozenset[int]:
         """Return the places of the segments, of so many items each, that nothing can be learned from.
@@ -76,28 +88,19 @@ class FiniteCheck:
         found = set()
         start = 0
         for place, count in enumerate(counts):
-            end = start + count * self._layout.item_bytes
+            end = start + count * self._item_bytes
             if not is_finite(self._layout.columns(arena[start:end], count)):
                 found.add(place)
             start = end
         return frozenset(found)
 
     def _sums_up(self, arena: memoryview, items: int, segments: int) -> bool:
-        """Say whether the floats of equal segments have finite sums; neighbouring columns of a type are one."""
-        stride = items * self._layout.item_bytes
-        start = 0
-        spans: list[tuple[np.dtype[np.generic], int, int]] = []
-        for each in self._layout.fields:
-            end = start + items * each.item_bytes
-            if each.dtype.kind == "f":
-                if spans and spans[-1][0] == each.dtype and spans[-1][2] == start:
-                    start = spans.pop()[1]
-                spans.append((each.dtype, start, end))
-            start = end
+        """Say whether the floats of equal segments have finite sums."""
+        stride = items * self._item_bytes
         with np.errstate(all="ignore"):
-            for dtype, first, last in spans:
-                shape = segments, (last - first) // dtype.itemsize
-                values = np.ndarray(shape, dtype, arena, first, (stride, dtype.itemsize))
-                if not np.isfinite(np.add.reduce(values, axis=None)):
+            for dtype, first, last in self._spans:
+                shape = segments, items * (last - first) // dtype.itemsize
+                values = np.ndarray(shape, dtype, arena, items * first, (stride, dtype.itemsize))
+                if not math.isfinite(np.add.reduce(values, axis=None)):
                     return False
         return True

@@ -7,6 +7,7 @@ and taking one in is one copy per column.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ class Field:
     @property
     def item_bytes(self) -> int:
         """Bytes of one item."""
-        return int(self.dtype.itemsize * np.prod(self.shape_tail, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape_tail)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ arrives is a `ProtocolError`, which the receiver counts and survives.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -152,6 +153,19 @@ class Trajectory:
     episodes: int
     return_sum: float
     progress_sum: float
+
+    def numbered(self, epoch: int, seq: int) -> Trajectory:
+        """Return the same segment under a number."""
+        return Trajectory(
+            epoch,
+            seq,
+            self.transitions,
+            self.policy_version_min,
+            self.policy_version_max,
+            self.episodes,
+            self.return_sum,
+            self.progress_sum,
+        )
 
 
 Rows = tuple[Trajectory, ...]
@@ -321,6 +335,7 @@ KINDS: Final[Mapping[str, type[Message]]] = {
 }
 _NAMES: Final = {kind: {one.name: str(one.type) for one in fields(cls)} for kind, cls in KINDS.items()}
 _ROW: Final = tuple(one for one in fields(Trajectory) if one.name not in {"epoch", "seq"})
+_row: Final = operator.attrgetter(*(one.name for one in _ROW))
 
 
 def has_arena(message: Message) -> bool:
@@ -332,7 +347,7 @@ def to_fields(message: Message) -> dict[str, Any]:
     """Return the message as a flat mapping with its kind first; the rows of segments as lists."""
     given = {"kind": message.kind, **{name: getattr(message, name) for name in _NAMES[message.kind]}}
     if isinstance(message, Segments):
-        given["rows"] = [[getattr(row, one.name) for one in _ROW] for row in message.rows]
+        given["rows"] = [_row(row) for row in message.rows]
     return given
 
 
@@ -365,10 +380,18 @@ def _rows(epoch: int, seq: int, given: Sequence[Sequence[object]]) -> Rows:
     for number, row in enumerate(given):
         if not isinstance(row, list) or len(row) != len(_ROW):
             raise ProtocolError(f"{Segments.kind}.rows: a row is a list of {len(_ROW)} numbers")
-        values: list[Any] = [
-            _checked("row", one.name, str(one.type), value) for one, value in zip(_ROW, row, strict=True)
-        ]
-        rows.append(Trajectory(epoch, seq + number, *values))
+        transitions, oldest, newest, episodes, return_sum, progress_sum = row
+        # Nearly every row holds exactly these types; the others are looked at one by one, for their sentence.
+        if not (
+            type(transitions) is type(oldest) is type(newest) is type(episodes) is int
+            and type(return_sum) is type(progress_sum) is float
+            and min(transitions, oldest, newest, episodes) >= 0
+            and max(transitions, oldest, newest, episodes) <= MAX_INTEGER
+            and math.isfinite(return_sum)
+            and math.isfinite(progress_sum)
+        ):
+            row = [_checked("row", one.name, str(one.type), value) for one, value in zip(_ROW, row, strict=True)]  # noqa: PLW2901
+        rows.append(Trajectory(epoch, seq + number, *row))
     return tuple(rows)
 
 

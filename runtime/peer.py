@@ -110,7 +110,7 @@ class Peer(AbstractContextManager["Peer"]):
         Raises RefusedError if the learner does not want this process.
         """
         self._send_due()
-        for inbound in self._channel.poll(timeout_seconds):
+        for inbound in self._channel.poll(min(timeout_seconds, self.session.patience)):
             try:
                 message, arena = decode(inbound.frames)
                 self._take(message, arena)

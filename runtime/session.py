@@ -104,6 +104,12 @@ class Session:
         """Segments that the learner has not yet taken."""
         return self._offered - self._acked
 
+    @property
+    def patience(self) -> float:
+        """Seconds after which `outgoing` should be asked again, even if nothing comes in."""
+        waits = self.is_joined and self._sent < min(self._offered, self._limit)
+        return self.habits.linger_seconds if waits else self.habits.ping_seconds
+
     def offer(self, segment: Trajectory, arena: Buffer) -> None:
         """Queue a segment; its `epoch` and `seq` are filled in here. `arena` must not be written any more."""
         self._offered += 1
@@ -203,14 +209,18 @@ class Session:
 
     # --- bundles ---
     def _lingers(self, now: float) -> bool:
-        """Say whether what waits should wait for more: it comes fast, is little yet, and there is room for more."""
+        """Say whether what waits should wait for more: segments come fast, and more may follow soon.
+
+        More may follow while there is credit, or while acknowledgements are on their way that will bring some.
+        """
         if self._offered > self._seen:
             self._burst = self._burst + 1 if now - self._seen_at < self.habits.linger_seconds else 0
             self._seen, self._seen_at = self._offered, now
-        if not self._burst or self._offered >= self._limit or now - self._seen_at >= self.habits.linger_seconds:
+        has_company = self._offered < self._limit or self._acked < self._sent
+        if not self._burst or not has_company or now - self._seen_at >= self.habits.linger_seconds:
             return False
-        waiting = self._offered - max(self._sent, self._offered - len(self._kept))
-        return waiting * self._kept_bytes < self.habits.bundle_bytes * len(self._kept)
+        waiting = self._offered - self._sent
+        return 0 < waiting < MAX_BUNDLE and waiting * self._kept_bytes < self.habits.bundle_bytes * len(self._kept)
 
     def _bundles(self) -> list[Outgoing]:
         """Return what may be sent and has not been, as few messages as the bounds on their size allow."""
@@ -226,7 +236,7 @@ class Session:
             if rows and self._parts(rows, size + nbytes, segment, seq):
                 found.append(self._bundle(rows, arenas))
                 rows, arenas, size = [], [], 0
-            rows.append(dataclasses.replace(segment, epoch=self.epoch, seq=seq))
+            rows.append(segment.numbered(self.epoch, seq))
             arenas.append(arena)
             size += nbytes
         if rows:

@@ -1,0 +1,13 @@
+"""``python -m tests.bench.exchange [segments|weights|workers|faults|abuse|peers|inference]``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+PARTS = ("segments", "weights", "workers", "faults", "abuse", "peers")
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] not in PARTS:
+        sys.exit(f"usage: python -m tests.bench.exchange {'|'.join(PARTS)} [options]")
+    importlib.import_module(f"tests.bench.exchange.{sys.argv[1]}").main(sys.argv[2:])

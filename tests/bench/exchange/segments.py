@@ -1,0 +1,154 @@
+"""Segments from one worker to one learner: raw TCP, the exchange over TCP, with CURVE, and through memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Event
+
+import numpy as np
+import psutil
+
+from tests.bench.exchange.ends import MEMORY_BYTES, SHAPES, Case, Learner, worker
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def free_port() -> int:
+    """A port that is free with its successor, below those that the system gives to connections."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as one, socket.socket() as two:
+            try:
+                one.bind(("127.0.0.1", port))
+                two.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def cpu_of(child: int) -> float:
+    """CPU seconds of this process and of the other end."""
+    both = (psutil.Process(), psutil.Process(child))
+    return sum(times.user + times.system for times in (each.cpu_times() for each in both))
+
+
+def measure(taken: Callable[[], int], seconds: float, child: int) -> tuple[float, float]:
+    """Segments a second, once it runs, and CPU seconds for each of them at both ends."""
+    limit = time.monotonic() + 30
+    while taken() < 20 and time.monotonic() < limit:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    first, began, cpu = taken(), time.perf_counter(), cpu_of(child)
+    time.sleep(seconds)
+    count = taken() - first
+    return count / (time.perf_counter() - began), (cpu_of(child) - cpu) / max(1, count)
+
+
+def _raw_sender(port: int, size: int, stop: Event) -> None:
+    many = max(1, 524_288 // size)
+    data = memoryview(np.zeros(many * size, dtype=np.uint8))
+    with socket.create_connection(("127.0.0.1", port)) as stream:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while not stop.is_set():
+            stream.sendall(data)
+
+
+def raw(shape: str, seconds: float) -> tuple[float, float]:
+    """A socket whose bytes land in the slots: what no exchange can beat over TCP."""
+    layout, transitions = SHAPES[shape]
+    size = layout.item_bytes * transitions
+    slots = memoryview(np.ones(MEMORY_BYTES // size * size, dtype=np.uint8))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stop = SPAWN.Event()
+        child = SPAWN.Process(target=_raw_sender, args=(server.getsockname()[1], size, stop))
+        child.start()
+        stream, _ = server.accept()
+        taken = [0]
+
+        def receive() -> None:
+            at = 0
+            with stream:
+                while got := stream.recv_into(slots[at:]):
+                    at = (at + got) % len(slots)
+                    taken[0] += got
+
+        thread = threading.Thread(target=receive)
+        thread.start()
+        found = measure(lambda: taken[0] // size, seconds, child.pid or 0)
+        stop.set()
+        thread.join()
+        child.join()
+    return found
+
+
+def ours(
+    shape: str, seconds: float, *, transport: str, curve: bool = False, ring: bool = False
+) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
+        endpoint = f"ipc://{folder}" if transport == "ipc" else f"tcp://127.0.0.1:{free_port()}"
+        case = Case(endpoint, shape, curve=curve, ring=ring, window=64 if shape == "small" else 16)
+        learner = Learner(case)
+        child = SPAWN.Process(target=worker, args=(case, "w-0", None, seconds + 30))
+        child.start()
+        found = measure(lambda: learner.store.taken, seconds, child.pid or 0)
+        learner.exchange.finish("done", 0.0, 5.0)
+        child.join(10)
+        totals = learner.machine.accounts.totals
+        learner.exchange.close()
+        assert totals.accepted == learner.store.taken, totals
+        assert totals.misfit == totals.stale == totals.lost == 0, totals
+    return found
+
+
+CONTENDERS: dict[str, Callable[[str, float], tuple[float, float]]] = {
+    "raw TCP": raw,
+    "exchange, TCP": lambda shape, seconds: ours(shape, seconds, transport="tcp"),
+    "exchange, ipc socket": lambda shape, seconds: ours(shape, seconds, transport="ipc"),
+    "exchange, memory ring": lambda shape, seconds: ours(shape, seconds, transport="tcp", ring=True),
+    "exchange, TCP + CURVE": lambda shape, seconds: ours(shape, seconds, transport="tcp", curve=True),
+}
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--shape", choices=[*SHAPES, "both"], default="both")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    for shape in SHAPES if options.shape == "both" else [options.shape]:
+        layout, transitions = SHAPES[shape]
+        size = layout.item_bytes * transitions
+        names = [name for name in CONTENDERS if options.only in name or name == "raw TCP"]
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        for turn in range(options.rounds):
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                found[name].append(CONTENDERS[name](shape, options.seconds))
+                print(".", end="", file=sys.stderr, flush=True)
+        print(f"\n{shape}: {size} bytes a segment, {options.rounds} rounds; ratios to raw TCP in the same round")
+        for name in names:
+            ratio = [ours[0] / raw[0] for ours, raw in zip(found[name], found["raw TCP"], strict=True)]
+            thrift = [raw[1] / ours[1] for ours, raw in zip(found[name], found["raw TCP"], strict=True)]
+            rate, cpu = (statistics.median(column) for column in zip(*found[name], strict=True))
+            print(
+                f"  {name:24} {rate:9.0f}/s {rate * size / 1e6:7.0f} MB/s x{statistics.median(ratio):5.2f} "
+                f"({min(ratio):.2f} to {max(ratio):.2f})   {cpu / size * 1e9:6.3f} CPU s/GB "
+                f"x{statistics.median(thrift):5.2f} ({min(thrift):.2f} to {max(thrift):.2f})"
+            )
+        if options.json:
+            print(json.dumps({shape: found}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
