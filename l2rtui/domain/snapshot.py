@@ -165,17 +165,12 @@ class ClusterSnapshot:
         return self.basis.touching(touched) if self.basis is not None else None
 
     @cached_property
-    def _pods_by_run(self) -> Mapping[str, tuple[PodView, ...]]:
+    def _pods_by_run(self) -> Mapping[str, list[PodView]]:
         found: dict[str, list[PodView]] = {}
         for pod in self.pods.values():
             if pod.run:
                 found.setdefault(pod.run, []).append(pod)
-        return {
-            run: tuple(
-                sorted(pods, key=lambda pod: (pod.role != Role.LEARNER, pod.set_name, pod.index, pod.created))
-            )
-            for run, pods in found.items()
-        }
+        return found
 
     def run_named(self, name: str) -> RunView | None:
         """The run with this name, or None."""
@@ -183,7 +178,10 @@ class ClusterSnapshot:
 
     def pods_of(self, run: str, set_name: str = "") -> tuple[PodView, ...]:
         """Pods of a run, or of one of its sets, in the order of sets and indices."""
-        return tuple(pod for pod in self._pods_by_run.get(run, ()) if set_name in ("", pod.set_name))
+        found = [pod for pod in self._pods_by_run.get(run, ()) if set_name in ("", pod.set_name)]
+        # Sorted when they are asked for: of a large cluster few runs are looked at.
+        found.sort(key=lambda pod: (pod.role != Role.LEARNER, pod.set_name, pod.index, pod.created))
+        return tuple(found)
 
     def select(self, target: str) -> tuple[PodView, ...]:
         """Pods that a person means by ``RUN``, ``RUN/SET``, ``RUN/SET/INDEX``, an experiment or a pod's name."""

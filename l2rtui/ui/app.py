@@ -36,6 +36,8 @@ from l2rtui.ui.widgets.status_bar import Health
 
 STALE_PERIOD_SECONDS: Final = 5.0
 SIGNAL_PATIENCE_SECONDS: Final = 1.0
+RESTS: Final = 4.0
+LONGEST_REST_SECONDS: Final = 0.3
 LEAVE_PATIENCE_SECONDS: Final = 15.0
 HARD_END_SECONDS: Final = 1.8
 """After this long a signal ends the process even if the event loop is stuck: a dropped ssh leaves nothing."""
@@ -74,6 +76,7 @@ class L2RApp(App[None]):
         self._metrics = MetricsFeed(self.link, lambda news: self.post_message(MetricsArrived(news)))
         self._adopted: set[str] = set()
         self._watch = Watch(user_name())
+        self._shown_in = 0.0
 
     def get_default_screen(self) -> Screen[None]:
         """The home screen is the only one that is always there."""
@@ -104,16 +107,20 @@ class L2RApp(App[None]):
         self.background.start(self._monitor.run(), group="watch", what="the watch")
         async for snapshot in self._monitor.updates():
             self.post_message(SnapshotArrived(snapshot, self._monitor.error))
+            # A snapshot that took long to show is followed by a rest: keys come first, whatever the cluster does.
+            await asyncio.sleep(min(LONGEST_REST_SECONDS, RESTS * self._shown_in))
 
     # --- news --------------------------------------------------------------------------------------------------
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         """Hand the newest snapshot on."""
+        began = time.monotonic()
         self._show_health()
         self.cluster.snapshot = message.snapshot
         for screen in self.screen_stack[1:]:  # place mode stands over the home screen and looks at the same slots
             if (take := getattr(screen, "take_snapshot", None)) is not None:
                 take(message.snapshot)
         self._metrics.follow(message.snapshot)
+        self._shown_in = time.monotonic() - began
         for sentence in self._watch.news(message.snapshot):
             self.tell_terminal(sentence)
         lost = {run.uid: run for run in message.snapshot.runs.values() if run.reason == "Unsupervised"}

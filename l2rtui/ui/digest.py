@@ -6,6 +6,7 @@ immutable, so a pod that is the same object has the same status, the same place 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,10 @@ class Tally:
     mine: int = 0
 
 
+_Seen = tuple[PodView, Level, int]
+"""A pod, its level, and the slots that it holds if it is mine."""
+
+
 class Digest:
     """Pods in order and by run, and their counts, for the newest snapshot.
 
@@ -30,17 +35,14 @@ class Digest:
         owner: Whose slots are ``mine``.
 
     Attributes:
-        pods: All pods by run, learners first, then by set and index.
-        tally: Their counts.
+        tally: Counts of the pods.
     """
 
     def __init__(self, owner: str) -> None:
-        self.pods: tuple[PodView, ...] = ()
         self.tally = Tally()
         self._owner = owner
         self._order: list[str] = []
-        self._seen: dict[str, tuple[PodView, Level]] = {}
-        self._by_run: dict[str, list[PodView]] = {}
+        self._seen: dict[str, _Seen] = {}
         self._groups: dict[str, tuple[PodView, ...]] = {}
         self._taken: Mapping[str, PodView] | None = None
 
@@ -52,32 +54,48 @@ class Digest:
         self._taken = pods
         if pods.keys() != self._seen.keys():
             self._order = sorted(pods, key=lambda uid: _place(pods[uid]))
-        seen: dict[str, tuple[PodView, Level]] = {}
+        seen: dict[str, _Seen] = {}
         by_run: dict[str, list[PodView]] = {}
-        before, levels = self._seen, {Level.BAD: 0, Level.WAIT: 0}
-        mine = 0
+        before, failing, waiting, mine = self._seen, 0, 0, 0
         for uid in self._order:
             pod = pods[uid]
             known = before.get(uid)
             if known is None or known[0] is not pod:
-                known = (pod, pod.status.level)
+                known = (pod, pod.status.level, self._mine(pod))
             seen[uid] = known
-            if known[1] in levels:
-                levels[known[1]] += 1
-            if pod.owner == self._owner and pod.claims and not pod.phase.is_over:
-                mine += sum(claim.count for claim in pod.claims)
-            by_run.setdefault(pod.run, []).append(pod)
+            level = known[1]
+            if level is Level.BAD:
+                failing += 1
+            elif level is Level.WAIT:
+                waiting += 1
+            mine += known[2]
+            group = by_run.get(pod.run)
+            if group is None:
+                by_run[pod.run] = [pod]
+            else:
+                group.append(pod)
         self._seen = seen
-        self.pods = tuple(pod for pod, _ in seen.values())
-        self._by_run, self._groups = by_run, {}
-        self.tally = Tally(levels[Level.BAD], levels[Level.WAIT], mine)
+        self.tally = Tally(failing, waiting, mine)
+        old = self._groups
+        self._groups = {run: _same(old.get(run, ()), group) for run, group in by_run.items()}
+
+    @property
+    def pods(self) -> tuple[PodView, ...]:
+        """All pods by run, learners first, then by set and index."""
+        return tuple(known[0] for known in self._seen.values())
+
+    def _mine(self, pod: PodView) -> int:
+        is_mine = pod.owner == self._owner and not pod.phase.is_over
+        return sum(claim.count for claim in pod.claims) if is_mine else 0
 
     def pods_of(self, run: str) -> tuple[PodView, ...]:
         """Pods of a run, learners first."""
-        found = self._groups.get(run)
-        if found is None:
-            found = self._groups[run] = tuple(self._by_run.get(run, ()))
-        return found
+        return self._groups.get(run, ())
+
+
+def _same(old: tuple[PodView, ...], new: list[PodView]) -> tuple[PodView, ...]:
+    """The old tuple where it holds the same objects: what is made of it need not be made again."""
+    return old if len(old) == len(new) and all(map(operator.is_, old, new)) else tuple(new)
 
 
 def _place(pod: PodView) -> tuple[str, bool, str, int, float, str]:

@@ -112,10 +112,11 @@ class Deck(Horizontal):
             self.desks[0].show(subject)
 
     def split(self) -> Desk | None:
-        """Open another desk with what the active one shows; None when there are four."""
+        """Open another desk with what the focused one shows, or the first; None when there are four."""
         if len(self.desks) >= MOST_PANES:
             return None
-        desk, shown = Desk(self._link, self._made), self.active
+        shown = next((desk for desk in self.desks if desk.pane.has_focus), self.desks[0])
+        desk = Desk(self._link, self._made)
         self._made += 1
         self.desks.append(desk)
         self.mount(desk.pane)

@@ -52,6 +52,7 @@ class MenuScreen(Dialog[str | None]):
                 Span(sanitize(twin), Tone.DIM),
             )
             choices.add_option(Option(text_of(self.app, [line]), id=key.id, disabled=bool(reason)))
+        choices.highlighted = 0
         choices.focus()
 
     @on(OptionList.OptionSelected)

@@ -6,7 +6,6 @@ is ever cut off at the right. The cursor moves over the cells of this layout, an
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,7 +15,7 @@ from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import HUES, NOTHING, Line, Span, Tone, fit, percent, shorten
+from l2rtui.ui.text import HUES, Line, Span, Tone, fit, percent, shorten
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
 """One for each run, by the order in which runs were launched; ``x`` stands for what is not ours."""
@@ -268,19 +267,25 @@ def _need(node: Node, gpu: Gpu, slots: int, pitch: int) -> int:
 
 def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, Tone]]) -> Line:
     """Runs first, then what is not ours, then the states that occur; free always."""
-    slots = snapshot.ledger.slots.values()
-    held: dict[str, int] = defaultdict(int)
-    states: dict[SlotState, int] = defaultdict(int)
-    for slot in slots:
-        states[slot.state] += 1
-        if slot.state in (SlotState.BUSY, SlotState.FAILED):
-            held[slot.run if slot.run in letters else ""] += 1
+    held: dict[str, int] = {}
+    states = dict.fromkeys(_STATES, 0)
+    free = failed = 0
+    for slot in snapshot.ledger.slots.values():
+        state = slot.state
+        if state is SlotState.FREE:
+            free += 1
+        elif state is SlotState.BUSY or state is SlotState.FAILED:
+            failed += state is SlotState.FAILED
+            held[slot.run] = held.get(slot.run, 0) + 1
+        else:
+            states[state] += 1
+    states[SlotState.FREE], states[SlotState.FAILED] = free, failed
     spans: list[Span] = []
-    for name, (letter, tone) in letters.items():
-        if held[name]:
+    for name, (letter, tone) in list(letters.items())[: len(LETTERS)]:
+        if name in held:
             spans += [Span(letter, tone), Span(f" {shorten(sanitize(name), 20)} {held[name]}   ", Tone.DIM)]
-    if held[""]:
-        spans += [Span(STRANGER, Tone.DIM), Span(f" others {held['']}   ", Tone.DIM)]
+    if others := sum(slots for name, slots in held.items() if name not in letters):
+        spans += [Span(STRANGER, Tone.DIM), Span(f" others {others}   ", Tone.DIM)]
     words: Sequence[tuple[SlotState, str]] = (
         (SlotState.FREE, "free"),
         (SlotState.FAILED, "failing"),
@@ -291,6 +296,4 @@ def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, Tone]]) 
         if states[state] or state is SlotState.FREE:
             glyph, tone = _STATES[state]
             spans += [Span(glyph, tone), Span(f" {word} {states[state]}   ", Tone.DIM)]
-    if not spans:
-        spans.append(Span(NOTHING, Tone.DIM))
     return tuple(spans)

@@ -51,10 +51,6 @@ class StatusBar(Painted):
         """Draw if the line reads differently."""
         self._look()
 
-    def watch_tally(self) -> None:
-        """Draw if the line reads differently."""
-        self._look()
-
     def watch_health(self) -> None:
         """Draw if the line reads differently."""
         self._look()

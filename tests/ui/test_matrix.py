@@ -1,0 +1,188 @@
+"""The matrix of seeds and sets, the views that share a place, filters by column, and commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from l2rtui.backends.base import Leak
+from l2rtui.domain.status import Phase
+
+
+def cells(one, run: str) -> dict[str, str]:
+    model = one.cluster.runs.model
+    row = next(row for row in model.rows.values() if row.cells[0].text == run)
+    return {column.key: model.text(row, number) for number, column in enumerate(model.columns)}
+
+
+def select_run(one, name: str) -> None:
+    one.cluster.runs.move_to(one.cluster.snapshot.run_named(name).uid)
+
+
+async def test_each_set_of_a_run_has_a_cell_with_ready_replicas_and_a_mark_for_failures(desk):
+    async with desk() as one:
+        found = cells(one, "racing-sac-s1")
+        assert (found["set:learner"], found["set:w"], found["set:eval"]) == ("1/1", "3/4 ✖", "1/1")
+        pod = one.cluster.snapshot.pods_of("racing-sac-s0", "w")[0]
+        one.backend.put_pod(replace(pod, phase=Phase.PENDING, ready=False, reason="Pulling"))
+        await one.until(lambda: cells(one, "racing-sac-s0")["set:w"] == "3/4 ◌")
+
+
+async def test_a_cell_is_killed_scaled_and_stopped_as_one(desk):
+    async with desk() as one:
+        select_run(one, "racing-sac-s0")
+        await one.press("right", "right")
+        assert one.cluster.runs.cursor_set == "w"
+        await one.until(lambda: one.cluster.log_feed.subject.title == "racing-sac-s0/w")
+        await one.press("K")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "l2rtui kill racing-sac-s0/w" in one.words()
+        await one.press("y")
+        pods = lambda: one.cluster.snapshot.pods_of("racing-sac-s0", "w")  # noqa: E731
+        await one.until(lambda: all(pod.is_terminating for pod in pods()))
+        await one.pass_time(5, lambda: not any(pod.is_terminating for pod in pods()))
+        await one.press("plus", "y")
+        await one.until(lambda: len(pods()) == 5)
+        await one.press("ctrl+d")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "from 5 to 0" in one.words()
+        await one.press("y")
+        await one.pass_time(5, lambda: not pods())
+        assert one.cluster.snapshot.run_named("racing-sac-s0") is not None
+        assert cells(one, "racing-sac-s0")["set:w"] == "0/0"
+
+
+async def test_a_run_is_relaunched_on_the_slots_that_it_had(desk):
+    async with desk() as one:
+        select_run(one, "racing-sac-s0")
+        before = {pod.name: pod.slots for pod in one.cluster.snapshot.pods_of("racing-sac-s0")}
+        old = one.cluster.snapshot.run_named("racing-sac-s0").uid
+        await one.press("R")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        await one.press("y")
+
+        def is_back() -> bool:
+            one.backend.advance(1)
+            run = one.cluster.snapshot.run_named("racing-sac-s0")
+            return run is not None and run.uid != old and len(one.cluster.snapshot.pods_of(run.name)) == len(before)
+
+        await one.until(is_back)
+        assert {pod.name: pod.slots for pod in one.cluster.snapshot.pods_of("racing-sac-s0")} == before
+
+
+async def test_what_was_confirmed_can_be_called_back_for_some_seconds(desk):
+    async with desk(cancel_seconds=60.0) as one:
+        select_run(one, "racing-sac-s0")
+        await one.press("ctrl+d", "y")
+        await one.until(lambda: "destroying racing-sac-s0 in" in one.app.background.doing)
+        await one.press("u")
+        await one.until(lambda: not one.app.background.doing)
+        assert any("called back: destroying racing-sac-s0" in sentence for sentence in one.says())
+        await one.press("u")
+        assert any("nothing to call back" in sentence for sentence in one.says())
+        assert one.cluster.snapshot.run_named("racing-sac-s0") is not None
+
+
+async def test_a_protected_context_wants_its_name_typed(desk):
+    async with desk() as one:
+        one.app.link.protected = "production"
+        await one.press("3", "K")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        await one.press("y", "enter")
+        assert one.top == "ConfirmScreen"
+        await one.press("backspace", *"production", "enter")
+        await one.until(lambda: one.top == "ClusterScreen")
+
+
+async def test_missing_rights_turn_a_key_off_and_say_why(desk):
+    async with desk() as one:
+        one.app.link.denied["destroy"] = "you may not delete pods here"
+        await one.press("ctrl+d")
+        await one.until(one.says)
+        assert "off: you may not delete pods here" in one.says()[0]
+        assert one.top == "ClusterScreen"
+
+
+async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
+    async with desk() as one:
+        one.backend.leaked = [Leak("old", "Pod", "old-w-0", "its run is gone")]
+        await one.press("4")
+        await one.until(lambda: "4 NODES" in one.words() and "▲ cordoned" in one.words())
+        await one.press("7")
+        await one.until(lambda: "its run is gone" in one.words())
+        await one.press("8")
+        await one.until(lambda: "policy lag" in one.words())
+        await one.press("left_square_bracket", "left_square_bracket")
+        await one.until(lambda: one.cluster.focused_pane == "nodes")
+        await one.press("right_square_bracket")
+        await one.until(lambda: one.cluster.focused_pane == "leaks")
+        await one.press("minus")
+        await one.until(lambda: one.cluster.focused_pane == "nodes")
+        await one.press("6")
+        await one.until(lambda: "has no events" in one.words())
+
+
+async def test_filters_compare_with_columns_and_slots_are_filtered_by_their_nodes(desk):
+    async with desk() as one:
+        await one.press("4", "slash", *"free>=20", "enter")
+        assert one.cluster.nodes.model.shown == ["phortx2"]
+        await one.press("escape", "1", "slash", *"state~cordoned", "enter")
+        await one.until(lambda: one.cluster.slots.only == {"phortx3"})
+        assert "phortx1" not in "\n".join(one.words().splitlines()[:8])
+        await one.press("escape")
+        assert one.cluster.slots.only is None
+
+
+async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_path):
+    async with desk() as one:
+        cluster = one.cluster
+        await one.press("colon", *"no", "tab", "space", *"fr", "tab", *"<1", "enter")
+        await one.until(lambda: cluster.nodes.model.filter_text == "free<1")
+        await one.press("colon", *"frobnicate", "enter")
+        await one.until(lambda: any("no command 'frobnicate'" in sentence for sentence in one.says()))
+        await one.press("colon", *"log racing-sac-s1/w", "enter")
+        await one.until(lambda: len(cluster.deck.desks) == 2)
+        await one.until(lambda: len(cluster.deck.desks[1].pane.ring))
+        assert cluster.deck.desks[1].feed.subject.title == "racing-sac-s1/w"
+        await one.press("escape", "2", "colon", *f"export {tmp_path}/runs.csv", "enter")
+        await one.until((tmp_path / "runs.csv").exists)
+        assert (tmp_path / "runs.csv").read_text().startswith("run,state,seed,set:learner")
+        await one.press("colon", *"theme l2r-ascii", "enter")
+        await one.until(lambda: one.app.theme == "l2r-ascii")
+        await one.pilot.pause()
+        assert one.words().isascii()
+        await one.press("colon", "up")
+        assert cluster.prompt.value == "theme l2r-ascii"
+        await one.press("escape", "colon", *"destroy racing-sac-s1", "enter")
+        await one.until(lambda: one.top == "ConfirmScreen")
+        assert "Destroy racing-sac-s1?" in one.words()
+
+
+async def test_the_menu_shows_the_command_line_of_each_action_and_copies_it(desk):
+    async with desk() as one:
+        select_run(one, "racing-sac-s1")
+        await one.press("m")
+        await one.until(lambda: one.top == "MenuScreen")
+        assert "l2rtui destroy racing-sac-s1" in one.words()
+        await one.press("down", "down", "down", "c")
+        assert one.app.clipboard == "l2rtui destroy racing-sac-s1"
+        await one.press("enter")
+        await one.until(lambda: one.top == "ConfirmScreen")
+
+
+async def test_mine_hides_the_runs_of_others(desk):
+    async with desk() as one:
+        assert "lidar-ppo" in one.words()
+        await one.press("o")
+        await one.until(lambda: len(one.cluster.runs.model.shown) == 2)
+        await one.press("o")
+        await one.until(lambda: len(one.cluster.runs.model.shown) == 3)
+
+
+async def test_a_run_that_fails_rings_once(desk):
+    async with desk() as one:
+        pod = one.cluster.snapshot.pods_of("racing-sac-s0", "w")[0]
+        one.backend.put_pod(replace(pod, phase=Phase.FAILED, ready=False, exit_code=1))
+        await one.until(lambda: any("racing-sac-s0 fails" in sentence for sentence in one.says()))
+        one.backend.put_pod(replace(pod, phase=Phase.FAILED, ready=False, exit_code=2))
+        await one.until(lambda: one.cluster.snapshot.pods[pod.uid].exit_code == 2)
+        assert sum("fails" in sentence for sentence in one.says()) == 1
