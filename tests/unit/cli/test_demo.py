@@ -124,12 +124,12 @@ def test_a_wait_that_is_too_short_says_who_is_missing(cli, spec):
 
 
 def test_destroy_gives_an_object_for_one_run_and_a_list_for_several(cli):
-    one = json.loads(cli.demo("destroy", "lidar-ppo", "--yes", "-o", "json").stdout)
+    one = json.loads(cli.demo("destroy", "lidar-ppo", "--admin", "--yes", "-o", "json").stdout)
     assert {key: one[key] for key in ("run", "objects", "left", "leftovers", "kept")} == {
         "run": "lidar-ppo", "objects": 10, "left": 0, "leftovers": [], "kept": None,
     }  # fmt: skip
     assert one["seconds"] > 0
-    done = cli.demo("destroy", "racing-sac", "lidar-ppo", "--yes", "-o", "json")
+    done = cli.demo("destroy", "racing-sac", "lidar-ppo", "--admin", "--yes", "-o", "json")
     assert [receipt["run"] for receipt in json.loads(done.stdout)] == [
         "racing-sac-s0",
         "racing-sac-s1",
@@ -180,7 +180,8 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
     )
     marked = cli.demo("logs", "racing-sac-s1/w/3", "-o", "json").stdout.splitlines()
     assert json.loads(marked[0]) | {"time": ""} == {
-        "time": "", "pod": "racing-sac-s1-w-3", "text": "restart 5, exit 137 CrashLoopBackOff", "mark": True,
+        "time": "", "pod": "racing-sac-s1-w-3", "container": "",
+        "text": "restart 5, exit 137 CrashLoopBackOff", "mark": True,
     }  # fmt: skip
     assert "out of memory" in cli.demo("logs", "racing-sac-s1-w-3", "--previous").stdout
 
@@ -215,6 +216,18 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("launch", "-f", "/nowhere.yaml", "--yes"), 2, "/nowhere.yaml"),
         (("launch", "-f", "/nowhere.yaml"), 2, "launch asks before it acts, and there is no terminal to ask on."),
         (("kill", "lidar-ppo"), 2, "kill asks before it acts"),
+        (
+            ("kill", "lidar-ppo", "--yes"),
+            3,
+            "do not belong to you, so kill leaves everything as it is. Ask the owner",
+        ),
+        (("destroy", "lidar-ppo", "--yes"), 3, "lidar-ppo (u17) does not belong to you"),
+        (("scale", "lidar-ppo/w", "1"), 3, "lidar-ppo (u17) does not belong to you"),
+        (("describe", "lidar-ppo"), 1, "The demo backend has no descriptions. See `l2rtui pods -o json`"),
+        (("events",), 1, "The demo backend has no events."),
+        (("port-forward", "lidar-ppo/w/0", "x"), 2, "'x' is not LOCAL:REMOTE"),
+        (("port-forward", "lidar-ppo/w/0", "80:99999"), 2, "they end at 65535"),
+        (("port-forward", "lidar-ppo/w/0", "6006:6006"), 1, "connect to them directly"),
         (("destroy", "lidar-ppo"), 2, "destroy asks before it acts"),
         (
             ("destroy", "lidar-ppo", "--yes", "--readonly"),
@@ -272,7 +285,7 @@ def test_a_full_disk_is_a_sentence(cli):
 
 
 def test_streams_that_are_closed_are_no_error(cli):
-    words = " ".join(cli.argv("destroy", "lidar-ppo", "--yes", "--backend", "demo"))
+    words = " ".join(cli.argv("destroy", "lidar-ppo", "--admin", "--yes", "--backend", "demo"))
     for streams in ("2>&-", ">&- 2>&- <&-", "2>&1 >/dev/null | head -c 1"):
         shell = ["bash", "-o", "pipefail", "-c", f"{words} {streams}"]
         done = subprocess.run(shell, env=cli.env, capture_output=True, text=True, check=False)
@@ -302,7 +315,7 @@ def test_a_terminal_gets_colours_unless_it_asked_for_none(cli, env, is_coloured)
 
 @pytest.mark.parametrize("answer", ["n\r", "\r", "\x04", "perhaps\r"])
 def test_anything_but_yes_is_no(cli, answer):
-    terminal = cli.terminal("destroy", "lidar-ppo", "--backend", "demo")
+    terminal = cli.terminal("destroy", "lidar-ppo", "--admin", "--backend", "demo")
     assert "lidar-ppo: 9 pods, frees 9 slots, owned by u17" in terminal.read_until("[y/N]")
     terminal.type(answer)
     assert terminal.finish() == 1
@@ -310,7 +323,7 @@ def test_anything_but_yes_is_no(cli, answer):
 
 
 def test_yes_goes_ahead_with_a_live_line(cli):
-    terminal = cli.terminal("destroy", "lidar-ppo", "--backend", "demo")
+    terminal = cli.terminal("destroy", "lidar-ppo", "--admin", "--backend", "demo")
     terminal.read_until("Destroy lidar-ppo (9 pods)? [y/N]")
     terminal.type("y\r")
     assert terminal.finish() == 0
@@ -318,7 +331,17 @@ def test_yes_goes_ahead_with_a_live_line(cli):
     assert "nothing left of lidar-ppo" in terminal.text
 
 
-@pytest.mark.parametrize("words", [("destroy", "lidar-ppo"), ("kill", "lidar-ppo"), ("launch", "-f", "{spec}")])
+def test_force_wants_its_word_in_full(cli):
+    for typed, code in (("y\r", 1), ("force\r", 0)):
+        terminal = cli.terminal("destroy", "lidar-ppo", "--admin", "--force", "--backend", "demo")
+        assert "Their processes may live on" in terminal.read_until("[type force to go ahead]")
+        terminal.type(typed)
+        assert terminal.finish() == code
+
+
+@pytest.mark.parametrize(
+    "words", [("destroy", "lidar-ppo", "--admin"), ("kill", "lidar-ppo", "--admin"), ("launch", "-f", "{spec}")]
+)
 def test_ctrl_c_at_the_question_is_an_interruption(cli, spec, words):
     terminal = cli.terminal(*(word.format(spec=spec) for word in words), "--backend", "demo")
     terminal.read_until("[y/N]")
