@@ -67,12 +67,12 @@ class Server:
         if "watch" not in query:
             answer = self.on_list.pop(0) if self.on_list else None
             if isinstance(answer, web.Response):
-                return answer
+                return _again(answer)
             meta = {"resourceVersion": str(self.version)}
             return web.json_response(answer or {"metadata": meta, "items": self.objects})
         act = (self.on_watch.pop(0) if len(self.on_watch) > 1 else self.on_watch[0]) if self.on_watch else stay
         if isinstance(act, web.Response):
-            return web.Response(status=act.status, body=act.body, headers=act.headers)
+            return _again(act)
         response = web.StreamResponse()
         await response.prepare(request)
         await act(self, request, response)
@@ -89,6 +89,11 @@ class Server:
 
     def api(self, **kwargs: object) -> Api:
         return Api(Access("test", "test", self.base, User("tester")), **kwargs)
+
+
+def _again(answer: web.Response) -> web.Response:
+    """A response can be sent once; this is another like it."""
+    return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
 
 
 async def stay(server: Server, request: web.Request, response: web.StreamResponse) -> None:
