@@ -117,7 +117,8 @@ def _span(text: str) -> range:
 class _Free:
     """The free slots that are still to be had, by device, in order; private to one call of place().
 
-    ``sizes`` counts all slots of each device. ``order`` numbers them as pins name them; without pins it is empty.
+    ``sizes`` counts all slots of each device. ``order`` numbers the slots as pins name them; without pins it tells
+    those on devices that the run uses already (0, and without a number) from all others.
     """
 
     devices: dict[tuple[str, int], list[SlotId]]
@@ -160,13 +161,17 @@ def place(
 
     Args:
         pins: Only these devices and slots are used, in this order; empty means every free slot.
-        taken: Seats that exist already and are kept out of the result: what scale() adds to.
+        taken: Seats that exist already and are kept out of the result: what scale() adds to. To pack is to begin
+            with the devices that they use.
         overcommit: When no free slot is left, use those that others hold, or of which nobody knows. Slots of a node
             that is off are never used.
     """
+    taken = tuple(taken)
     kept = {seat.pod for seat in taken}
     sizes = Counter((slot.node, slot.gpu) for slot in ledger.slots)
     free = _devices(ledger.free(), pins, sizes)
+    if not pins and (own := {(slot.node, slot.gpu) for seat in taken for slot in seat.slots}):
+        free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
     held = _devices(_usable(ledger) if overcommit else (), pins, sizes)
     over: list[SlotId] = []
     conflicts = _pin_conflicts(ledger, pins, overcommit=overcommit)

@@ -260,3 +260,9 @@ def test_the_device_plugin_gives_whole_devices():
     assert all(len(seat.slots) == 4 for seat in placed.seats)
     full = place([run("r", by_plugin(1))], ledger(gpus=1, held=["n0/0.3"]))
     assert "1 of 1 replicas of a whole device find no free slot" in full.conflicts[0]
+
+
+def test_what_is_added_to_a_run_goes_first_where_the_run_sits():
+    sits = Seat("r", "w", 0, (SlotId("n1", 1, 0),))
+    placed = place([run("r", workers(5))], ledger(nodes=2, held=["n1/1.0"]), taken=[sits])
+    assert slots_of(placed) == ["n1/1.1", "n1/1.2", "n1/1.3", "n0/0.0"]
