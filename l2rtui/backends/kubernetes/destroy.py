@@ -26,6 +26,7 @@ from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.backends.kubernetes.inventory import (
     CONTROLLERS,
+    FOLLOWERS,
     Count,
     Found,
     Inventory,
@@ -249,6 +250,8 @@ class _Destroy:
             )
         except ApiError as error:
             if error.is_not_found or error.is_conflict:  # gone, or another of that name: the next look tells
+                return
+            if one.kind in FOLLOWERS and is_refusal(error):  # it goes with its Service
                 return
             self._refusals[one.key] = error.message
             self._is_refused = self._is_refused or is_refusal(error)

@@ -24,8 +24,9 @@ CONTROLLERS: Final = ("Job", "ReplicaSet", "StatefulSet")
 """What makes pods; first of all to go."""
 OWN_KINDS: Final = ("Pod", "ReplicaSet", "Job", "Service", "Secret", "ConfigMap")
 """What a launch makes: whoever may launch may list these."""
-OTHER_KINDS: Final = ("StatefulSet", "Endpoints", "EndpointSlice", "PersistentVolumeClaim", "ResourceClaim",
-                      "ResourceClaimTemplate")  # fmt: skip
+FOLLOWERS: Final = ("Endpoints", "EndpointSlice")
+"""What the cluster makes for a Service and removes with it, whether or not we may."""
+OTHER_KINDS: Final = ("StatefulSet", *FOLLOWERS, "PersistentVolumeClaim", "ResourceClaim", "ResourceClaimTemplate")
 """What some runs have, or what the cluster adds. Who may not list them has not made them; those that follow a
 Service go with it."""
 
