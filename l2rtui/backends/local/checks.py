@@ -51,6 +51,27 @@ def check_plan(root: Root, plan: LaunchPlan) -> tuple[Finding, ...]:
     findings.extend(_command(name, own_path, cwd) for name, own_path in commands.items())
     findings.extend(_settings(run.spec, path, cwd) for run in plan.runs if _asks_runtime(run.spec))
     findings.extend(
+        Finding(
+            Weight.REFUSAL,
+            f"{run.spec.name}/{one.name}",
+            "it is a pod template in Kubernetes' own words, and the local backend runs commands",
+            "Choose --backend kubernetes.",
+        )
+        for run in plan.runs
+        for one in run.spec.sets
+        if one.template
+    )
+    findings.extend(
+        Finding(
+            Weight.WARNING,
+            f"{run.spec.name}/{one.name}",
+            f"the local backend mounts nothing: {', '.join(mount.path for mount in one.pod.mounts)} stays as it is",
+        )
+        for run in plan.runs
+        for one in run.spec.sets
+        if one.pod.mounts and not one.template
+    )
+    findings.extend(
         Finding(Weight.OK, "image", f"image {image} is not used: the local backend runs commands")
         for image in {run.spec.image for run in plan.runs if run.spec.image}
     )

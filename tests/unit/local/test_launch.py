@@ -14,7 +14,9 @@ import pytest
 from l2rtui.backends.local import control
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
+from l2rtui.domain.containers import Mount, PodSettings
 from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.preflight import Weight
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import BackendError, RefusedError
 
@@ -231,3 +233,14 @@ async def test_somebody_who_keeps_the_lock_is_named(lab, monkeypatch):
     async with control.locked(lab.backend._root):
         with pytest.raises(BackendError, match=r"has held .*/lock for 0.1 s"):
             await drain(lab.another(), LaunchPlan(()))
+
+
+async def test_what_only_containers_have_is_refused_or_said(lab):
+    imported = dataclasses.replace(lab.set("sleep", "600"), template="{}")
+    (refused,) = [one for one in await lab.backend.check(await lab.plan(imported)) if one.weight is Weight.REFUSAL]
+    assert refused.sentence == "it is a pod template in Kubernetes' own words, and the local backend runs commands"
+    mounting = dataclasses.replace(lab.set("sleep", "600"), pod=PodSettings(mounts=(Mount("/data", claim="c"),)))
+    said = [
+        one.sentence for one in await lab.backend.check(await lab.plan(mounting)) if one.weight is Weight.WARNING
+    ]
+    assert "the local backend mounts nothing: /data stays as it is" in said
