@@ -28,9 +28,14 @@ async def through_a_cutting_proxy(
             await writer.drain()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection(server.hostname, server.port)
-        pumps = [asyncio.create_task(pump(reader, there_writer)), asyncio.create_task(pump(there_reader, writer))]
+        ends, pumps = [writer], list[asyncio.Task[None]]()
         try:
+            there_reader, there_writer = await asyncio.open_connection(server.hostname, server.port)
+            ends.append(there_writer)
+            pumps += [
+                asyncio.create_task(pump(reader, there_writer)),
+                asyncio.create_task(pump(there_reader, writer)),
+            ]
             done, _ = await asyncio.wait(pumps, timeout=dice.uniform(*seconds), return_when=asyncio.FIRST_COMPLETED)
             if not done:
                 cuts.append(len(cuts))
@@ -38,13 +43,16 @@ async def through_a_cutting_proxy(
             for one in pumps:
                 one.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            for end in (writer, there_writer):
+            for end in ends:
                 end.transport.abort()
+            await asyncio.gather(*(end.wait_closed() for end in ends), return_exceptions=True)
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(carry(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        # Even of one that was cancelled before it began.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
@@ -57,4 +65,5 @@ async def through_a_cutting_proxy(
         listener.close()
         for task in list(tasks):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*list(tasks), return_exceptions=True)
+        await asyncio.sleep(0.05)  # sockets that are aborted close in the next turns of the loop

@@ -1,0 +1,85 @@
+"""exec, port-forward, describe and events against a real container."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import aclosing
+
+import pytest
+
+from l2rtui.backends.kubernetes import describe, portforward
+from l2rtui.backends.kubernetes.client import connect
+from tests.cluster.test_logs import manifest, running
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+_PROGRAM = """
+import asyncio, sys
+from l2rtui.backends.kubernetes import exec as execution
+from l2rtui.backends.kubernetes.client import connect
+from l2rtui.domain.snapshot import PodView
+from l2rtui.errors import L2RError
+async def main():
+    api = await connect()
+    try:
+        return await execution.run(api, PodView("", "real", namespace=sys.argv[1]), sys.argv[2:])
+    except L2RError as error:
+        print(error, file=sys.stderr)
+        return 99
+    finally:
+        await api.close()
+sys.exit(asyncio.run(main()))
+"""
+
+
+@pytest.fixture
+async def api(kubeconfig):
+    made = await connect()
+    yield made
+    await made.close()
+
+
+async def ran(namespace, *words, stdin=b""):
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _PROGRAM, namespace, *words,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ),
+    )  # fmt: skip
+    out, err = await process.communicate(stdin)
+    return process.returncode, out, err
+
+
+async def test_a_command_gets_our_streams_and_gives_its_code(api, namespace):
+    await api.create(manifest(namespace, "real", "phortx0"))
+    await running(api, namespace, ["real"])
+    script = "read line; echo got $line; echo bad >&2; exit 7"
+    assert await ran(namespace, "sh", "-c", script, stdin=b"hello\n") == (7, b"got hello\n", b"bad\n")
+    code, _, err = await ran(namespace, "no-such-program")
+    assert code in (99, 126, 127)
+    assert b"no-such-program" in err + _
+    code, out, _ = await ran(namespace, "sh", "-c", "head -c 300000 /dev/zero")
+    assert (code, len(out)) == (0, 300_000)
+
+
+async def test_a_port_that_nobody_serves_is_told_and_the_listener_stays(api, namespace):
+    await api.create(manifest(namespace, "real", "phortx0"))
+    (pod,) = await running(api, namespace, ["real"])
+    async with asyncio.timeout(60), aclosing(portforward.forward(api, pod, 0, 9)) as news:
+        host, port = (await anext(news)).split()[0].split(":")
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            assert await reader.read() == b""
+            writer.close()
+            assert "port 9 of real failed" in await anext(news)
+
+
+async def test_a_pod_is_described_with_its_events(api, namespace):
+    await api.create(manifest(namespace, "real", "phortx0"))
+    (pod,) = await running(api, namespace, ["real"])
+    text = "\n".join(await describe.describe(api, pod))
+    for words in ("pod real", "node:        phortx0", "container main:", "Ready True", "Scheduled"):
+        assert words in text
+    found = await describe.events(api, pod)
+    assert {"Scheduled", "Started"} <= {one.reason for one in found}
+    assert [one.time for one in found] == sorted(one.time for one in found)
