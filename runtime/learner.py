@@ -17,8 +17,11 @@ import numpy as np
 import torch
 
 from runtime.accounts import Accounts
+from runtime.algos.descent import Descent
+from runtime.algos.impala import Impala
 from runtime.algos.method import Stats
 from runtime.algos.plan import build, make_store
+from runtime.algos.ppo import PPO
 from runtime.algos.sac import SAC
 from runtime.channels import LearnerChannel
 from runtime.checkpoints import Checkpoints
@@ -26,6 +29,7 @@ from runtime.counters import Counters, next_epoch, read_journal, write_journal
 from runtime.events import Published
 from runtime.exchange import Exchange
 from runtime.files import held
+from runtime.gradients import Gradients
 from runtime.membership import Membership, Terms
 from runtime.messages import Evaluation, to_fields
 from runtime.metrics import Console, Curves, Rate, RecordFile, record
@@ -41,6 +45,8 @@ from runtime.status import StatusServer
 from runtime.stopping import Stop
 
 RECORD_SECONDS: Final = 2.0
+_MEMORY: Final = 64 * 1024 * 1024
+"""Bytes of segments that may be on their way, over all workers."""
 CURVES_EVERY: Final = 5
 """Records to one point in the TensorBoard curves."""
 WAIT_SECONDS: Final = 0.2
@@ -102,9 +108,9 @@ class Learner:
             layout=plan.layout.text,
             actor_floats=plan.shape.size,
             transition_bytes=plan.layout.item_bytes,
-            segment_transitions=settings.segment_transitions,
+            segment_transitions=plan.segment_transitions,
             max_policy_lag=balance.max_policy_lag,
-            inflight_transitions=max(settings.band_steps, balance.band_steps, settings.segment_transitions),
+            inflight_transitions=max(balance.band_steps, _MEMORY // plan.layout.item_bytes, 1),
         )
         membership = Membership(terms, accounts)
         self._policies = PolicyStore(terms.epoch, terms.token, self._counters.policy_version)
@@ -127,7 +133,7 @@ class Learner:
         self._waited = 0.0
         """Seconds without data since the last record."""
         self._record_count = 0
-        self._step_rate = Rate(now, self._exchange.env_steps)
+        self._step_rate = Rate(now, self._env_steps)
         self._update_rate = Rate(now, self._counters.updates)
 
     def _resume(self, checkpoints: Checkpoints) -> tuple[Counters, Accounts]:
@@ -148,6 +154,10 @@ class Learner:
                 ) from error
             counters = next_epoch(saved, journal, time.time())
             lost = counters.lost_updates - saved.lost_updates
+            if self._settings.lockstep and counters.policy_version == saved.policy_version > 0:
+                # Nothing was lost, so the policy that is given out first is the one that the workers have: under
+                # its old number, what they have collected with it meanwhile is not refused.
+                counters.policy_version -= 1
             self._console.say(
                 f"resumed {checkpoint.name}: {saved.env_steps} env steps, {saved.updates} updates, "
                 f"{len(self._store)} transitions; {lost} updates after it were lost"
@@ -203,11 +213,16 @@ class Learner:
         self._records.close()
         self._curves.close()
 
+    @property
+    def _env_steps(self) -> int:
+        """Env steps behind all that was taken in; the exchange counts items."""
+        return self._exchange.env_steps * self._plan.item_steps
+
     def _end(self) -> str | None:
         """Return why the run is complete, or None."""
         settings = self._settings
-        if settings.total_env_steps is not None and self._exchange.env_steps >= settings.total_env_steps:
-            return f"{self._exchange.env_steps} env steps"
+        if settings.total_env_steps is not None and self._env_steps >= settings.total_env_steps:
+            return f"{self._env_steps} env steps"
         if settings.total_updates is not None and self._counters.kept_updates >= settings.total_updates:
             return f"{self._counters.kept_updates} updates"
         if settings.max_seconds is not None and time.monotonic() - self._began >= settings.max_seconds:
@@ -229,8 +244,12 @@ class Learner:
         """Take a batch and learn from it."""
         if isinstance(self._store, Rollouts):
             rollouts = self._exchange.draw(self._store.take)
-            assert rollouts is not None and not isinstance(self._method, SAC)  # noqa: S101, PT018  (the pace saw to it)
+            assert rollouts is not None and isinstance(self._method, PPO | Impala)  # noqa: S101, PT018  (the pace saw to it)
             self._stats = self._method.update(rollouts.to(self._device))
+        elif isinstance(self._store, Gradients):
+            gradient = self._exchange.draw(self._store.take)
+            assert gradient is not None and isinstance(self._method, Descent)  # noqa: S101, PT018
+            self._stats = self._method.update(gradient.to(self._device))
         else:
             assert isinstance(self._method, SAC)  # noqa: S101
             self._stats = self._learn_from(self._store, self._method)
@@ -264,7 +283,7 @@ class Learner:
         """Copy what a checkpoint needs, and have it written."""
         self._saved = time.monotonic()
         holdings = self._exchange.holdings(self._settings.checkpoint_replay_bytes)
-        arrays, facts = pack(self._method, self._counters, holdings)
+        arrays, facts = pack(self._method, self._counters, holdings, holdings.env_steps * self._plan.item_steps)
         if not all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("method.")):
             self._refuse_to_go_on()
         self._saver.save(self._counters.updates, arrays, facts, holdings)
@@ -279,7 +298,7 @@ class Learner:
     def _record(self, now: float) -> None:
         """Print and keep one metric record."""
         counters = self._counters
-        counters.env_steps = max(counters.env_steps, self._exchange.env_steps)
+        counters.env_steps = max(counters.env_steps, self._env_steps)
         self._journal()
         figures = self._exchange.figures()
         while self._evaluations:
@@ -290,7 +309,7 @@ class Learner:
             "updates": counters.updates,
             "policy_version": counters.policy_version,
             "policy_lag": figures.pop("policy_lag"),
-            "env_steps_per_second": self._step_rate.look(now, self._exchange.env_steps),
+            "env_steps_per_second": self._step_rate.look(now, self._env_steps),
             "updates_per_second": self._update_rate.look(now, counters.updates),
             "mean_return": figures.pop("mean_return"),
             "eval_return": last.eval_return if last else None,
@@ -313,8 +332,8 @@ class Learner:
     def _keep_evaluation(self, pod: str, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
         fields = {name: value for name, value in to_fields(evaluation).items() if name not in {"kind", "epoch"}}
-        self._records.append(record("evaluator", {**fields, "env_steps": self._exchange.env_steps, "pod": pod}))
-        self._curves.add("evaluator", fields, self._exchange.env_steps)
+        self._records.append(record("evaluator", {**fields, "env_steps": self._env_steps, "pod": pod}))
+        self._curves.add("evaluator", fields, self._env_steps)
 
 
 def _device(settings: Settings) -> str:

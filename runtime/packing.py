@@ -12,24 +12,23 @@ from runtime.accounts import Accounts
 from runtime.checkpoints import Checkpoint
 from runtime.counters import Counters
 from runtime.exchange import Holdings
-from runtime.replay import Replay
-from runtime.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from runtime.algos.method import Method
+    from runtime.algos.plan import Store
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def pack(method: Method, counters: Counters, holdings: Holdings) -> tuple[Arrays, dict[str, Any]]:
-    """Return arrays and facts that `unpack` takes."""
+def pack(method: Method, counters: Counters, holdings: Holdings, env_steps: int) -> tuple[Arrays, dict[str, Any]]:
+    """Return arrays and facts that `unpack` takes; `env_steps` are those behind the holdings."""
     arrays = {f"method.{name}": tensor.numpy() for name, tensor in method.state().items()}
     arrays |= {f"experience.{name}": array for name, array in holdings.store.items()}
-    facts = {"counters": {**counters.facts(), "env_steps": holdings.env_steps}, "accounts": holdings.accounts}
+    facts = {"counters": {**counters.facts(), "env_steps": env_steps}, "accounts": holdings.accounts}
     return arrays, facts
 
 
-def unpack(checkpoint: Checkpoint, method: Method, store: Replay | Rollouts) -> tuple[Counters, Accounts]:
+def unpack(checkpoint: Checkpoint, method: Method, store: Store) -> tuple[Counters, Accounts]:
     """Put a checkpoint's state into `method` and `store` and return its counters and accounts.
 
     Raises ValueError with a sentence if it belongs to other settings.

@@ -36,8 +36,8 @@ class Settings:
     algorithm: str = _setting(
         "sac",
         "How it is learned: sac where steps are dear and actions numbers, ppo where steps are cheap, impala where "
-        "many workers are far away; random learns nothing.",
-        one_of=("sac", "ppo", "impala", "random"),
+        "many workers are far away; sgd learns from examples, random nothing.",
+        one_of=("sac", "ppo", "impala", "sgd", "random"),
     )
     hidden: tuple[int, ...] | None = _setting(
         None,
@@ -55,6 +55,7 @@ class Settings:
     )
     ppo: Mapping[str, Any] = _setting({}, "Settings of PPO, by name.")
     impala: Mapping[str, Any] = _setting({}, "Settings of IMPALA, by name.")
+    sgd: Mapping[str, Any] = _setting({}, "Settings of gradient descent on examples, by name.")
     # --- collection ---
     num_envs: int = _setting(16, "Copies of the environment in each worker, stepped together.", least=1)
     segment_steps: int = _setting(

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.algos.configs import ImpalaConfig, SGDConfig
 from runtime.algos.plan import Plan
 from runtime.envs.base import Attended, VectorEnv, attended
+from runtime.gradient_work import ExampleGradients, HasExamples, RolloutGradients
 from runtime.metrics import Console, record
 from runtime.peer import Peer
-from runtime.process import Context, environment_plan, make_environment
-from runtime.rollout import Rollout
+from runtime.process import Context, UsageError, environment_plan, make_environment
+from runtime.rollout import Collected, Rollout
+from runtime.rollouts import rollout_layout
 from runtime.stopping import Stop
 
 RECORD_SECONDS: Final = 10.0
@@ -34,7 +39,7 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     plan = environment_plan(settings, env)
     with (
         attended(env, stop.is_set),
-        Peer(context, plan.shape, plan.layout, settings.segment_transitions, console) as peer,
+        Peer(context, plan.shape, plan.layout, plan.segment_transitions, console) as peer,
     ):
         Worker(context, plan, env, peer, console).loop(stop)
 
@@ -47,15 +52,8 @@ class Worker:
         self._rng = np.random.default_rng(seeds[0])
         self._env = env
         self._plan = plan
-        self._rollout = Rollout(
-            env,
-            plan.layout,
-            context.settings.segment_steps,
-            int(seeds[1]),
-            n_step=plan.n_step,
-            gamma=plan.config.gamma,
-        )
         self._peer = peer
+        self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
         self._console = console
         self._recorded = time.monotonic()
         self._episodes = 0
@@ -77,13 +75,33 @@ class Worker:
         self._console.say(f"worker ends: {peer.finished or stop.reason}")
 
     def _step(self) -> None:
-        finished = self._rollout.step(self._act, self._peer.policy_version)
-        self._peer.env_steps += self._env.num_envs
+        finished = self._collect(self._peer.policy_version)
+        self._peer.env_steps += self._steps_each
         if finished is not None:
             self._peer.offer(finished.segment, finished.arena)
             if finished.segment.episodes:
                 self._episodes += finished.segment.episodes
                 self._returns.append((finished.segment.episodes, finished.segment.return_sum))
+
+    def _collector(self, steps: int, seed: int) -> Callable[[int], Collected | None]:
+        """Return what takes a step with the policy of a version: of the environment, or of a gradient."""
+        plan, env = self._plan, self._env
+        self._steps_each = env.num_envs
+        if isinstance(plan.config, SGDConfig):
+            if not isinstance(env, HasExamples):
+                raise UsageError("sgd learns from examples, and this environment has none; digits has")
+            examples = ExampleGradients(env, plan.config.batch_size, seed)
+            self._steps_each = plan.config.batch_size
+            return lambda version: examples.step(self._peer.actor, version)
+        if isinstance(plan.config, ImpalaConfig) and plan.sends_gradients:
+            from runtime.algos.impala import Impala
+
+            method = Impala(replace(plan.shape, others=0), plan.config, seed)
+            layout = rollout_layout(env.obs_space, env.action_space)
+            rollouts = RolloutGradients(env, layout, steps, seed, method)
+            return lambda version: rollouts.step(self._act, self._peer.actor, version)
+        rollout = Rollout(env, plan.layout, steps, seed, n_step=plan.n_step, gamma=plan.gamma)
+        return lambda version: rollout.step(self._act, version)
 
     @property
     def _has_policy(self) -> bool:

@@ -8,7 +8,7 @@ one would cost each process seconds and 200 MB. The layout of the arena is the w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final, Literal
 
@@ -46,6 +46,8 @@ class ActorShape:
     convolutions: tuple[Convolution, ...] = ()
     """Of each image, each followed by a ReLU."""
     activation: Literal["relu", "tanh"] = "relu"
+    others: int = 0
+    """Weights behind those of the policy that acting does not need: a value's, where workers compute gradients."""
 
     @classmethod
     def of(
@@ -109,9 +111,19 @@ class ActorShape:
         return (*self.convolution_parts, *dense, *own)
 
     @property
+    def policy_size(self) -> int:
+        """Number of float32 that acting needs."""
+        return sum(map(math.prod, self.parts))
+
+    @property
     def size(self) -> int:
         """Number of float32 in the arena."""
-        return sum(map(math.prod, self.parts))
+        return self.policy_size + self.others
+
+
+def value_shape(policy: ActorShape) -> ActorShape:
+    """Return the shape of a network of the same sizes that gives one number, the value."""
+    return replace(policy, head="categorical", act_dim=1, choices=(1,), others=0)
 
 
 def _image_sizes(image: Image, convolutions: tuple[Convolution, ...]) -> list[Image]:
@@ -133,18 +145,19 @@ class NumpyActor:
 
     def __init__(self, shape: ActorShape) -> None:
         self.shape = shape
-        self._arena = np.zeros(shape.size, dtype=np.float32)
+        self.weights = np.zeros(shape.size, dtype=np.float32)
         self._obs_space = shape.obs_space
         views: list[NDArray[np.float32]] = []
         at = 0
         for part in shape.parts:
             size = math.prod(part)
-            views.append(self._arena[at : at + size].reshape(part))
+            views.append(self.weights[at : at + size].reshape(part))
             at += size
         count = len(shape.convolution_parts)
         kernels, dense = views[:count], views[count : count + 2 * len(shape.layers)]
         self._kernels = list(zip(kernels[::2], kernels[1::2], strict=True))
-        self._layers = list(zip(dense[::2], dense[1::2], strict=True))
+        self.layers = list(zip(dense[::2], dense[1::2], strict=True))
+        """Weight and bias of each dense layer."""
         self._log_std = views[-1]
         """Of a plain Gaussian; otherwise not used."""
 
@@ -156,7 +169,7 @@ class NumpyActor:
             )
         if not np.isfinite(arena).all():
             raise ValueError("these weights hold values that are not finite; the policy was not loaded")
-        self._arena[:] = arena
+        self.weights[:] = arena
 
     def act(self, obs: NDArray[Any], rng: np.random.Generator | None) -> NDArray[Any]:
         """Actions (B, act_dim) for ``obs`` (B, obs_dim); without ``rng`` the likeliest ones.
@@ -191,14 +204,14 @@ class NumpyActor:
         """(B, outputs) of the network."""
         hidden = self._features(obs)
         relu = self.shape.activation == "relu"
-        for weight, bias in self._layers[:-1]:
+        for weight, bias in self.layers[:-1]:
             hidden = hidden @ weight
             hidden += bias
             if relu:
                 np.maximum(hidden, 0.0, out=hidden)
             else:
                 np.tanh(hidden, out=hidden)
-        weight, bias = self._layers[-1]
+        weight, bias = self.layers[-1]
         out: NDArray[np.float32] = hidden @ weight + bias
         return out
 
@@ -217,7 +230,7 @@ class NumpyActor:
             found.append(seen.reshape(len(obs), -1))
         return np.concatenate([*found, vector], axis=1)
 
-    def _gaussian(self, out: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _gaussian(self, out: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Mean and log standard deviation before any squashing."""
         if self.shape.head == "gaussian":
             return out, self._log_std
@@ -231,7 +244,7 @@ class NumpyActor:
         """One choice for each group of logits, and the log probability of all of them together."""
         count = len(logits)
         action = np.empty((count, len(self.shape.choices)), dtype=np.int32)
-        log_prob = np.zeros(count, dtype=np.float32)
+        log_prob: NDArray[Any] = np.zeros(count, dtype=np.float32)
         rows = np.arange(count)
         at = 0
         for column, choices in enumerate(self.shape.choices):

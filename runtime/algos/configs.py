@@ -127,15 +127,45 @@ class ImpalaConfig:
     """As in PPO: bound the move of an action's probability; None is plain IMPALA."""
     epochs: int = _number(1, _COUNT)
     """Times that an update goes over its batch; more than one needs `clip`."""
+    sends_gradients: bool = False
+    """Workers compute the gradient of each of their segments, and the learner applies it. For environments whose
+    observations are large and whose networks are small; each worker then needs torch."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot learn, with a ValueError that says what they may be."""
         _check("IMPALA", self)
         if self.epochs > 1 and self.clip is None:
             raise ValueError(f"IMPALA: epochs is {self.epochs}; more than one needs clip, for example 0.2")
+        if self.epochs > 1 and self.sends_gradients:
+            raise ValueError("IMPALA: sends_gradients works with epochs of 1 alone: a gradient is applied once")
 
 
-Config = TypeVar("Config", SACConfig, PPOConfig, ImpalaConfig)
+@dataclass(frozen=True, slots=True)
+class SGDConfig:
+    """Asynchronous gradient descent on examples: the learner is a parameter server."""
+
+    hidden: tuple[int, ...] = (64,)
+    """Widths of the hidden layers."""
+    batch_size: int = _number(64, _COUNT)
+    """Examples in one gradient."""
+    gradients_per_update: int = _number(1, _COUNT)
+    """Gradients whose mean makes one step: 1 applies each as it comes."""
+    max_staleness: int = _number(4, _NOT_NEGATIVE)
+    """Versions that a gradient's weights may be behind; 0 makes all workers wait for each step."""
+    lr: float = _number(0.1, _POSITIVE)
+    """Step size."""
+    momentum: float = _number(0.0, _NOT_NEGATIVE)
+    """Share of the step before that is taken again. Staleness acts like it, so take less with many workers."""
+    max_grad_norm: float = _number(10.0, _POSITIVE)
+    """Longest gradient; longer ones are shortened."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot learn, with a ValueError that says what they may be."""
+        _check("SGD", self)
+
+
+AnyConfig = SACConfig | PPOConfig | ImpalaConfig | SGDConfig
+Config = TypeVar("Config", SACConfig, PPOConfig, ImpalaConfig, SGDConfig)
 
 
 def read(kind: type[Config], method: str, given: Mapping[str, Any]) -> Config:
@@ -170,7 +200,7 @@ def _check_type(method: str, name: str, value: Any, declared: str) -> None:
         raise ValueError(f"{method}: {name} is {value!r}; it must be a number")  # noqa: TRY004  (a spec's value)
 
 
-def _check(method: str, config: SACConfig | PPOConfig | ImpalaConfig) -> None:
+def _check(method: str, config: Any) -> None:
     """Raise ValueError for values out of bounds."""
     if not config.hidden or any(width < 1 for width in config.hidden):
         raise ValueError(f"{method}: hidden is {config.hidden}; it needs at least one layer, each at least 1 wide")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.algos.actor import ActorShape
@@ -59,6 +61,24 @@ class Impala(Method):
         return stats[-1]
 
     def _step(self, batch: RolloutBatch) -> ImpalaStats:
+        gradient, stats = self.gradient(batch)
+        size = self._policy.arena.flat.numel()
+        self._optimisers["policy"].step(shortened(gradient[:size], self.config.max_grad_norm))
+        self._optimisers["value"].step(shortened(gradient[size:], self.config.max_grad_norm))
+        return stats
+
+    def arena(self) -> Tensor:
+        """Copy all parameters out: the policy's, then the value's."""
+        return torch.cat([self._policy.arena.flat, self._value.arena.flat])
+
+    def load_arena(self, weights: NDArray[np.float32]) -> None:
+        """Take over what ``arena`` gave."""
+        size = self._policy.arena.flat.numel()
+        self._policy.arena.flat.copy_(torch.from_numpy(weights[:size]))
+        self._value.arena.flat.copy_(torch.from_numpy(weights[size:]))
+
+    def gradient(self, batch: RolloutBatch) -> tuple[Tensor, ImpalaStats]:
+        """Slope of the losses on a batch in all parameters, those of the policy first."""
         config = self.config
         obs, action, log_prob_old = (each.flatten(0, 1) for each in (batch.obs, batch.action, batch.log_prob))
 
@@ -85,11 +105,14 @@ class Impala(Method):
             policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
         value_loss = 0.5 * (self._value(obs).squeeze(1) - vs.flatten()).square().mean()
 
-        gradient = self._policy.arena.gradient(policy_loss - config.entropy_cost * mean_entropy)
-        self._optimisers["policy"].step(shortened(gradient, config.max_grad_norm))
-        gradient = self._value.arena.gradient(config.value_cost * value_loss)
-        self._optimisers["value"].step(shortened(gradient, config.max_grad_norm))
-        return ImpalaStats(policy_loss.detach(), value_loss.detach(), mean_entropy.detach(), ratio.detach().mean())
+        slope = torch.cat(
+            [
+                self._policy.arena.gradient(policy_loss - config.entropy_cost * mean_entropy),
+                self._value.arena.gradient(config.value_cost * value_loss),
+            ]
+        )
+        details = (policy_loss, value_loss, mean_entropy, ratio.mean())
+        return slope, ImpalaStats(*(each.detach() for each in details))
 
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters."""

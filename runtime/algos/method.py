@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runtime.algos.actor import ActorShape
+from runtime.algos.networks import Adam
 
 
 class Stats(Protocol):
@@ -73,10 +74,10 @@ class Method:
         self.updates = int(state["updates"])
 
 
-def optimiser_tensors(optimisers: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of each Adam by name."""
+def optimiser_tensors(optimisers: Mapping[str, Adam]) -> dict[str, Tensor]:
+    """Return the tensors of each optimiser by name."""
     return {
-        f"{name}.{part}": getattr(optimiser, part)
+        f"{name}.{part}": tensor
         for name, optimiser in optimisers.items()
-        for part in ("mean", "square", "steps")
+        for part, tensor in optimiser.tensors().items()
     }

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from runtime.algos.actor import HALF_LOG_2_PI, LOG_STD_MAX, LOG_STD_MIN, ActorShape, Convolution
+from runtime.algos.actor import HALF_LOG_2_PI, LOG_STD_MAX, LOG_STD_MIN, ActorShape, Convolution, value_shape
 
 _LOG_CONSTANT: Final = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 """What each dimension of an action takes from the log probability, whatever its value."""
@@ -55,6 +54,10 @@ class Adam:
         self.square = torch.zeros_like(flat)
         self.steps = torch.zeros((), dtype=torch.int64)
         """On the CPU in any case: only Python reads it."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what a checkpoint keeps."""
+        return {"mean": self.mean, "square": self.square, "steps": self.steps}
 
     def step(self, gradient: Tensor) -> None:
         """Move the parameters against ``gradient`` (size,)."""
@@ -198,8 +201,7 @@ class Policy(Network):
 
 def value_network(policy: ActorShape, generator: torch.Generator, device: str) -> Network:
     """Return a network of the same sizes with one output, (B, 1)."""
-    shape = replace(policy, head="categorical", act_dim=1, choices=(1,))
-    return Network(shape, generator, device, last_gain=1.0)
+    return Network(value_shape(policy), generator, device, last_gain=1.0)
 
 
 class TwinCritic:

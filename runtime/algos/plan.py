@@ -5,11 +5,12 @@ Workers and evaluators read this too, so it imports no torch; ``build`` does, an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from runtime.algos import configs
-from runtime.algos.actor import ActorShape
+from runtime.algos.actor import ActorShape, value_shape
+from runtime.gradients import Gradients, gradient_layout
 from runtime.layout import Layout
 from runtime.replay import Replay, transition_layout
 from runtime.rollouts import Rollouts, rollout_layout
@@ -17,10 +18,12 @@ from runtime.settings import Settings
 from runtime.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:
+    from runtime.algos.descent import Descent
     from runtime.algos.impala import Impala
     from runtime.algos.ppo import PPO
     from runtime.algos.sac import SAC
 
+Store = Replay | Rollouts | Gradients
 _NEVER: Final = 2**50
 """Env steps before the first update of what does not learn."""
 
@@ -40,18 +43,34 @@ class Balance:
 class Plan:
     """Everything that follows from the settings and the environment's spaces."""
 
-    config: configs.SACConfig | configs.PPOConfig | configs.ImpalaConfig
+    config: configs.AnyConfig
     action_space: ActionSpace
     shape: ActorShape
     layout: Layout
     """Of what workers send."""
     balance: Balance
     segment_transitions: int
+    """Items in one segment."""
+    item_steps: int = 1
+    """Env steps that one item stands for: many where it is a gradient."""
 
     @property
     def is_on_policy(self) -> bool:
         """Whether data is used once, by the method that has collected it."""
         return not isinstance(self.config, configs.SACConfig)
+
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether workers compute gradients, and the learner applies them."""
+        config = self.config
+        return isinstance(config, configs.SGDConfig) or (
+            isinstance(config, configs.ImpalaConfig) and config.sends_gradients
+        )
+
+    @property
+    def gamma(self) -> float:
+        """Discount a step."""
+        return 1.0 if isinstance(self.config, configs.SGDConfig) else self.config.gamma
 
     @property
     def n_step(self) -> int:
@@ -63,6 +82,8 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     """Work everything out. ValueError names a setting that is wrong or does not fit the environment."""
     given = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
     convolutions = tuple((out, side, stride) for out, side, stride in settings.convolutions)
+    if settings.algorithm == "sgd":
+        return _sgd_plan(settings, obs, action, configs.read(configs.SGDConfig, "SGD", {**given, **settings.sgd}))
     config: configs.SACConfig | configs.PPOConfig | configs.ImpalaConfig
     if settings.algorithm in {"sac", "random"}:
         config = configs.read(configs.SACConfig, "SAC", {**given, **settings.sac})
@@ -97,6 +118,13 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
         convolutions=convolutions,
         activation="relu" if obs.images else "tanh",
     )
+    if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
+        shape = replace(shape, others=value_shape(shape).policy_size)
+        count = config.batch_steps // settings.segment_transitions
+        lag = 2 * (config.queue_batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
+        balance = _of_gradients(settings, count, config.queue_batches, lag)
+        layout = gradient_layout(shape.size)
+        return Plan(config, action, shape, layout, balance, 1, item_steps=settings.segment_transitions)
     return Plan(
         config,
         action,
@@ -105,6 +133,22 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
         _on_policy(settings, config),
         settings.segment_transitions,
     )
+
+
+def _sgd_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: configs.SGDConfig) -> Plan:
+    if obs.images or len(action.choices) != 1:
+        raise ValueError(f"{settings.environment} has no examples; sgd learns from digits")
+    shape = ActorShape.of(obs, action, config.hidden, head="categorical")
+    balance = _of_gradients(settings, config.gradients_per_update, 2, config.max_staleness)
+    return Plan(config, action, shape, gradient_layout(shape.size), balance, 1, item_steps=config.batch_size)
+
+
+def _of_gradients(settings: Settings, count: int, batches: int, lag: int) -> Balance:
+    """`count` gradients make an update, each is published, and `batches` may wait."""
+    updates_per_gradient = (1 + 1e-12) / count
+    if settings.lockstep:
+        return Balance(0, updates_per_gradient, 0, 0, 1)
+    return Balance(0, updates_per_gradient, batches * count, lag, 1)
 
 
 def _off_policy(settings: Settings) -> Balance:
@@ -133,17 +177,29 @@ def _on_policy(settings: Settings, config: configs.PPOConfig | configs.ImpalaCon
     return Balance(0, updates_per_step, batches * config.batch_steps, lag, 1)
 
 
-def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = False) -> Replay | Rollouts:
+def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = False) -> Store:
     """Make the place where segments go at the learner."""
     config = plan.config
+    if isinstance(config, configs.SGDConfig):
+        return Gradients(plan.layout, config.gradients_per_update)
+    if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
+        return Gradients(plan.layout, config.batch_steps // plan.item_steps)
     if not isinstance(config, configs.SACConfig):
         return Rollouts(plan.layout, settings.num_envs, plan.segment_transitions, config.batch_steps)
     priority = (config.priority_exponent, config.priority_correction) if config.prioritised else None
     return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, pinned=pinned)
 
 
-def build(plan: Plan, seed: int, device: str) -> SAC | PPO | Impala:
-    """Make the method."""
+def build(plan: Plan, seed: int, device: str) -> SAC | PPO | Impala | Descent:
+    """Make the learner's method."""
+    if isinstance(plan.config, configs.SGDConfig):
+        from runtime.algos.descent import descent_on_examples
+
+        return descent_on_examples(plan.shape, plan.config, seed, device)
+    if isinstance(plan.config, configs.ImpalaConfig) and plan.sends_gradients:
+        from runtime.algos.descent import descent_of_impala
+
+        return descent_of_impala(plan.shape, plan.config, seed, device)
     if isinstance(plan.config, configs.SACConfig):
         from runtime.algos.sac import SAC
 

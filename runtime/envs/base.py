@@ -113,13 +113,25 @@ def _racing(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
     return RacingVectorEnv(num_envs, RacingOptions.from_mapping(options))
 
 
+def _digits(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
+    from runtime.envs.digits import DigitsVectorEnv
+
+    for name in options:
+        raise ValueError(f"digits has no option {name!r}; it has none")
+    return DigitsVectorEnv(num_envs)
+
+
 def _l2r(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
     from runtime.envs.l2r import L2ROptions, L2RVectorEnv
 
     return L2RVectorEnv(num_envs, L2ROptions.from_mapping(options))
 
 
-VECTOR_ENVS: Final[Mapping[str, Callable[[int, Mapping[str, Any]], VectorEnv]]] = {"racing": _racing, "l2r": _l2r}
+VECTOR_ENVS: Final[Mapping[str, Callable[[int, Mapping[str, Any]], VectorEnv]]] = {
+    "racing": _racing,
+    "l2r": _l2r,
+    "digits": _digits,
+}
 """Name in a spec to factory; the module of an environment is imported when it is made."""
 EVALUATION_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "racing": {"start": "line", "laps": 1},

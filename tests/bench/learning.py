@@ -27,7 +27,7 @@ PROGRAM = [sys.executable, "-m", "l2rtui"]
 DOCS = Path("docs")
 RECORDS = DOCS / "learning-methods.jsonl"
 REFERENCE = Path(__file__).with_name("learning_reference.py")
-MOST_SECONDS = 900
+MOST_SECONDS = 1_800
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seeds", default="0-4", help="seeds, such as 0-4")
     parser.add_argument("--reference", help="Python with Stable-Baselines3 in it")
     parser.add_argument("--only", choices=[each.name for each in EXAMPLES], action="append")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="where the records are kept")
     parser.add_argument("--draw", action="store_true", help="only draw the records again")
     options = parser.parse_args(arguments)
-    points = read()
+    points = read(options.records)
     for example in EXAMPLES:
         if options.draw or (options.only and example.name not in options.only):
             continue
@@ -78,16 +79,17 @@ def main(arguments: list[str]) -> int:
                 if not any((each.example, each.by, each.seed) == (example.name, by, seed) for each in points):
                     found = list(run)
                     points += found
-                    RECORDS.write_text("".join(json.dumps(asdict(each)) + "\n" for each in points))
+                    options.records.write_text("".join(json.dumps(asdict(each)) + "\n" for each in points))
                     say(example, by, seed, found)
-    draw(points)
+    if options.records == RECORDS:
+        draw(points)
     report(points)
     return 0
 
 
-def read() -> list[Point]:
+def read(path: Path) -> list[Point]:
     """Return what was recorded before."""
-    return [Point(**json.loads(line)) for line in RECORDS.read_text().splitlines()] if RECORDS.exists() else []
+    return [Point(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def ours(example: Example, seed: int) -> Iterator[Point]:
@@ -96,18 +98,19 @@ def ours(example: Example, seed: int) -> Iterator[Point]:
     launch = ["launch", "-f", f"manifests/{example.name}.yaml", "--name", name, "--set", f"seed={seed}", "--yes"]
     began = time.time()
     subprocess.run([*PROGRAM, *launch, "--backend", "local"], check=True, stdout=subprocess.DEVNULL)
-    follow = [*PROGRAM, "logs", f"{name}/learner", "-f", "--backend", "local"]
-    with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as process:
+    logs = [*PROGRAM, "logs", f"{name}/learner", "--backend", "local"]
+    with subprocess.Popen([*logs, "-f"], stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             if "the run is done" in line or time.time() - began > MOST_SECONDS:
                 process.terminate()
                 break
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if record["mean_return"] is not None:
-                yield point(example, "l2rtui", seed, record, record["time"] - began)
+    kept = subprocess.run([*logs, "--tail", "100000"], check=True, capture_output=True, text=True).stdout
+    for line in kept.splitlines():
+        if not line.startswith('{"l2r":"learner"'):
+            continue
+        record = json.loads(line)
+        if record["mean_return"] is not None:
+            yield point(example, "l2rtui", seed, record, record["time"] - began)
     subprocess.run(
         [*PROGRAM, "destroy", name, "--yes", "--purge", "--backend", "local"],
         check=True,

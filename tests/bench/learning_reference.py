@@ -54,7 +54,7 @@ def make(example: str, seed: int) -> tuple[BaseAlgorithm, int]:
             seed=seed,
             device="cpu",
         )
-        return ppo, 200_000
+        return ppo, 122_880
     sac = SAC(
         "MlpPolicy",
         make_vec_env("Pendulum-v1", 4, seed=seed),
@@ -69,7 +69,7 @@ def make(example: str, seed: int) -> tuple[BaseAlgorithm, int]:
         seed=seed,
         device="cpu",
     )
-    return sac, 30_000
+    return sac, 20_000
 
 
 def main() -> None:

@@ -1,0 +1,170 @@
+"""Real processes learn: by each method, by turns with the same result each time, and on after an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+
+from runtime import contract, learner, worker
+from runtime.metrics import Console
+from runtime.process import Context
+from runtime.stopping import Stop
+
+from .conftest import RunUnderTest
+
+Wait = Callable[..., Any]
+CARTPOLE: dict[str, Any] = {
+    "environment": "CartPole-v1",
+    "num_envs": 8,
+    "segment_steps": 32,
+    "hidden": [32],
+    "checkpoint_seconds": 3600,
+    "eval_seconds": 1.0,
+    "eval_episodes": 2,
+}
+ON_POLICY = {
+    "ppo": {"ppo": {"batch_steps": 512, "minibatch_size": 128, "epochs": 4, "lr": 3e-3}},
+    "impala": {"impala": {"batch_steps": 256, "lr": 3e-3}},
+}
+PENDULUM: dict[str, Any] = {
+    "environment": "Pendulum-v1",
+    "algorithm": "sac",
+    "num_envs": 4,
+    "segment_steps": 8,
+    "hidden": [16],
+    "warmup_steps": 200,
+    "updates_per_step": 0.25,
+    "publish_every": 5,
+    "checkpoint_seconds": 3600,
+}
+
+
+def newest(folder: Path) -> dict[str, str]:
+    """Hash of each array of the newest checkpoint, by name."""
+    path = max((folder / "run" / "checkpoints").glob("*.safetensors"))
+    return {
+        name: hashlib.sha256(array.tobytes()).hexdigest()
+        for name, array in safetensors.numpy.load_file(path).items()
+    }
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", sorted(ON_POLICY))
+def test_an_on_policy_method_learns_to_balance(run: RunUnderTest, method: str) -> None:
+    run.settings = {**CARTPOLE, **ON_POLICY[method], "algorithm": method, "total_env_steps": 25_600}
+    learning = run.start("learner")
+    others = [run.start("worker", index) for index in range(2)] + [run.start("evaluator")]
+    assert learning.process.wait(280) == contract.EXIT_DONE, learning.text()
+    last = learning.last("learner")
+    assert last["mean_return"] > 45, "a random policy balances for 22 steps"
+    assert last["env_steps"] == 256 * last["accepted"] >= 25_600
+    assert last["lost"] == last["refused"] == 0 or method == "impala"
+    assert last["policy_lag"][2] <= {"ppo": 0, "impala": 8}[method]
+    assert 0 <= last["idle_share"] <= 1
+    for each in others:
+        assert each.process.wait(120) == contract.EXIT_DONE, each.text()
+
+
+@pytest.mark.timeout(300)
+def test_random_learns_nothing_and_counts_everything(run: RunUnderTest) -> None:
+    run.settings = {**CARTPOLE, "algorithm": "random", "total_env_steps": 20_000}
+    learning, collecting = run.start("learner"), run.start("worker")
+    assert learning.process.wait(200) == contract.EXIT_DONE, learning.text()
+    assert collecting.process.wait(120) == contract.EXIT_DONE
+    last = learning.last("learner")
+    assert (last["updates"], last["policy_version"]) == (0, 0)
+    assert last["env_steps"] >= 20_000
+    assert 10 < last["mean_return"] < 40
+
+
+LOCKSTEP = {
+    "sac": {**PENDULUM, "total_updates": 150},
+    "sac, several steps, by priority": {
+        **PENDULUM,
+        "total_updates": 150,
+        "sac": {"n_step": 3, "prioritised": True},
+    },
+    "ppo": {**CARTPOLE, **ON_POLICY["ppo"], "algorithm": "ppo", "total_updates": 12},
+    "impala": {**CARTPOLE, **ON_POLICY["impala"], "algorithm": "impala", "total_updates": 24},
+}
+
+
+class Threads:
+    """Learner and worker of a run as threads of this process: real sockets, and no process to wait for."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._config = json.dumps(settings)
+        self.said: list[str] = []
+
+    def start(self, role: str) -> tuple[threading.Thread, Stop]:
+        environ = {
+            contract.ENV_RUN: "test",
+            contract.ENV_POD: f"{role[0]}-0",
+            contract.ENV_SEED: "7",
+            contract.ENV_ENDPOINT: f"ipc://{self.folder}/x",
+            contract.ENV_DIR: str(self.folder / "run"),
+            contract.ENV_CONFIG: self._config,
+        }
+        context, stop = Context.from_environment(environ, role), Stop()
+        console = Console()
+        console.say = self.said.append  # type: ignore[method-assign]
+        if role == "learner":
+            arguments: tuple[Any, ...] = (context, self.folder / "run", stop, console)
+            thread = threading.Thread(target=learner.run, args=arguments, name=role)
+        else:
+            thread = threading.Thread(target=worker.run, args=(context, stop, console), name=role)
+        thread.start()
+        return thread, stop
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", LOCKSTEP)
+def test_by_turns_a_seed_gives_one_run_and_an_interruption_does_not_change_it(
+    short_folder: Path, no_leaks: None, wait_until: Wait, method: str
+) -> None:
+    """Networks, optimisers and experience at the end agree to the last bit, also over an end of the learner."""
+    ends = []
+    for turn in ("unbroken", "interrupted"):
+        run = Threads(short_folder / turn, {**LOCKSTEP[method], "lockstep": True})
+        learning, stop = run.start("learner")
+        collecting, _ = run.start("worker")
+        if turn == "interrupted":
+            wait_until(lambda: any("w-0 joined" in each for each in run.said), "the worker")  # noqa: B023
+            stop.reason = "SIGTERM"
+            learning.join(60)
+            assert any("learner ends on SIGTERM" in each for each in run.said), run.said
+            learning, _ = run.start("learner")
+        for thread in (learning, collecting):
+            thread.join(120)
+            assert not thread.is_alive(), run.said
+        ends.append(newest(run.folder))
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.timeout(600)
+def test_methods_and_environments_that_do_not_fit_are_refused_with_a_sentence(run: RunUnderTest) -> None:
+    wrong = {
+        "SAC needs numbers; set algorithm to ppo": {**CARTPOLE, "algorithm": "sac"},
+        "batch_steps is 100; it must be a multiple": {
+            **CARTPOLE,
+            "algorithm": "ppo",
+            "ppo": {"batch_steps": 100},
+        },
+        "unknown environment 'chess'": {"environment": "chess"},
+        "PPO has no setting 'epoch'": {**CARTPOLE, "algorithm": "ppo", "ppo": {"epoch": 3}},
+    }
+    for sentence, settings in wrong.items():
+        run.settings = settings
+        for each in (run.start("learner"), run.start("worker")):
+            assert each.process.wait(200) == contract.EXIT_USAGE
+            assert sentence in each.text()
+            assert "Traceback" not in each.text()
