@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from runtime import contract
 from runtime.sim import shim
 from runtime.sim.errors import StartError
 from runtime.sim.handle import Addresses, Handle
@@ -28,6 +30,9 @@ _SECRETS: Final = ("L2R_TOKEN", "L2R_CONFIG", "AWS_")
 """Beginnings of variables that a simulator has no use for."""
 CLEANUP_SECONDS: Final = shim.CLEANUP_SECONDS + 2.0
 TAIL_BYTES: Final = 8192
+_numbers: set[int] = set()
+"""Of this process's simulators that are not stopped yet."""
+_numbers_lock = threading.Lock()
 
 
 class SimulatorProcess(Handle):
@@ -43,7 +48,10 @@ class SimulatorProcess(Handle):
         self.mark = uuid.uuid4().hex
         self.pid: int | None = None
         self._lease = None if spec.fixed_ports else PortLease.take()
-        self.log = folder / f"simulator-{os.getpid()}-{self.mark[:8]}.log"
+        self._number = _take_number()
+        pod = os.environ.get(contract.ENV_POD) or str(os.getpid())
+        self.log = folder / f"{pod.replace('/', '-')}-simulator-{self._number}.log"
+        """Later incarnations go on in the same file, so that many restarts fill no disk."""
         self._ended: Ended | Failure | None = None
         self._left: int | None = None
         self._buffer = b""
@@ -54,6 +62,7 @@ class SimulatorProcess(Handle):
             folder.mkdir(parents=True, exist_ok=True)
             self._shim = self._spawn(spec, argv)
         except BaseException:
+            _numbers.discard(self._number)
             if self._lease is not None:
                 self._lease.close()
             raise
@@ -125,6 +134,7 @@ class SimulatorProcess(Handle):
                 self._shim.kill()
             left = self._kill_marked()
         self._shim.wait()
+        _numbers.discard(self._number)
         if self._lease is not None:
             self._lease.close()
         return left
@@ -204,7 +214,12 @@ class SimulatorProcess(Handle):
 
 def log_folder() -> Path:
     """Where logs of simulators go: the run's folder, else a temporary one."""
-    from runtime import contract
-
     given = os.environ.get(contract.ENV_DIR)
     return Path(given) / "simulators" if given else Path(tempfile.gettempdir()) / "l2r-simulators"
+
+
+def _take_number() -> int:
+    with _numbers_lock:
+        number = next(each for each in itertools.count() if each not in _numbers)
+        _numbers.add(number)
+        return number

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 
 import gymnasium
@@ -17,7 +20,7 @@ from runtime.envs.l2r import L2ROptions, L2RVectorEnv
 from runtime.envs.racing import RacingOptions, RacingVectorEnv
 from runtime.sim.errors import BudgetError, LostError, StartError
 from runtime.sim.maps import own_map
-from tests.runtime.sim.conftest import carrying, eventually
+from tests.runtime.sim.conftest import ROOT, carrying, eventually
 
 QUICK = {
     "backoff_seconds": 0.05,
@@ -224,3 +227,26 @@ def test_nothing_is_driven_without_a_simulator(make):
     env = make()
     with pytest.raises(LostError):
         env._drives[0].act(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("simulator", "code", "words"),
+    [
+        (
+            {"arguments": ["--fault", "refuse"], "start_seconds": 2, "restarts": 0},
+            1,
+            "is given up after more than 0",
+        ),
+        ({"kind": "container", "image": "x"}, 2, "needs socket"),
+    ],
+    ids=["given up", "wrong"],
+)
+def test_a_worker_without_a_simulator_ends_with_a_sentence(tmp_path, simulator, code, words):
+    options = {"environment": "l2r", "num_envs": 1, "environment_options": {"simulator": simulator}}
+    environ = {**os.environ, "L2R_ENDPOINT": f"ipc://{tmp_path}", "L2R_CONFIG": json.dumps(options)}
+    command = [sys.executable, "-m", "runtime", "worker"]
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == code
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
