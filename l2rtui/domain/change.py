@@ -68,6 +68,7 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
     nodes, pods, runs = dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs)
     problems = snapshot.problems
     touched: set[str] = set()
+    is_same = True
     for change in changes:
         match change:
             case NodeChanged(node):
@@ -77,10 +78,14 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
                 nodes.pop(name, None)
                 touched.add(name)
             case PodChanged(pod):
-                touched |= {pod.node, *_node_of(pods.get(pod.uid))}
+                old = pods.get(pod.uid)
+                touched |= {pod.node, *_node_of(old)}
                 pods[pod.uid] = pod
+                is_same &= old == pod  # comparing all pods of a large cluster would cost more than all the rest
             case PodGone(uid):
-                touched.update(_node_of(pods.pop(uid, None)))
+                gone = _node_of(pods.pop(uid, None))
+                touched.update(gone)
+                is_same &= not gone
             case RunChanged(run):
                 runs[run.uid] = run
             case RunGone(uid):
@@ -89,19 +94,24 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
                 problems = new
             case _:  # pragma: no cover  (the type checker proves that there is no other change)
                 assert_never(change)
-    before = (dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs), snapshot.problems)
-    if (nodes, pods, runs, problems) == before:
+    before = (dict(snapshot.nodes), dict(snapshot.runs), snapshot.problems)
+    if is_same and (nodes, runs, problems) == before:
         return snapshot
-    if nodes.keys() != snapshot.nodes.keys():  # they come in any order, and people look for them in one
-        nodes = {name: nodes[name] for name in sorted(nodes, key=natural_key)}
     return ClusterSnapshot(
-        MappingProxyType(nodes),
+        MappingProxyType(_ordered(nodes, snapshot)),
         MappingProxyType(pods),
         MappingProxyType(runs),
         snapshot.revision + 1,
         problems,
         snapshot.basis_after(touched),
     )
+
+
+def _ordered(nodes: dict[str, Node], before: ClusterSnapshot) -> dict[str, Node]:
+    """They come in any order, and people look for them in one."""
+    if nodes.keys() == before.nodes.keys():
+        return nodes
+    return {name: nodes[name] for name in sorted(nodes, key=natural_key)}
 
 
 def _node_of(pod: PodView | None) -> tuple[str, ...]:

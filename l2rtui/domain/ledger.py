@@ -167,8 +167,8 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
 
 
 def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
-    slots = {slot_id: _empty(node, slot_id) for gpu in node.gpus for slot_id in gpu.slot_ids()}
-    devices = {gpu.index: gpu.slot_ids() for gpu in node.gpus}
+    # By device and number: hashing a slot's id for each look at it would cost more than all the rest.
+    devices = {gpu.index: [_empty(node, slot_id) for slot_id in gpu.slot_ids()] for gpu in node.gpus}
     claims = [(holder, claim) for holder in holders for claim in holder.claims]
     claims.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
     problems = {f"{holder.pod} {flag}": None for holder in holders for flag in holder.flags}
@@ -178,8 +178,9 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
         if claim.gpu is None:
             unplaced.append(holder.pod)
             unplaced_slots += claim.count
-        elif problem := _seat(slots, devices.get(claim.gpu, ()), holder, claim):
+        elif problem := _seat(devices.get(claim.gpu, []), holder, claim):
             problems[problem] = None
+    slots = {slot.id: slot for device in devices.values() for slot in device}
     if unplaced:
         for slot_id, slot in slots.items():
             if slot.state is SlotState.FREE:
@@ -193,21 +194,22 @@ def _empty(node: Node, slot_id: SlotId) -> Slot:
     return Slot(slot_id, SlotState.FREE if node.is_use_known else SlotState.UNKNOWN)
 
 
-def _seat(slots: dict[SlotId, Slot], of_device: tuple[SlotId, ...], holder: Holder, claim: Claim) -> str:
+def _seat(device: list[Slot], holder: Holder, claim: Claim) -> str:
     """Write one claim into the slots of its device; return a sentence when it does not fit."""
-    if not of_device:
+    if not device:
         return f"{holder.pod} names device {claim.gpu} of {holder.node}, which has no such device"
     if claim.slot is None:
-        wanted = [slot_id for slot_id in of_device if not slots[slot_id].pod][::-1][: claim.count]
+        wanted = [number for number, slot in enumerate(device) if not slot.pod][::-1][: claim.count]
     else:
-        wanted = [slot_id for slot_id in of_device if slot_id.slot == claim.slot]
+        wanted = [claim.slot] if claim.slot < len(device) else []
     state = SlotState.FAILED if holder.is_failing else SlotState.BUSY
     problem = ""
-    for slot_id in wanted:
-        if slots[slot_id].pod:
-            problem = f"{holder.pod} and {slots[slot_id].pod} both hold slot {slot_id}"
+    for number in wanted:
+        slot = device[number]
+        if slot.pod:
+            problem = f"{holder.pod} and {slot.pod} both hold slot {slot.id}"
             continue
-        slots[slot_id] = Slot(slot_id, state, holder.owner, holder.run, holder.set_name, holder.pod, holder.uid)
+        device[number] = Slot(slot.id, state, holder.owner, holder.run, holder.set_name, holder.pod, holder.uid)
     if len(wanted) < claim.count:
         problem = (
             f"{holder.pod} holds more of device {claim.gpu} of {holder.node} than its slots: it is over-committed"

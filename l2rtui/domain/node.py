@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _SLOT = re.compile(
     r"(?P<node>[a-z0-9]([-.a-z0-9]*[a-z0-9])?)/(?P<gpu>[0-9]+)\.(?P<slot>[0-9]+)", re.IGNORECASE | re.ASCII
@@ -44,6 +45,12 @@ class SlotId:
         return f"{self.node}/{self.gpu}.{self.slot}"
 
 
+@lru_cache(maxsize=8192)
+def _slot_ids(node: str, gpu: int, slots: int) -> tuple[SlotId, ...]:
+    """Slots of one device: a ledger asks for the same ones several times a second."""
+    return tuple(SlotId(node, gpu, slot) for slot in range(slots))
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One physical device of a node, or the ``cpu`` device of a node that has none.
@@ -64,7 +71,7 @@ class Gpu:
 
     def slot_ids(self) -> tuple[SlotId, ...]:
         """All slots of this device, lowest first."""
-        return tuple(SlotId(self.node, self.index, slot) for slot in range(self.slots))
+        return _slot_ids(self.node, self.index, self.slots)
 
     @property
     def label(self) -> str:

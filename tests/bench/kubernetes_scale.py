@@ -77,13 +77,16 @@ async def disturb(rate: float, seconds: float) -> None:
     api = await connect()
     names = [one["metadata"]["name"] for one in await api.list("Pod", NAMESPACE)]
     tasks = []
+    base = int(time.time()) % 1_000_000 * 1000  # no number comes twice
+    gate = asyncio.Semaphore(_AT_ONCE)
     began = time.monotonic()
 
     async def change(number: int, name: str) -> None:
-        sent = time.monotonic()
-        body = {"metadata": {"labels": {labels.SEED: str(number)}}}
-        await api.patch("Pod", NAMESPACE, name, body)
-        print(json.dumps([name, number, sent, time.monotonic()]), flush=True)
+        async with gate:
+            sent = time.monotonic()
+            body = {"metadata": {"labels": {labels.SEED: str(base + number)}}}
+            await api.patch("Pod", NAMESPACE, name, body)
+        print(json.dumps([name, base + number, sent, time.monotonic()]), flush=True)
 
     for number in range(1, int(rate * seconds) + 1):
         await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))

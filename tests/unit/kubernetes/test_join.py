@@ -1,0 +1,212 @@
+"""Objects joined into rows: seats that stay, slots that follow, and what is not known."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.decode import Unread
+from l2rtui.backends.kubernetes.devices import SlotRule
+from l2rtui.backends.kubernetes.join import Join
+from l2rtui.backends.kubernetes.structs import (
+    ConfigMapStruct,
+    ControllerStruct,
+    EventStruct,
+    Meta,
+    NodeMetricsStruct,
+    NodeStruct,
+    PodStruct,
+)
+from l2rtui.domain.change import NodeGone, PodChanged, apply
+from l2rtui.domain.ledger import Claim, SlotState
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+from l2rtui.domain.workload import Role
+
+NOW = 1_790_000_000.0
+OURS = {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.RUN_ID: "r1", labels.RUN: "run", labels.SET: "w",
+        labels.ROLE: "worker", labels.GPU: "2", labels.HOST: "n"}  # fmt: skip
+OWNER = {"kind": "ReplicaSet", "name": "rs", "uid": "rs1", "controller": True}
+SEATS = json.dumps([[4, [0]], [5, [1]]])
+
+
+def made(raw, kind):
+    return msgspec.json.decode(msgspec.json.encode(raw), type=kind)
+
+
+def node(name="n", ready="True", **more):
+    status = {"capacity": {"cpu": "8", "memory": "4Gi", "nvidia.com/gpu": "4"},
+              "conditions": [{"type": "Ready", "status": ready, "message": "kubelet is gone"}]}  # fmt: skip
+    return made({"metadata": {"name": name, "labels": {"a": "b"}}, "status": status, **more}, NodeStruct)
+
+
+def pod(name, age=0, phase="Running", *, ours=True, terminating=False, on="n", **env):
+    meta = {"name": name, "namespace": "ml", "uid": f"u-{name}", "resourceVersion": str(age),
+            "creationTimestamp": f"2026-09-21T12:00:{age:02}Z", "labels": OURS if ours else {},
+            "annotations": {labels.SEATS: SEATS} if ours else {},
+            "ownerReferences": [OWNER]}  # fmt: skip
+    if terminating:
+        meta["deletionTimestamp"] = "2026-09-21T13:00:00Z"
+    variables = [{"name": key, "value": value} for key, value in env.items()]
+    return made(
+        {
+            "metadata": meta,
+            "spec": {"nodeName": on, "containers": [{"name": "c", "env": variables}]},
+            "status": {"phase": phase},
+        },
+        PodStruct,
+    )
+
+
+class World:
+    def __init__(self, *, is_use_known=True, is_derived=False):
+        self.join = Join(SlotRule(), lambda: NOW)
+        self.join.set_view(homes=["ml"], is_use_known=is_use_known, is_derived=is_derived)
+        self.snapshot = EMPTY_SNAPSHOT
+        self.pods = {}
+
+    def put(self, *pods):
+        for one in pods:
+            self.join.put_pod(self.pods.get(one.metadata.name), one)
+            self.pods[one.metadata.name] = one
+        return self.look()
+
+    def drop(self, name):
+        self.join.put_pod(self.pods.pop(name), None)
+        return self.look()
+
+    def look(self):
+        self.changes = self.join.changes()
+        self.snapshot = apply(self.snapshot, self.changes)
+        return {one.name: one for one in self.snapshot.pods.values()}
+
+
+@pytest.fixture
+def world():
+    found = World()
+    found.join.put_node(None, node())
+    found.look()
+    return found
+
+
+def test_pods_of_a_controller_sit_in_the_order_of_their_age(world):
+    rows = world.put(pod("b", 2), pod("a", 1))
+    assert (rows["a"].index, rows["a"].claims, rows["b"].index, rows["b"].claims) == (
+        4, (Claim(2, 0),), 5, (Claim(2, 1),),
+    )  # fmt: skip
+    assert (rows["a"].run, rows["a"].set_name, rows["a"].role) == ("run", "w", Role.WORKER)
+    assert rows["a"].controller == "ReplicaSet rs"
+
+
+def test_a_pod_keeps_its_seat_and_its_successor_takes_the_one_that_is_left(world):
+    world.put(pod("a", 1), pod("b", 2))
+    world.put(pod("a", 1, terminating=True))
+    rows = world.put(pod("c", 3))
+    assert (rows["b"].index, rows["c"].index) == (5, 4)
+    assert (rows["a"].index, rows["a"].claims, rows["c"].claims) == (4, (), (Claim(2, 0),))
+    assert world.snapshot.ledger.problems == ()
+    rows = world.drop("a")
+    assert (rows["b"].index, rows["c"].index) == (5, 4)
+
+
+def test_a_pod_that_is_being_stopped_holds_its_slot_until_somebody_else_sits_there(world):
+    rows = world.put(pod("a", 1, terminating=True))
+    assert rows["a"].claims == (Claim(2, 0),)
+
+
+def test_the_seats_of_the_controller_win_over_those_that_its_pods_were_made_with(world):
+    world.put(pod("a", 1))
+    meta = {"name": "rs", "namespace": "ml", "uid": "rs1", "labels": OURS,
+            "annotations": {labels.SEATS: json.dumps([[9, [3]]])}}  # fmt: skip
+    world.join.put_controller(None, made({"metadata": meta}, ControllerStruct))
+    rows = world.look()
+    assert (rows["a"].index, rows["a"].claims) == (9, (Claim(2, 3),))
+
+
+def test_only_what_differs_is_told_again(world):
+    world.put(pod("a", 1), pod("b", 2))
+    world.put(pod("a", 1, phase="Failed"))
+    assert [type(one) for one in world.changes] == [PodChanged]
+    world.join.put_node(node(), node())
+    assert world.look()
+    assert world.changes == ()
+
+
+def test_a_pod_that_is_not_bound_yet_holds_what_it_is_pinned_to(world):
+    waiting = made({"metadata": {"name": "w", "uid": "u"}, "status": {"phase": "Pending"},
+                    "spec": {"nodeSelector": {labels.HOSTNAME: "n"}, "containers": [
+                        {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "1"}]}]}}, PodStruct)  # fmt: skip
+    world.put(waiting)
+    assert [one.state for one in world.snapshot.ledger.of_gpu("n", 1)].count(SlotState.BUSY) == 1
+
+
+def test_a_pod_that_cannot_be_decoded_makes_its_node_unknown(world):
+    world.join.set_unread_pods([Unread(Meta(name="odd", namespace="ml", uid="u"), "odd", "n")])
+    rows = world.look()
+    assert (rows["odd"].reason, rows["odd"].message) == ("Unreadable", "odd")
+    assert world.snapshot.ledger.free() == ()
+    world.join.set_unread_pods([])
+    assert "odd" not in world.look()
+    assert len(world.snapshot.ledger.free()) == 16
+
+
+def test_a_node_shows_its_metrics_its_state_and_goes(world):
+    world.join.put_metrics(None, made({"metadata": {"name": "n"}, "usage": {"cpu": "1500m", "memory": "1Gi"}},
+                                      NodeMetricsStruct))  # fmt: skip
+    world.look()
+    row = world.snapshot.nodes["n"]
+    assert (row.cpu_used, row.memory_used_bytes, row.cpu_cores, row.memory_bytes) == (1.5, 1 << 30, 8.0, 4 << 30)
+    world.put(pod("a", 1))
+    world.join.put_node(node(), node(ready="Unknown"))
+    rows = world.look()
+    assert (world.snapshot.nodes["n"].ready, world.snapshot.nodes["n"].message) == (False, "kubelet is gone")
+    assert rows["a"].reason == "NodeLost"
+    world.join.put_node(node(ready="Unknown"), None)
+    world.look()
+    assert NodeGone("n") in world.changes
+
+
+def test_nodes_that_may_not_be_listed_are_known_from_their_pods_and_never_free():
+    world = World(is_use_known=False, is_derived=True)
+    world.put(pod("s", ours=False, NVIDIA_VISIBLE_DEVICES="2"))
+    row = world.snapshot.nodes["n"]
+    assert (len(row.gpus), row.is_use_known) == (3, False)
+    assert world.snapshot.ledger.free() == ()
+    world.drop("s")
+    assert not world.snapshot.nodes
+
+
+def test_a_run_is_a_config_map_with_what_keeps_its_controllers_from_making_pods(world):
+    spec = {
+        "experiment": "e",
+        "kind": "learner-workers",
+        "seed": 3,
+        "sets": [{"name": "w", "role": "worker", "replicas": 2}],
+    }
+    meta = {"name": "l2r-run", "namespace": "ml", "uid": "c", "labels": OURS, "annotations": {labels.OWNER: "me@x"}}
+    world.join.put_run(None, made({"metadata": meta, "data": {"spec.json": json.dumps(spec)}}, ConfigMapStruct))
+    owned = made(
+        {"metadata": {"name": "rs", "uid": "rs1", "labels": OURS}, "spec": {"replicas": 2}}, ControllerStruct
+    )
+    world.join.put_controller(None, owned)
+    world.look()
+    run = world.snapshot.runs["r1"]
+    assert (run.name, run.experiment, run.owner, run.seed, run.namespace) == ("run", "e", "me@x", 3, "ml")
+    assert [(one.name, one.role, one.replicas) for one in run.sets] == [("w", Role.WORKER, 2)]
+    refused = {"involvedObject": {"uid": "rs1", "kind": "ReplicaSet"}, "metadata": {"name": "e"}, "type": "Warning",
+               "reason": "FailedCreate", "message": "exceeded quota: q"}  # fmt: skip
+    world.join.put_event(None, made(refused, EventStruct))
+    world.look()
+    assert world.snapshot.runs["r1"].reason == "FailedCreate"
+    world.join.put_run(made({"metadata": meta}, ConfigMapStruct), None)
+    world.look()
+    assert not world.snapshot.runs
+
+
+def test_a_run_whose_spec_cannot_be_read_is_still_shown(world):
+    meta = {"name": "l2r-run", "uid": "c", "labels": OURS}
+    world.join.put_run(None, made({"metadata": meta, "data": {"spec.json": "{"}}, ConfigMapStruct))
+    world.look()
+    assert (world.snapshot.runs["r1"].reason, world.snapshot.runs["r1"].name) == ("Unreadable", "run")
