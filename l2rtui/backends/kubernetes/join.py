@@ -237,7 +237,7 @@ class Join:
             metas = (
                 [controller.metadata]
                 if controller is not None
-                else [pod.metadata for pod in pods if is_living(pod)]
+                else [pod.metadata for pod in pods if is_living(pod)] or [pod.metadata for pod in pods]
             )
             seats = max((read_seats(meta) for meta in metas), key=len, default=())
             found = self._seating.seat(uid, seats, pods)
