@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any
 
 from textual.app import App
@@ -30,6 +31,7 @@ class Background:
         self._app = app
         self._on_busy = on_busy
         self._doing: list[str] = []
+        self._started: list[tuple[Worker[None], Coroutine[Any, Any, None], Coroutine[Any, Any, None]]] = []
 
     @property
     def doing(self) -> str:
@@ -56,7 +58,20 @@ class Background:
             group: Kind of work. is_exclusive: it takes the place of what runs in its group.
             what: Begins the sentence of a failure: ``the launch of r7``.
         """
-        return self._app.run_worker(self._shown(work, what), name=what, group=group, exclusive=is_exclusive)
+        shown = self._shown(work, what)
+        worker = self._app.run_worker(shown, name=what, group=group, exclusive=is_exclusive)
+        self._let_go()
+        self._started.append((worker, shown, work))
+        return worker
+
+    def _let_go(self) -> None:
+        """Close what was cancelled before it had begun: nobody else will."""
+        for worker, shown, work in self._started:
+            if worker.is_cancelled:
+                for one in (shown, work):
+                    if getcoroutinestate(one) == CORO_CREATED:
+                        one.close()
+        self._started = [one for one in self._started if not (one[0].is_finished or one[0].is_cancelled)]
 
     def say(self, sentence: str, *, is_error: bool = False, title: str = "") -> None:
         """Show a sentence for a few seconds; it may hold text from outside."""
@@ -82,6 +97,7 @@ class Background:
                         pass  # how it ended was shown, or nobody is there to be told
         except TimeoutError:
             pass  # the caller could wait no longer; the journal and the snapshot tell what is left
+        self._let_go()
 
     async def _shown(self, work: Coroutine[Any, Any, None], what: str) -> None:
         try:

@@ -148,8 +148,7 @@ async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_pat
         assert (tmp_path / "runs.csv").read_text().startswith("run,state,seed,set:learner")
         await one.press("colon", *"theme l2r-ascii", "enter")
         await one.until(lambda: one.app.theme == "l2r-ascii")
-        await one.pilot.pause()
-        assert one.words().isascii()
+        await one.until(lambda: one.words().isascii(), "nothing beyond ASCII")
         await one.press("colon", "up")
         assert cluster.prompt.value == "theme l2r-ascii"
         await one.press("escape", "colon", *"destroy racing-sac-s1", "enter")

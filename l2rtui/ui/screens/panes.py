@@ -37,7 +37,7 @@ from l2rtui.ui.widgets.key_bar import Choice, KeyBar
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.metric_strip import MetricStrip
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
-from l2rtui.ui.widgets.paint import is_plain
+from l2rtui.ui.widgets.paint import Painted, is_plain
 from l2rtui.ui.widgets.pod_table import PodTable, pod_row
 from l2rtui.ui.widgets.report_tables import EventTable, LeakTable
 from l2rtui.ui.widgets.run_table import RunTable, columns_for, run_row, sets_of
@@ -115,6 +115,7 @@ class ClusterView(Screen[None]):
         self._switch(Pane.RUNS)
         self._arrange(self.app.size)
         self.set_interval(AGE_SECONDS, self.draw_ages)
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._draw_all())
 
     def on_resize(self, event: events.Resize) -> None:
         """Choose the arrangement that fits."""
@@ -128,6 +129,12 @@ class ClusterView(Screen[None]):
         self.query_one("#small", Static).update(
             f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves."
         )
+
+    def _draw_all(self) -> None:
+        """Other colours, perhaps other glyphs: everything is drawn anew."""
+        for widget in self.query(Painted):
+            widget.refresh()
+        self.show_titles()
 
     # --- panes -------------------------------------------------------------------------------------------------
     @property
