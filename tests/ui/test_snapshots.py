@@ -53,3 +53,36 @@ def test_help(snap_compare):
         await pilot.press("question_mark")
 
     assert snap_compare(still_app(), terminal_size=(120, 40), run_before=before)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (160, 45)], ids=str)
+def test_place_mode(snap_compare, size, tmp_path, monkeypatch):
+    (tmp_path / "manifests").mkdir()
+    sets = ", ".join(f"{{name: w{number}}}" for number in range(4))
+    spec = f"kind: learner-workers\nname: grid\nlearner: {{slots: 0}}\nworkers: [{sets}]\n"
+    (tmp_path / "manifests" / "grid.yaml").write_text(spec, "utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    async def before(pilot) -> None:
+        await settle(pilot)
+        await pilot.press("P")
+        for _ in range(1000):
+            await pilot.pause(0.02)
+            if pilot.app.screen.stage.specs:
+                break
+        await pilot.press("s", *"0-5", "enter", "a")
+        for _ in range(1000):
+            await pilot.pause(0.02)
+            if pilot.app.screen._facts is not None:
+                break
+
+    assert snap_compare(still_app(), terminal_size=size, run_before=before)
+
+
+def test_charts(snap_compare):
+    async def before(pilot) -> None:
+        await settle(pilot)
+        await pilot.press("8")
+        await settle(pilot)
+
+    assert snap_compare(still_app(), terminal_size=(120, 40), run_before=before)
