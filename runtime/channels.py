@@ -38,6 +38,8 @@ BACKLOG: Final = 256
 """Connections that may wait to be taken in."""
 HANDSHAKE_MS: Final = 10_000
 """A stranger who connects and says nothing is cut off after this."""
+FAILURES: Final = 5
+"""Handshakes that fail one after the other without a reason until the keys are blamed."""
 SOCKETS: Final = 4_096
 """Most connections of a learner, strangers included."""
 _HANDSHAKES: Final = (
@@ -73,21 +75,23 @@ class _Channel:
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, SOCKETS)
         self._poller = zmq.Poller()
-        self._sockets: dict[Port, zmq.Socket[bytes]] = {}
-        for port in Port:
-            socket = self._context.socket(kind)
-            socket.setsockopt(zmq.LINGER, LINGER_MS)
-            socket.setsockopt(zmq.SNDHWM, 0)
-            socket.setsockopt(zmq.RCVHWM, 0)  # credits bound what is on its way, so that nothing is dropped
-            socket.setsockopt(zmq.MAXMSGSIZE, largest[port])
-            socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
-            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-            socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
-            socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-            socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
-            socket.setsockopt(zmq.IPV6, int(ipv6))
-            self._sockets[port] = socket
-            self._poller.register(socket, zmq.POLLIN)
+        self._kind, self._largest, self._ipv6 = kind, largest, ipv6
+        self._sockets = {port: self._new(port) for port in Port}
+
+    def _new(self, port: Port) -> zmq.Socket[bytes]:
+        socket = self._context.socket(self._kind)
+        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)  # credits bound what is on its way, so that nothing is dropped
+        socket.setsockopt(zmq.MAXMSGSIZE, self._largest[port])
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, HEARTBEAT_TIMEOUT_MS)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.IPV6, int(self._ipv6))
+        self._poller.register(socket, zmq.POLLIN)
+        return socket
 
     def _received(self, port: Port, *, most: int, routed: bool) -> Iterator[Inbound]:
         """Yield what waits on `port`, `most` messages at most so that the other port gets its turn."""
@@ -212,22 +216,44 @@ class PeerChannel(_Channel):
     ) -> None:
         largest = {Port.DATA: HEADER_LIMIT, Port.MODEL: largest_model_bytes + HEADER_LIMIT}
         super().__init__(zmq.DEALER, largest, ipv6=":" in endpoint.host)
-        for socket in self._sockets.values():
-            socket.setsockopt(zmq.IDENTITY, name)
-            socket.setsockopt(zmq.IMMEDIATE, 1)
-            socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-            socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-            if keys is not None:
-                socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
-                socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
-                socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        self._addresses = {Port.DATA: endpoint.data, Port.MODEL: endpoint.model}
+        self._name, self._keys = name, keys
         self.is_mistrusted = False
-        """Whether a learner answered and the two did not agree on keys."""
-        # libzmq tells of a failed handshake only here; without it a wrong key looks like a learner that is away.
-        self._monitor = self._sockets[Port.DATA].get_monitor_socket(_HANDSHAKES)
-        self._poller.register(self._monitor, zmq.POLLIN)
-        for port, address in ((Port.DATA, endpoint.data), (Port.MODEL, endpoint.model)):
-            self._sockets[port].connect(address)
+        """Whether a learner answers and the two do not agree on keys."""
+        self._failures = 0
+        for port in Port:
+            self._connect(port)
+
+    def _connect(self, port: Port) -> None:
+        socket = self._sockets[port]
+        socket.setsockopt(zmq.IDENTITY, self._name)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        if self._keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+        if port is Port.DATA:
+            # libzmq tells of a failed handshake only here; without it a wrong key looks like an absent learner.
+            self._monitor = socket.get_monitor_socket(_HANDSHAKES)
+            self._poller.register(self._monitor, zmq.POLLIN)
+        socket.connect(self._addresses[port])
+
+    def reopen(self, port: Port) -> None:
+        """Begin again with a new socket: libzmq gives a connection up for good when a byte of it was damaged."""
+        self._end(port)
+        self._sockets[port] = self._new(port)
+        self._connect(port)
+
+    def _end(self, port: Port) -> None:
+        socket = self._sockets[port]
+        if port is Port.DATA:
+            self._poller.unregister(self._monitor)
+            socket.disable_monitor()
+            self._monitor.close()
+        self._poller.unregister(socket)
+        socket.close(0)
 
     def poll(self, timeout_seconds: float) -> list[Inbound]:
         """Return what has come in, waiting at most `timeout_seconds` for the first message."""
@@ -242,8 +268,12 @@ class PeerChannel(_Channel):
         ]
 
     def _see_handshake(self) -> None:
-        event, _ = self._monitor.recv_multipart()
-        self.is_mistrusted = int.from_bytes(event[:2], sys.byteorder) != zmq.EVENT_HANDSHAKE_SUCCEEDED
+        """A learner that ends amid a handshake looks like one that does not like us; once is no proof."""
+        frames, _ = self._monitor.recv_multipart()
+        event = int.from_bytes(frames[:2], sys.byteorder)
+        self._failures = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._failures + 1
+        is_told = event in {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
+        self.is_mistrusted = is_told or self._failures >= FAILURES
 
     def close(self) -> None:
         """Close the sockets and the monitor."""

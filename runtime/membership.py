@@ -111,6 +111,8 @@ class Member:
     told: Ack | None = None
     told_misfit: int = 0
     """How many of its misfits people have been told of."""
+    shadowed: float | None = None
+    """Since when an older process of the same pod has been asking to join."""
     waits: bool = False
     """Whether it stands in the queue for credit."""
 
@@ -231,7 +233,8 @@ class Membership:
             return
         twin = next((each for each in self.members.values() if each.hello.pod == hello.pod), None)
         if twin is not None and twin.hello.incarnation > hello.incarnation:
-            return  # an older process of the pod: it may come back when the newer one has gone
+            yield from self._shadow(now, route, twin)
+            return
         if twin is not None:
             yield from self._part(twin)
             if twin.hello.incarnation != hello.incarnation:
@@ -260,6 +263,16 @@ class Membership:
         )
         if twin is None or twin.hello.incarnation != hello.incarnation:
             yield Note(f"{_who(member)} joined; {self._count()}")
+
+    def _shadow(self, now: float, route: bytes, newer: Member) -> Iterator[Instruction]:
+        """An older process of a pod asks. It is refused once it is sure that the newer one is alive beside it.
+
+        Before that it may be the only one: a clock that was set back makes the newest process look old.
+        """
+        if newer.shadowed is None:
+            newer.shadowed = now
+        elif now - newer.shadowed > self.terms.lease_seconds:
+            yield _refused(route, Refusal.SUPERSEDED, f"a newer process of pod {newer.hello.pod} is connected")
 
     def _objection(self, hello: Hello) -> tuple[Refusal, str] | None:
         """Return why `hello` is refused, or None. The token comes first: strangers learn nothing else."""

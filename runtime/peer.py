@@ -38,6 +38,8 @@ from runtime.session import Outgoing, Session
 
 PULL_SECONDS: Final = 2.0
 """After this long a request for weights is taken for lost and made again."""
+REOPEN_SECONDS: Final = 6.0
+"""After this long without an answer on a socket it is made anew: a damaged connection never comes back."""
 DRAIN_SECONDS: Final = 1.0
 """How long a peer that ends waits at most for its last segments to be taken."""
 
@@ -82,6 +84,9 @@ class Peer(AbstractContextManager["Peer"]):
         self._codec = BF2 if segment_transitions else F4
         name = f"{context.pod}.{born}".encode()[:255]
         self._channel = PeerChannel(context.endpoint, name, 4 * shape.size, context.peer_keys())
+        self._answered = dict.fromkeys(Port, time.monotonic())
+        """When each socket last brought something, or had nothing to bring."""
+        self._looked = time.monotonic()
         self._was_mistrusted = False
 
     def __enter__(self) -> Self:
@@ -111,6 +116,7 @@ class Peer(AbstractContextManager["Peer"]):
         """
         self._send_due()
         for inbound in self._channel.poll(min(timeout_seconds, self.session.patience)):
+            self._answered[inbound.port] = time.monotonic()
             try:
                 message, arena = decode(inbound.frames)
                 self._take(message, arena)
@@ -163,12 +169,21 @@ class Peer(AbstractContextManager["Peer"]):
     # --- inside ---
     def _send_due(self) -> None:
         now = time.monotonic()
+        away, self._looked = now - self._looked, now
+        for port, answered in self._answered.items():
+            if away > 1.0:  # it was we who did not listen
+                self._answered[port] = now
+            elif now - answered > REOPEN_SECONDS:
+                self._answered[port] = now
+                self._channel.reopen(port)
         self._send(self.session.outgoing(now, self.env_steps, self._rate_now, self.policy_version))
         wanted = (self.session.epoch, self.session.policy_version)
         if self.session.is_joined and wanted > self._pulled and wanted[1] and now - self._asked > PULL_SECONDS:
             get = Get(self.session.hello.token, *self._pulled, self._codec)
             if self._channel.send(Port.MODEL, encode(get)):
                 self._asked = now
+        elif wanted <= self._pulled or not self.session.is_joined:
+            self._answered[Port.MODEL] = now  # nothing was asked for
 
     def steps_per_second(self) -> float:
         """Return the rate of `env_steps` since the last call; the pings carry it on."""

@@ -100,6 +100,11 @@ class Session:
         return self.is_joined and self._offered < self._limit
 
     @property
+    def offered(self) -> int:
+        """The highest number that a segment has got."""
+        return self._offered
+
+    @property
     def unsettled(self) -> int:
         """Segments that the learner has not yet taken."""
         return self._offered - self._acked

@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from runtime import endpoint
+from runtime import endpoint, keys
 from runtime.channels import Inbound, LearnerChannel, PeerChannel, Port
 from runtime.endpoint import SOCKET_PATH_LIMIT, EndpointError
 
@@ -138,6 +139,40 @@ def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:
             stranger.sendall(each)
     send(peer, Port.DATA, [b"hello"])
     assert [each.route for each in receive(learner)] == [b"w-0"]
+
+
+def test_with_keys_only_those_who_have_them_get_through_and_the_others_know_why(
+    opened: ExitStack, wait_until: Callable[..., Any]
+) -> None:
+    where = endpoint.parse(f"tcp://127.0.0.1:{free_ports()}")
+    ours, theirs = keys.from_token("right"), keys.from_token("wrong")
+    stranger = replace(ours[1], public=theirs[1].public, secret=theirs[1].secret)
+    learner = opened.enter_context(LearnerChannel(where, 1000, ours[0]))
+    honest = opened.enter_context(PeerChannel(where, b"honest", 1000, ours[1]))
+    others = {
+        "another learner's key": opened.enter_context(PeerChannel(where, b"1", 1000, theirs[1])),
+        "a key that is not on the list": opened.enter_context(PeerChannel(where, b"2", 1000, stranger)),
+        "no keys": opened.enter_context(PeerChannel(where, b"3", 1000)),
+    }
+
+    def mistrusted() -> bool:
+        learner.poll(0.01)
+        for each in others.values():
+            each.send(Port.DATA, [b"let me in"])
+            each.poll(0.01)
+        return all(each.is_mistrusted for each in others.values())
+
+    wait_until(mistrusted, "refusals")
+    assert learner.strangers > 0
+    for port in Port:
+        wait_until(lambda port=port: learner.poll(0.01) or honest.send(port, [b"hello"]), "connection")
+    assert not honest.is_mistrusted
+    deadline = time.monotonic() + 10
+    found: set[bytes] = set()
+    while b"honest" not in found and time.monotonic() < deadline:
+        found |= {each.route for each in learner.poll(0.1)}
+        honest.send(Port.DATA, [b"hello"])
+    assert found == {b"honest"}
 
 
 def test_a_taken_port_and_an_unknown_host_are_sentences(opened: ExitStack) -> None:

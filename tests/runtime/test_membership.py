@@ -317,6 +317,16 @@ def test_a_newer_process_of_a_pod_takes_the_place_of_the_older() -> None:
     assert membership.env_steps == 8
 
 
+def test_an_older_process_that_goes_on_asking_beside_the_newer_is_refused() -> None:
+    membership = machine()
+    arrive(membership, replace(HELLO, incarnation=2), route=b"b")
+    for second in range(1, 9):
+        arrive(membership, Ping(5, 0, second, 0, 1.0), now=second, route=b"b")
+        answers = sent(arrive(membership, HELLO, now=second, route=b"a"), Refused)
+        assert bool(answers) == (second - 1 > TERMS.lease_seconds)
+    assert list(membership.members) == [b"b"]
+
+
 def test_an_evaluator_gets_no_credit_and_its_result_is_kept() -> None:
     membership = machine()
     evaluator = replace(HELLO, role="evaluator", pod="e", segment_transitions=0)

@@ -1,0 +1,147 @@
+"""What strangers do to a port: noise, lies about lengths, pickles, wrong keys, crowds, messages almost right."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+
+import zmq
+
+from runtime import keys
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
+"""How a ZMTP 3.0 peer without security begins: what comes after it is taken for commands and messages."""
+READY = b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+
+
+class Trap:
+    """A pickle that leaves a trace where it is loaded."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return os.mkdir, (self.path,)
+
+
+def noise(rng: random.Random, trap: str) -> Iterator[bytes]:
+    """What to say to a TCP port, for ever."""
+    while True:
+        yield rng.randbytes(rng.randrange(1, 4000))
+        yield b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n"
+        yield pickle.dumps(Trap(trap))
+        yield struct.pack(">Q", 2**62) * 8
+        yield GREETING + READY + b"\x02" + struct.pack(">Q", 4 * 2**30) + bytes(1000)
+        yield GREETING + READY + b"\x03" + struct.pack(">Q", 2**63 - 1)
+        yield GREETING + READY + b"\x00\x05hello" + rng.randbytes(500)
+        yield GREETING + rng.randbytes(200)
+
+
+def shout(port: int, words: bytes) -> None:
+    """Connect, say it, and go."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as stream:
+        stream.sendall(words)
+
+
+def almost(rng: random.Random, trap: str) -> list[bytes]:
+    """Frames that look like the protocol's."""
+    seeds = [
+        {"kind": "hello", "protocol": 2, "run": "r", "run_id": "r", "token": "guess", "role": "worker", "pod": "x"}
+        | {"incarnation": 1, "oldest": 1, "environment": "racing", "layout": "obs:f4", "actor_floats": 1}
+        | {"segment_transitions": 1},
+        {"kind": "traj", "epoch": 1, "seq": 1, "ring": False, "rows": [[1, 0, 0, 0, 0.0, 0.0]]},
+        {
+            "kind": "ring",
+            "epoch": 1,
+            "place": "x",
+            "pid": 1,
+            "descriptor": 0,
+            "slots": 4,
+            "slot_bytes": 8,
+            "nonce": "",
+        },
+        {"kind": "ping", "epoch": 1, "sent": 2**53 - 1, "env_steps": 0, "policy_version": 0}
+        | {"env_steps_per_second": 0.0},
+        {"kind": "get", "token": "guess", "epoch": 0, "have": 0, "codec": "f4"},
+        {"kind": "bye", "epoch": 1, "sent": 0, "reason": "x"},
+        {"kind": "who", "epoch": 1},
+    ]
+    seed = dict(rng.choice(seeds))
+    for _ in range(rng.randrange(3)):
+        value = rng.choice([None, -1, 2**70, 1e308, "\x1b[2J", [], {}, True, "x" * 600, [[]], float("nan")])
+        seed[rng.choice(list(seed))] = value
+    header = bytearray(json.dumps(seed).encode())
+    if rng.random() < 0.3:
+        header[rng.randrange(len(header))] ^= 1 << rng.randrange(8)
+    frames = [bytes(header)]
+    if rng.random() < 0.4:
+        frames.append(rng.choice([b"", rng.randbytes(64), pickle.dumps(Trap(trap)), bytes(200_000)]))
+    return frames if rng.random() < 0.9 else frames * 3
+
+
+class Fuzzer:
+    """A peer that speaks ZeroMQ and sends messages that are almost right, or has the wrong keys."""
+
+    def __init__(self, port: int, secret: str | None = None) -> None:
+        self.context = zmq.Context()
+        self.sockets = []
+        for each in (port, port + 1):
+            dealer = self.context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.SNDHWM, 100)
+            if secret is not None:
+                _, mine = keys.from_token(secret)
+                dealer.setsockopt(zmq.CURVE_SERVERKEY, mine.server)
+                dealer.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
+                dealer.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
+            dealer.connect(f"tcp://127.0.0.1:{each}")
+            self.sockets.append(dealer)
+
+    def send(self, rng: random.Random, trap: str) -> None:
+        with contextlib.suppress(zmq.Again):
+            rng.choice(self.sockets).send_multipart(almost(rng, trap), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        for each in self.sockets:
+            each.close()
+        self.context.term()
+
+
+def crowd(port: int, count: int) -> list[socket.socket]:
+    """Connections that say nothing."""
+    found = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            found.append(socket.create_connection(("127.0.0.1", port), timeout=2))
+    return found
+
+
+def abuse(port: int, seconds: float, trap: str, seed: int = 1, connections: int = 1000) -> dict[str, int]:
+    """Do all of it at once for so long; return how much was done."""
+    rng = random.Random(seed)
+    words = noise(rng, trap)
+    done = {"shouts": 0, "messages": 0, "connections": 0}
+    fuzzers = [Fuzzer(port), Fuzzer(port, "wrong")]
+    idle = crowd(port, connections)
+    done["connections"] = len(idle)
+    try:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            shout(port + rng.randrange(2), next(words))
+            done["shouts"] += 1
+            for _ in range(20):
+                rng.choice(fuzzers).send(rng, trap)
+                done["messages"] += 1
+    finally:
+        for each in idle:
+            each.close()
+        for each in fuzzers:
+            each.close()
+    return done

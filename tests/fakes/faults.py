@@ -1,0 +1,265 @@
+"""Breaks a running exchange at random, many times, and compares what was sent with what was stored, one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from runtime import contract, keys
+
+ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    """A port that is free with the two after it, below those that the system gives to connections."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        try:
+            for each in range(3):
+                with socket.socket() as one:
+                    one.bind(("127.0.0.1", port + each))
+        except OSError:
+            continue
+        return port
+
+
+class Proxy:
+    """Stands between workers and learner on one port, and spoils what it is told to."""
+
+    def __init__(self, port: int, target: Callable[[], int]) -> None:
+        self._target = target
+        self._server = socket.create_server(("127.0.0.1", port), backlog=64)
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self.flips = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._server.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target()), timeout=5)
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self._open |= {near, far}
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            one.settimeout(None)
+            while data := one.recv(1 << 16):
+                if self.flips and len(data) > 256:
+                    self.flips -= 1
+                    at = random.randrange(len(data))
+                    data = data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :]
+                other.sendall(data)
+        except OSError:
+            pass
+        self._end(one, other)
+
+    def _end(self, *streams: socket.socket) -> None:
+        for each in streams:
+            with self._lock:
+                self._open.discard(each)
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            each.close()
+
+    def cut(self) -> None:
+        with self._lock:
+            streams = list(self._open)
+        for each in streams:
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self._server.close()
+        self.cut()
+
+
+class Siege:
+    """One learner, some workers, and what is done to them."""
+
+    def __init__(self, folder: Path, workers: int, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.folder = folder
+        self.done: Counter[str] = Counter()
+        (folder / "keys").mkdir()
+        for name, content in keys.make_files().items():
+            (folder / "keys" / name).write_bytes(content)
+        (folder / "token").write_text("a shared secret")
+        self.front, self.back = free_port(), free_port()
+        self.proxies = [Proxy(self.front + each, lambda each=each: self.back + each) for each in range(2)]
+        self.count = 0
+        self.learner = self._start("learner", 0)
+        self.workers = {index: self._start("worker", index) for index in range(workers)}
+        self.ended: list[subprocess.Popen[bytes]] = []
+
+    def _start(self, role: str, index: int) -> subprocess.Popen[bytes]:
+        self.count += 1
+        port = self.back if role == "learner" else self.front
+        environ = {
+            **os.environ,
+            contract.ENV_RUN: "siege",
+            contract.ENV_RUN_ID: "siege-1",
+            contract.ENV_POD: f"{role[0]}-{index}",
+            contract.ENV_ENDPOINT: f"tcp://127.0.0.1:{port}",
+            contract.ENV_KEYS: str(self.folder / "keys"),
+            contract.ENV_TOKEN_FILE: str(self.folder / "token"),
+            contract.ENV_DIR: str(self.folder),
+        }
+        with (self.folder / f"{role}-{index}.{self.count}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.fakes.exchange_ends", role, str(index)],
+                cwd=ROOT,
+                env=environ,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    # --- what is done ---
+    def kill_worker(self) -> None:
+        index = self.random.choice(list(self.workers))
+        self.workers[index].kill()
+        self.workers[index].wait()
+        self.workers[index] = self._start("worker", index)
+
+    def stop_worker(self) -> None:
+        victim = self.workers[self.random.choice(list(self.workers))]
+        victim.send_signal(signal.SIGSTOP)
+        time.sleep(self.random.choice([0.05, 0.2]))
+        victim.send_signal(signal.SIGCONT)
+
+    def stop_learner(self) -> None:
+        self.learner.send_signal(signal.SIGSTOP)
+        time.sleep(self.random.choice([0.05, 0.2]))
+        self.learner.send_signal(signal.SIGCONT)
+
+    def duplicate_worker(self) -> None:
+        index = self.random.choice(list(self.workers))
+        self.ended.append(self.workers[index])
+        self.workers[index] = self._start("worker", index)
+
+    def kill_learner(self) -> None:
+        self.learner.kill()
+        self.learner.wait()
+        self.back = free_port()  # it comes back at another address
+        self.learner = self._start("learner", 0)
+        for each in self.proxies:
+            each.cut()
+
+    def cut(self) -> None:
+        self.random.choice(self.proxies).cut()
+
+    def corrupt(self) -> None:
+        self.random.choice(self.proxies).flips += 1
+
+    WEIGHTS: ClassVar = {
+        "cut": 40,
+        "corrupt": 40,
+        "stop_worker": 8,
+        "stop_learner": 4,
+        "kill_worker": 4,
+        "duplicate_worker": 2,
+    }
+
+    def strike(self, *, kill_learner: float = 0.02) -> None:
+        """Do one thing at random."""
+        name = self.random.choices(list(self.WEIGHTS), list(self.WEIGHTS.values()))[0]
+        name = "kill_learner" if self.random.random() < kill_learner else name
+        getattr(self, name)()
+        self.done[name] += 1
+        time.sleep(self.random.uniform(0.0, 0.05))
+
+    # --- what must hold ---
+    def saved(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.folder / "saved.json").read_bytes()))
+        except FileNotFoundError:
+            return {"lines": [], "accounts": {"accounts": []}}
+
+    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 90.0) -> float:
+        began = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began < seconds, f"{what}: not within {seconds} s"
+            assert self.learner.poll() is None, "the learner died by itself"
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def moves(self) -> float:
+        """Wait until every worker's segments come in again; return how long that took."""
+        before = Counter((pod, born) for pod, born, _ in self.saved()["lines"])
+
+        def moved() -> bool:
+            now = Counter((pod, born) for pod, born, _ in self.saved()["lines"])
+            risen = {pod for (pod, born), count in now.items() if count > before[pod, born]}
+            return risen >= set(self.workers)
+
+        return self.wait_for(moved, f"segments of all workers after {dict(self.done)}")
+
+    def finish(self) -> dict[str, Any]:
+        """End the run in order and compare everything."""
+        for process in self.ended:
+            assert process.wait(60) == contract.EXIT_REFUSED, "the older twin must be refused"
+        (self.folder / "stop").touch()
+        assert self.learner.wait(60) == contract.EXIT_DONE
+        said: dict[str, int] = {}
+        for index, process in self.workers.items():
+            assert process.wait(60) == contract.EXIT_DONE, index
+        for log in self.folder.glob("worker-*.log"):
+            text = log.read_text()
+            assert "Traceback" not in text, text
+            said |= {
+                line["name"]: line["offered"]
+                for line in map(json.loads, (each for each in text.splitlines() if each.startswith("{")))
+            }
+        saved = self.saved()
+        lines = [tuple(each) for each in saved["lines"]]
+        assert len(lines) == len(set(lines)), "a segment was stored twice"
+        stored = Counter(f"w-{pod}@{born}" for pod, born, _ in lines)
+        totals: Counter[str] = Counter()
+        for account in [*saved["accounts"]["accounts"]]:
+            name = account["name"]
+            assert account["accepted"] == stored[name], account
+            missing = max(0, account["sent"] - account["last_seq"])
+            dropped = account["stale"] + account["misfit"] + account["lost"]
+            assert account["sent"] == account["accepted"] + dropped + missing, account
+            assert not account["misfit"], account
+            if name in said:
+                assert account["sent"] == account["last_seq"] == said[name], (account, said[name])
+            totals.update({key: value for key, value in account.items() if isinstance(value, int)})
+            totals["missing"] += missing
+        assert len(said) >= len(self.workers)
+        for pod, born in {(pod, born) for pod, born, _ in lines}:
+            seqs = [seq for one, other, seq in lines if (one, other) == (pod, born)]
+            assert seqs == sorted(seqs), "out of order"
+        return {"faults": dict(self.done), **totals}
+
+    def close(self) -> None:
+        for each in (self.learner, *self.workers.values(), *self.ended):
+            if each.poll() is None:
+                each.kill()
+            each.wait()
+        for proxy in self.proxies:
+            proxy.close()

@@ -1,0 +1,32 @@
+"""Kill, stop, cut, corrupt, double: whatever is done to the exchange, its accounts are exact to a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.faults import Siege
+
+
+@pytest.fixture
+def siege(tmp_path: Path) -> Iterator[Siege]:
+    made = Siege(tmp_path, workers=3, seed=7)
+    yield made
+    made.close()
+
+
+@pytest.mark.timeout(600)
+def test_two_hundred_faults_lose_nothing_and_double_nothing(siege: Siege) -> None:
+    siege.moves()
+    for _ in range(4):
+        for _ in range(50):
+            siege.strike(kill_learner=0.01)
+        siege.moves()
+    siege.kill_learner()
+    siege.moves()
+    found = siege.finish()
+    assert sum(found["faults"].values()) == 200
+    assert found["accepted"] > 200
+    assert found["misfit"] == 0
