@@ -109,6 +109,9 @@ class ImpalaConfig:
     """Batches that collection may be ahead of learning. More hides a slow network, at the price of older data."""
     gamma: float = _number(0.99, _SHARE)
     """Discount a step."""
+    reward_scale: float = _number(1.0, _POSITIVE)
+    """Factor on rewards. A value is learned soonest where returns are near 1; with rewards of 1 a step and few
+    updates, try a few times 1 - gamma, and a smaller entropy_cost with it."""
     rho_bar: float = _number(1.0, _POSITIVE)
     """Largest importance weight of a value's target."""
     c_bar: float = _number(1.0, _POSITIVE)

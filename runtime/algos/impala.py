@@ -86,7 +86,7 @@ class Impala(Method):
         log_prob, entropy = self._policy.evaluate(obs, action)
         ratio = (log_prob - log_prob_old).exp()
         vs, advantage = v_trace(
-            batch.reward,
+            config.reward_scale * batch.reward,
             value,
             next_value,
             batch.ended,

@@ -47,11 +47,12 @@ PENDULUM: dict[str, Any] = {
 
 
 def newest(folder: Path) -> dict[str, str]:
-    """Hash of each array of the newest checkpoint, by name."""
+    """Hash of each array of networks and optimisers in the newest checkpoint, by name."""
     path = max((folder / "run" / "checkpoints").glob("*.safetensors"))
     return {
         name: hashlib.sha256(array.tobytes()).hexdigest()
         for name, array in safetensors.numpy.load_file(path).items()
+        if name.startswith("method.")
     }
 
 
@@ -131,7 +132,7 @@ class Threads:
 def test_by_turns_a_seed_gives_one_run_and_an_interruption_does_not_change_it(
     short_folder: Path, no_leaks: None, wait_until: Wait, method: str
 ) -> None:
-    """Networks, optimisers and experience at the end agree to the last bit, also over an end of the learner."""
+    """Networks and optimisers at the end agree to the last bit, also over an end of the learner."""
     ends = []
     for turn in ("unbroken", "interrupted"):
         run = Threads(short_folder / turn, {**LOCKSTEP[method], "lockstep": True})

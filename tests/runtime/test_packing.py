@@ -9,27 +9,30 @@ import pytest
 import torch
 
 from runtime.accounts import Accounts
+from runtime.algos.actor import ActorShape
 from runtime.algos.sac import SAC, SACConfig
 from runtime.checkpoints import Checkpoint, Checkpoints
 from runtime.counters import Counters
 from runtime.exchange import Holdings
 from runtime.packing import pack, unpack
-from runtime.replay import TRANSITION_FIELDS, Replay
+from runtime.replay import TRANSITION_FIELDS, Replay, transition_layout
+from runtime.spaces import ActionSpace, ObsSpace
 
 COUNTERS = Counters(epoch=3, env_steps=70, updates=9, lost_updates=1, policy_version=4)
 
 
 def learner_parts(hidden: int = 16, capacity: int = 64) -> tuple[SAC, Replay]:
-    return SAC(3, 2, SACConfig(hidden=(hidden,), batch_size=8), seed=1), Replay(capacity, 3, 2, seed=2)
+    shape, layout = ActorShape(3, 2, (hidden,)), transition_layout(ObsSpace(3), ActionSpace(2))
+    return SAC(shape, SACConfig(hidden=(hidden,), batch_size=8), seed=1), Replay(capacity, layout, seed=2)
 
 
 def trained(transitions: int) -> tuple[SAC, Replay]:
     sac, replay = learner_parts()
     rng = np.random.default_rng(0)
     for number in range(transitions):
-        row = [rng.standard_normal((1, *field.shape_tail)).astype(field.dtype) for field in replay.fields]
+        row = [rng.standard_normal((1, *field.shape_tail)).astype(field.dtype) for field in replay.layout.fields]
         row[2] = np.array([number], dtype=np.float32)
-        replay.extend(*row)
+        replay.put(tuple(row))
     for _ in range(3):
         sac.update(replay.sample(8))
     return sac, replay
@@ -38,9 +41,8 @@ def trained(transitions: int) -> tuple[SAC, Replay]:
 def saved(folder: Path, sac: SAC, replay: Replay, replay_bytes: int) -> Checkpoint:
     accounts = Accounts()
     accounts.open("w-0", 1).last_seq = 5
-    copied = {name: np.array(value) for name, value in replay.state().items()}
-    holdings = Holdings(70, copied, accounts.state(), accounts.last_seqs())
-    arrays, facts = pack(sac, COUNTERS, holdings, replay_bytes)
+    holdings = Holdings(70, replay.state(replay_bytes), accounts.state(), accounts.last_seqs())
+    arrays, facts = pack(sac, COUNTERS, holdings, 70)
     Checkpoints(folder, keep=1).save(9, 70, arrays, facts)
     loaded, _ = Checkpoints(folder, keep=1).load()
     assert loaded is not None
@@ -64,7 +66,7 @@ def test_a_resumed_learner_continues_bit_for_bit(tmp_path: Path, transitions: in
 @pytest.mark.parametrize("transitions", [40, 100])
 def test_experience_beyond_the_bound_is_cut_at_its_old_end(tmp_path: Path, transitions: int) -> None:
     sac, replay = trained(transitions)
-    row = sum(field.item_bytes for field in replay.fields)
+    row = replay.layout.item_bytes
     checkpoint = saved(tmp_path, sac, replay, replay_bytes=10 * row)
     other, other_replay = learner_parts()
     unpack(checkpoint, other, other_replay)
@@ -76,7 +78,7 @@ def test_experience_may_be_left_out(tmp_path: Path) -> None:
     other, other_replay = learner_parts()
     unpack(checkpoint, other, other_replay)
     assert len(other_replay) == 0
-    assert {f"replay.{name}" for name in TRANSITION_FIELDS} <= set(checkpoint.tensors)
+    assert {f"experience.{name}" for name in TRANSITION_FIELDS} <= set(checkpoint.tensors)
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
