@@ -51,7 +51,7 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["--backend"], "l2rtui: argument --backend: expected one argument. See `l2rtui --help`."),
         (["exec", "r/w/0", "ls"], "exec takes no further argument 'ls'. Write `l2rtui exec TARGET -- CMD`."),
         (["destroy"], "destroy needs the names of runs"),
-        (["--backend", "kubernets", "slots"], "There is no backend 'kubernets'. Use local or demo."),
+        (["--backend", "kubernets", "slots"], "There is no backend 'kubernets'. Did you mean kubernetes?"),
         (["slots", "--backend", "demo", "--context", "x"], "The demo backend has no contexts"),
         (["slots", "--backend", "local", "--context", "x"], "The local backend has no contexts"),
         (["slots", "--backend", "local", "-n", "x"], "The local backend has no namespaces"),
