@@ -87,9 +87,10 @@ class Terminal:
         self.screen = b""
 
     def cpu(self) -> float:
-        """CPU seconds so far."""
-        times = psutil.Process(self.pid).cpu_times()
-        return times.user + times.system
+        """CPU seconds so far, of the process that draws and of the one that watches over it."""
+        process = psutil.Process(self.pid)
+        every = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+        return sum(times.user + times.system for times in every)
 
     def read(self, seconds: float, until: bytes = b"") -> None:
         """Take output for some time, or until these bytes have come."""

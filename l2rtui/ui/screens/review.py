@@ -16,10 +16,11 @@ from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.dialog import Dialog
-from l2rtui.ui.text import Line, Span, Tone, plural
+from l2rtui.ui.text import Line, Span, Tone, plural, shorten
 from l2rtui.ui.widgets.plan_view import PlanView
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
+MOST_SUBJECT = 28
 _WEIGHTS = {
     Weight.OK: ("✔", Tone.OK),
     Weight.WARNING: ("▲", Tone.WARN),
@@ -120,6 +121,6 @@ def finding_line(finding: Finding) -> Line:
     glyph, tone = _WEIGHTS[finding.weight]
     hint = (Span(f" {sanitize(finding.hint)}", Tone.DIM),) if finding.hint else ()
     word = "" if finding.weight is Weight.OK else f"{finding.weight}: "
-    subject = Span(f"{sanitize(finding.subject)}  ", Tone.DIM)
+    subject = Span(f"{shorten(sanitize(finding.subject), MOST_SUBJECT)}  ", Tone.DIM)
     text = Span(f"{word}{sanitize(finding.sentence)}", tone if word else Tone.PLAIN)
     return (Span(f"{glyph} ", tone), subject, text, *hint)
