@@ -8,6 +8,7 @@ the context's own); pods of all namespaces that may be seen hold slots.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -41,6 +42,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import RefusedError
 
+_RECENT_SECONDS = 5.0
 EksSigner = Callable[[str, str, str, str], tuple[str, float]]
 
 
@@ -62,7 +64,7 @@ class KubernetesBackend:
         self._kubeconfig = kubeconfig
         self._eks_token = eks_token
         self._facts = ServerFacts()
-        self._has_looked = False
+        self._latest: tuple[float, ClusterSnapshot] | None = None
         self._api: Api | None = None
         self._opening = asyncio.Lock()
 
@@ -72,7 +74,7 @@ class KubernetesBackend:
         api = await self.api()
         snapshot = await self._feed(api).snapshot()
         self._facts = launching.server_facts(api, snapshot.nodes.values(), self._settings.cuda_index)
-        self._has_looked = True
+        self._latest = (time.monotonic(), snapshot)
         return snapshot
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
@@ -136,7 +138,7 @@ class KubernetesBackend:
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
         """Find out what only the cluster can know about a plan. Creates nothing."""
         api = await self.api()
-        snapshot = await self.snapshot()
+        snapshot = await self._recent()
         return await checks.check_plan(
             api,
             plan,
@@ -241,9 +243,18 @@ class KubernetesBackend:
 
     async def _server(self) -> ServerFacts:
         """What rendering needs to know, as it was at the latest look; looks when there was none."""
-        if not self._has_looked:
+        if self._latest is None:
             await self.snapshot()
         return self._facts
+
+    async def _recent(self) -> ClusterSnapshot:
+        """The latest look, if it is from a moment ago: a plan is made, judged and asked about by one look.
+
+        What is launched is looked at once more when its slots are claimed.
+        """
+        if self._latest is not None and time.monotonic() - self._latest[0] < _RECENT_SECONDS:
+            return self._latest[1]
+        return await self.snapshot()
 
     def _claims_namespace(self, api: Api) -> str:
         return self._settings.claims_namespace or api.namespace
