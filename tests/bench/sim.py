@@ -65,13 +65,15 @@ def cost(seconds: float) -> None:
             handle = supervisor._handle
             assert isinstance(handle, SimulatorProcess)
             process = psutil.Process(handle.pid)
-            before, poses, frames, began = process.cpu_times(), seen.pose.sequence, seen.frames, time.perf_counter()
+            before, poses, began = process.cpu_times(), seen.pose.sequence, time.perf_counter()
+            frames = sum(seen.frame(name).sequence for name in cameras)
             time.sleep(seconds)
             after, wall = process.cpu_times(), time.perf_counter() - began
+            frames = sum(seen.frame(name).sequence for name in cameras) - frames
             used = (after.user + after.system - before.user - before.system) / wall
             print(
                 f"real time, {len(cameras)} cameras of 512x384: {100 * used:.0f} % of a core, "
-                f"{(seen.pose.sequence - poses) / wall:.0f} poses/s, {(seen.frames - frames) / wall:.0f} frames/s, "
+                f"{(seen.pose.sequence - poses) / wall:.0f} poses/s, {frames / wall:.0f} frames/s, "
                 f"{process.memory_info().rss / 2**20:.0f} MiB"
             )
             seen.close()

@@ -23,7 +23,7 @@ from runtime.sim import protocol
 from runtime.sim.maps import TrackMap
 from runtime.sim.reference.faults import SLOW_SECONDS, Fault, Faults
 from runtime.sim.reference.rpc import ControlMethods
-from runtime.sim.reference.sensors import VEHICLE_PORT_STEP, WireAddresses
+from runtime.sim.reference.sensors import VEHICLE_PORT_STEP, ParameterError, WireAddresses
 from runtime.sim.reference.world import World
 
 if TYPE_CHECKING:
@@ -183,14 +183,19 @@ class ReferenceSimulator:
 
     def _sensors_changed(self) -> None:
         """Follow what a client has set: where poses go, which cameras publish."""
-        self._targets = []
+        targets = []
         for number, sensors in enumerate(self.methods.sensors):
             given = str(sensors[protocol.DRIVER].parameters["DriverAPI_UDP_SendAddress"])
             host, colon, port = given.rpartition(":")
             # A client gives the address at which it listens itself; what is "all addresses" there is here "us".
             host = (host if colon else given).replace("0.0.0.0", "127.0.0.1") or "127.0.0.1"  # noqa: S104
             default = self._options.addresses.pose + VEHICLE_PORT_STEP * number
-            self._targets.append((host, int(port) if colon and port.isdigit() else default))
+            try:
+                address = socket.gethostbyname(host)  # once, since each pose would wait for the name server
+            except (OSError, UnicodeError) as error:
+                raise ParameterError(f"poses cannot be sent to {host!r}: {error}") from error
+            targets.append((address, int(port) if colon and port.isdigit() else default))
+        self._targets = targets
         if any(each.is_camera and each.enabled for of_car in self.methods.sensors for each in of_car.values()):
             if self._studio is None:
                 from runtime.sim.reference.studio import Studio  # its libraries only where there are images

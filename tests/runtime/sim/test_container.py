@@ -101,6 +101,15 @@ def test_a_container_that_ends_is_given_up_with_its_code(drive):
         drive.begin(None)
 
 
+GREEDY = [sys.executable, "-c", "x = bytearray(400 << 20); print(len(x))"]
+
+
+@pytest.mark.parametrize("drive", [{"command": GREEDY, "memory_bytes": 64 << 20}], indirect=True, ids=["greedy"])
+def test_a_container_that_runs_out_of_memory_is_named(drive):
+    with pytest.raises(BudgetError, match="ran out of memory"):
+        drive.begin(None)
+
+
 @pytest.mark.parametrize("drive", [{"image": "no-such-image:anywhere"}], indirect=True, ids=str)
 def test_an_image_that_is_not_there_is_named(drive):
     with pytest.raises(BudgetError, match="no-such-image"):

@@ -169,6 +169,13 @@ REQUESTS = [
     {"method": "set_vehicle_position", "params": {"veh_id": 0, "location": {"x": "a"}}},
     {"method": "set_sensor_params", "params": {"sensor_name": "CameraFrontRGB", "parameters": 3}},
     {"method": "enable_sensor", "params": {"sensor_name": "CameraX"}},
+    {
+        "method": "set_sensor_params",
+        "params": {
+            "sensor_name": "ArrivalVehicleDriver",
+            "parameters": [{"name": "DriverAPI_UDP_SendAddress", "value": ".."}],
+        },
+    },
     {"method": "set_sensor_params", "params": {"sensor_name": "CameraFrontRGB", "parameters": {"Width": -3}}},
 ]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runtime.envs.l2r_metrics import Moment, Recorder, log_dimensionless_jerk, rms_curvature
 from runtime.envs.l2r_task import CarPose, Race
 from runtime.envs.track import COURSES, make_track
-from runtime.sim import protocol
+from runtime.sim import protocol, shim
 from runtime.sim.errors import SpecError
 from runtime.sim.geo import LocalFrame
 from runtime.sim.health import Budget, Cause, Ended, Vitals
@@ -121,6 +121,26 @@ def test_a_budget_waits_longer_each_time_and_is_spent():
 def test_an_end_has_a_cause_and_a_sentence(ended, cause):
     assert ended.failure().cause is cause
     assert ended.failure().sentence.startswith("the simulator ")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            "/proc/self/cgroup": b"0::/kubepods/x\n",
+            "/sys/fs/cgroup/kubepods/x/memory.events": b"oom 4\noom_kill 3\n",
+        },
+        {
+            "/proc/self/cgroup": b"3:cpu:/y\n5:memory:/y\n0::/\n",
+            "/sys/fs/cgroup/memory/y/memory.oom_control": b"under_oom 0\noom_kill 3\n",
+        },
+    ],
+    ids=["cgroup 2", "cgroup 1"],
+)
+def test_what_the_kernel_ended_for_memory_is_counted_in_our_control_group(monkeypatch, files):
+    monkeypatch.setattr(shim, "_read", lambda path: files.get(path, b""))
+
+    assert shim.oom_kills() == 3
 
 
 # --- places ---------------------------------------------------------------------------------------------
