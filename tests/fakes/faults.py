@@ -105,6 +105,7 @@ class Siege:
         self.random = random.Random(seed)
         self.folder = folder
         self.done: Counter[str] = Counter()
+        self.aborts = 0
         (folder / "keys").mkdir()
         for name, content in keys.make_files().items():
             (folder / "keys" / name).write_bytes(content)
@@ -114,7 +115,8 @@ class Siege:
         self.count = 0
         self.learner = self._start("learner", 0)
         self.workers = {index: self._start("worker", index) for index in range(workers)}
-        self.ended: list[subprocess.Popen[bytes]] = []
+        self.twins: dict[int, list[subprocess.Popen[bytes]]] = {index: [] for index in self.workers}
+        """Processes of a pod beside which another one was started."""
 
     def _start(self, role: str, index: int) -> subprocess.Popen[bytes]:
         self.count += 1
@@ -158,7 +160,7 @@ class Siege:
 
     def duplicate_worker(self) -> None:
         index = self.random.choice(list(self.workers))
-        self.ended.append(self.workers[index])
+        self.twins[index].append(self.workers[index])
         self.workers[index] = self._start("worker", index)
 
     def kill_learner(self) -> None:
@@ -184,6 +186,17 @@ class Siege:
         "duplicate_worker": 2,
     }
 
+    def revive(self) -> None:
+        """Start workers again that libzmq has ended, as a launcher does.
+
+        libzmq 4.3.5 asserts (stream_engine_base.cpp, !_io_error) at a connecting end when certain bytes of a CURVE
+        handshake are damaged; the worker dies of SIGABRT and its segments count as lost or missing.
+        """
+        for index, process in self.workers.items():
+            if process.poll() == -signal.SIGABRT:
+                self.aborts += 1
+                self.workers[index] = self._start("worker", index)
+
     def strike(self, *, kill_learner: float = 0.02) -> None:
         """Do one thing at random."""
         name = self.random.choices(list(self.WEIGHTS), list(self.WEIGHTS.values()))[0]
@@ -202,6 +215,7 @@ class Siege:
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 90.0) -> float:
         began = time.monotonic()
         while not condition():
+            self.revive()
             assert time.monotonic() - began < seconds, f"{what}: not within {seconds} s"
             assert self.learner.poll() is None, "the learner died by itself"
             time.sleep(0.05)
@@ -218,10 +232,19 @@ class Siege:
 
         return self.wait_for(moved, f"segments of all workers after {dict(self.done)}")
 
+    def settle(self, index: int, twins: list[subprocess.Popen[bytes]]) -> None:
+        """Wait until one process of a pod is left, and see that the others were refused.
+
+        Mostly the newest stays; not always, since the one that was started first may be the last to be up.
+        """
+        self.wait_for(lambda: sum(each.poll() is None for each in twins) == 1, f"one process of pod {index}")
+        (self.workers[index],) = (each for each in twins if each.returncode is None)
+        assert {each.returncode for each in twins} <= {None, contract.EXIT_REFUSED, -signal.SIGABRT}
+
     def finish(self) -> dict[str, Any]:
         """End the run in order and compare everything."""
-        for process in self.ended:
-            assert process.wait(60) == contract.EXIT_REFUSED, "the older twin must be refused"
+        for index, twins in self.twins.items():
+            self.settle(index, [*twins, self.workers[index]])
         (self.folder / "stop").touch()
         assert self.learner.wait(60) == contract.EXIT_DONE
         said: dict[str, int] = {}
@@ -247,17 +270,21 @@ class Siege:
             assert account["sent"] == account["accepted"] + dropped + missing, account
             assert not account["misfit"], account
             if name in said:
-                assert account["sent"] == account["last_seq"] == said[name], (account, said[name])
+                assert account["sent"] == said[name], (account, said[name])
             totals.update({key: value for key, value in account.items() if isinstance(value, int)})
             totals["missing"] += missing
         assert len(said) >= len(self.workers)
         for pod, born in {(pod, born) for pod, born, _ in lines}:
             seqs = [seq for one, other, seq in lines if (one, other) == (pod, born)]
             assert seqs == sorted(seqs), "out of order"
-        return {"faults": dict(self.done), **totals}
+        return {"faults": dict(self.done), "aborts": self.aborts, **totals}
 
     def close(self) -> None:
-        for each in (self.learner, *self.workers.values(), *self.ended):
+        for each in (
+            self.learner,
+            *self.workers.values(),
+            *(one for twins in self.twins.values() for one in twins),
+        ):
             if each.poll() is None:
                 each.kill()
             each.wait()
