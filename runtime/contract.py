@@ -49,8 +49,8 @@ ENV_CONFIG: Final = "L2R_CONFIG"
 ENV_CPUS: Final = "L2R_CPUS"
 """CPU cores that this process may use for numerical threads, a positive number."""
 ENV_SIMULATOR: Final = "L2R_SIM"
-"""Set by a worker in every process of a simulator that it starts, with an id of that start: what a leak check of one
-simulator finds. They carry the run's variables too."""
+"""Set by a worker in every process of a simulator that it starts, with an id of that start: what a leak check of
+one simulator finds. They carry the run's variables too."""
 
 # --- the exchange over TCP ------------------------------------------------------------------------------
 DATA_PORT: Final = 5555
@@ -74,7 +74,7 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 ``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
 ``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), and losses by name.
 
-A worker's carries, where it drives simulators, ``simulator_state`` (of the worst: ``starting``, ``ready``, ``lost``,
-``given up`` or ``stopped``), ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and
+A worker's carries, where it drives simulators, ``simulator_state`` (of the worst: ``starting``, ``ready``,
+``lost``, ``given up`` or ``stopped``), ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and
 ``simulator_error`` (the newest, a sentence, or null).
 """
