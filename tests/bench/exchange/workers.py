@@ -1,0 +1,56 @@
+"""What a segment costs the learner's books with 1 to 256 workers: CPU time, in which other programs do not show."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from runtime.contract import PROTOCOL_VERSION
+from runtime.events import Arrived, Ticked
+from runtime.framing import decode, encode
+from runtime.membership import Membership, Terms
+from runtime.messages import Hello, Segments, Trajectory
+
+SIZE = 128 * 281
+PER_POLL = 64
+"""Messages that the network thread takes in between two ticks, at most."""
+
+
+def cost(workers: int, bundle: int, segments: int = 20_000) -> float:
+    """Microseconds of CPU for a segment, decoding included."""
+    terms = Terms("r", "r", "", 1, "e", "x", 1, 281, 128, 10**9, window=64, inflight_transitions=10**9)
+    machine = Membership(terms)
+    machine.handle(Ticked(0.0, 10**15))
+    routes = [b"w-%d" % index for index in range(workers)]
+    for route in routes:
+        hello = Hello(PROTOCOL_VERSION, "r", "r", "", "worker", route.decode(), 1, 1, "e", "x", 1, 128)
+        machine.handle(Arrived(0.0, route, hello))
+    machine.handle(Ticked(0.0, 10**15))
+    arena = bytes(SIZE * bundle)
+    seqs = [1] * workers
+    used, done, turn = 0.0, 0, 0
+    while done < segments:
+        inbound = []
+        for _ in range(min(PER_POLL, workers)):
+            at = turn % workers
+            rows = tuple(Trajectory(1, seqs[at] + n, 128, 0, 0, 1, 1.5, 0.5) for n in range(bundle))
+            inbound.append((routes[at], encode(Segments(1, seqs[at], False, rows), arena)))
+            seqs[at] += bundle
+            turn += 1
+        began = time.process_time()
+        for route, frames in inbound:
+            message, view = decode(frames)
+            machine.handle(Arrived(0.001 * turn, route, message, view.nbytes if view else 0))
+        machine.handle(Ticked(0.001 * turn, 10**15))
+        used += time.process_time() - began
+        done += bundle * len(inbound)
+    assert machine.accounts.totals.accepted == done
+    return 1e6 * used / done
+
+
+def main(arguments: list[str]) -> None:
+    del arguments
+    for bundle in (1, 14):
+        print(f"{bundle} segments in a message, microseconds of CPU for a segment (median of 5):")
+        for workers in (1, 8, 64, 256):
+            print(f"  {workers:4} workers {statistics.median(cost(workers, bundle, 4_000) for _ in range(5)):6.2f}")
