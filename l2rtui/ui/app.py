@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from rich.text import Text
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
@@ -189,6 +190,16 @@ class L2RApp(App[None]):
 
     def _runner(self, action: str) -> Callable[[], object]:
         return lambda: self.call_later(self.run_action, action, self.cluster)
+
+    def on_key(self, event: events.Key) -> None:
+        """Hand on what was typed faster than the line at the bottom opened.
+
+        The line stops the characters that reach it, so one that comes here was on its way to another pane.
+        """
+        line = self.cluster.prompt
+        if self.screen is self.cluster and line is not None and line.display and event.is_printable:
+            event.prevent_default()
+            line.insert_text_at_cursor(event.character or "")
 
     # --- the end -----------------------------------------------------------------------------------------------
     def on_leave_wanted(self, _: LeaveWanted) -> None:

@@ -169,6 +169,16 @@ async def test_keys_in_quick_succession_act_on_where_the_cursor_is(desk):
         assert f"Kill {third}?" in one.words()
 
 
+async def test_what_is_typed_faster_than_the_line_opens_belongs_to_the_line(desk):
+    async with desk() as one:
+        await one.press("2")
+        for character in "/lK3":
+            one.app.post_message(events.Key("slash" if character == "/" else character, character))
+        await one.until(lambda: one.cluster.runs.model.filter_text == "lK3")
+        assert one.top == "ClusterScreen"
+        assert one.cluster.focused is one.cluster.prompt
+
+
 async def test_filter_faults_and_marks(desk):
     async with desk() as one:
         cluster = one.cluster
