@@ -83,7 +83,7 @@ def state(desk) -> tuple[object, ...]:
             log._pan,
             log._hit,
             log.json_as,
-            len(log.ring),
+            sum(entry.is_mark for entry in log.ring),
         ),
         len(desk.says()),
         desk.app._exit,
