@@ -173,9 +173,11 @@ def _tagged(steering: float, number: int) -> float:
     """Write ``number`` into the last bits of a steering, never beyond its size."""
     if abs(steering) < _LEAST_STEERING:
         steering = _LEAST_STEERING
-    (word,) = _WORD.unpack(_FLOAT.pack(steering))
+    packed = _FLOAT.pack(steering)
+    (rounded,) = _FLOAT.unpack(packed)
+    (word,) = _WORD.unpack(packed)
     mask = (1 << _TAG_BITS) - 1
-    if abs(steering) >= 1.0:  # the bits below 1.0 are those of the next smaller numbers
+    if abs(rounded) >= 1.0:  # the bits below 1.0 are those of the next smaller numbers
         word -= mask + 1
     (tagged,) = _FLOAT.unpack(_WORD.pack((word & ~mask) | number))
     return float(tagged)

@@ -37,7 +37,7 @@ def test_a_port_that_is_abused_executes_nothing_and_trains_on(
             (folder / name).write_bytes(content)
         variables[contract.ENV_KEYS] = str(folder)
     learner, worker = run.start("learner", **variables), run.start("worker", **variables)
-    wait_until(lambda: learner.last("learner").get("updates", 0) > 0, "updates", log=learner)
+    wait_until(lambda: learner.last("learner").get("updates", 0) > 0, "updates", seconds=120.0, log=learner)
     trap = run.folder / "executed"
     resident = psutil.Process(learner.process.pid).memory_info().rss
     before = learner.last("learner")

@@ -123,7 +123,9 @@ def test_over_tcp_a_resume_after_sigterm_goes_on_past_a_torn_checkpoint(
     assert worker.end() == successor.end() == contract.EXIT_DONE
 
 
-def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(run: RunUnderTest) -> None:
+def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(
+    run: RunUnderTest, wait_until: Wait
+) -> None:
     run.settings["total_updates"] = 20
     started = [run.start("learner"), run.start("worker"), run.start("evaluator")]
     for each in started:
@@ -132,8 +134,9 @@ def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(run: Run
     assert (run.folder / "run" / "metrics.jsonl").read_text().startswith(contract.METRIC_PREFIX)
     assert list((run.folder / "run" / "tensorboard").glob("events.*"))
 
-    late = [run.start("learner"), run.start("worker", 1)]
-    for each in late:
+    late = run.start("worker", 1)
+    wait_until(lambda: "waiting for the learner" in late.text(), "the worker to ask")
+    for each in (run.start("learner"), late):
         assert each.process.wait(60) == contract.EXIT_DONE, each.text()
 
 

@@ -25,7 +25,7 @@ from runtime.sim.errors import (
 )
 
 Script = Callable[[ServerConnection, dict], None]
-TIMEOUT = 0.4
+TIMEOUT = 1.0
 
 
 def right(connection: ServerConnection, asked: dict, result: object = "harbour") -> None:

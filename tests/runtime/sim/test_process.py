@@ -328,10 +328,15 @@ def cycle(folder: Path, rng: random.Random) -> tuple[str | None, Cause | None, i
     """Start one with a random fault, wait for it, stop it; what was expected and found, its port, who is left."""
     kind = rng.choice(list(FAULTS))
     watched = Watched(folder, **(a_fault(kind) if kind else {}), restarts=0)
-    watched.supervisor.start()
-    port = watched.supervisor.addresses.control
-    if FAULTS[kind] is not None:
-        watched.until_lost()
+    port = 0
+    try:
+        watched.supervisor.start()
+        port = watched.supervisor.addresses.control
+        if FAULTS[kind] is not None:
+            watched.until_lost()
+    except BudgetError:  # it was lost before it was ready
+        if FAULTS[kind] is None:
+            raise
     left = watched.supervisor.stop()
     failure = watched.supervisor.last_failure
     return kind, failure.cause if failure else None, port, left, watched.survivors()
