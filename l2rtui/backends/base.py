@@ -168,6 +168,16 @@ class Inspector(Protocol):
 
 
 @runtime_checkable
+class Placed(Protocol):
+    """What a backend offers besides Backend where there are several places of its kind."""
+
+    @property
+    def place(self) -> str:
+        """Which one this is, for people: its context and namespaces; empty until it is connected."""
+        ...
+
+
+@runtime_checkable
 class Renderer(Protocol):
     """What a backend offers besides Backend where a launch makes objects that can be printed beforehand."""
 

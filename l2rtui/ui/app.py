@@ -19,7 +19,7 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from l2rtui.backends.base import Backend
+from l2rtui.backends.base import Backend, Placed
 from l2rtui.config import Settings, user_name
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import RunView
@@ -103,10 +103,13 @@ class L2RApp(App[None]):
             self.exit(return_code=error.exit_code)
             return
         self.link.backend_or_none = backend
+        self.link.context = self.link.context or backend.name
         self.cluster.mount_prompt()
         self._monitor = Monitor(backend)
         self.background.start(self._monitor.run(), group="watch", what="the watch")
         async for snapshot in self._monitor.updates():
+            if isinstance(backend, Placed) and backend.place:
+                self.link.context = f"{backend.name} · {backend.place}"
             self.post_message(SnapshotArrived(snapshot, self._monitor.error))
             # A snapshot that took long to show is followed by a rest: keys come first, whatever the cluster does.
             await asyncio.sleep(min(LONGEST_REST_SECONDS, RESTS * self._shown_in))

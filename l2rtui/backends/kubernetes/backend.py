@@ -68,6 +68,15 @@ class KubernetesBackend:
         self._api: Api | None = None
         self._opening = asyncio.Lock()
 
+    @property
+    def place(self) -> str:
+        """Context and namespaces; empty until the connection is open."""
+        if self._api is None:
+            return ""
+        return " · ".join(
+            filter(None, (self._api.context, ",".join(self._api.namespaces or (self._api.namespace,))))
+        )
+
     # --- looking -----------------------------------------------------------------------------------------------
     async def snapshot(self) -> ClusterSnapshot:
         """Look once at everything that the user may see."""
