@@ -199,7 +199,7 @@ def merge_files(kubeconfig: str | None, environ: Mapping[str, str]) -> Merged | 
         found = True
         _merge(merged, _parse(path, text), path)
     if not found and named:
-        raise ConfigError(f"There is no kubeconfig {named}.", "Check --kubeconfig and KUBECONFIG.")
+        raise ConfigError(f"There is no kubeconfig {named}.", "Correct KUBECONFIG.")
     return merged if found else None
 
 
