@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -22,24 +23,24 @@ class Stats(Protocol):
         ...
 
 
-class Method:
+class Method(ABC):
     """State of a method: its tensors, generators and count of updates. Subclasses add the update."""
 
     def __init__(self, shape: ActorShape) -> None:
         self.shape = shape
         self.updates = 0
 
+    @abstractmethod
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters, (shape.size,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes, by the name it has in a checkpoint."""
-        raise NotImplementedError
 
+    @abstractmethod
     def generators(self) -> dict[str, torch.Generator]:
         """Return every generator that an update draws from, by the name it has in a checkpoint."""
-        raise NotImplementedError
 
     def actor_arena(self) -> NDArray[np.float32]:
         """Copy the policy's weights out, in the layout of ``runtime.algos.actor``."""

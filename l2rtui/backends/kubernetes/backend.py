@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,7 @@ from l2rtui.backends.kubernetes import exec as execution
 from l2rtui.backends.kubernetes import launch as launching
 from l2rtui.backends.kubernetes import logs as logging
 from l2rtui.backends.kubernetes.client import Api, connect
+from l2rtui.backends.kubernetes.credentials import EksSigner
 from l2rtui.backends.kubernetes.devices import SlotRule
 from l2rtui.backends.kubernetes.feed import Feed
 from l2rtui.backends.kubernetes.manifests import differences, plan_manifests
@@ -43,7 +44,6 @@ from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import RefusedError
 
 _RECENT_SECONDS = 5.0
-EksSigner = Callable[[str, str, str, str], tuple[str, float]]
 
 
 class KubernetesBackend:
@@ -63,7 +63,6 @@ class KubernetesBackend:
         self._settings = settings
         self._kubeconfig = kubeconfig
         self._eks_token = eks_token
-        self._facts = ServerFacts()
         self._latest: tuple[float, ClusterSnapshot] | None = None
         self._api: Api | None = None
         self._opening = asyncio.Lock()
@@ -82,7 +81,6 @@ class KubernetesBackend:
         """Look once at everything that the user may see."""
         api = await self.api()
         snapshot = await self._feed(api).snapshot()
-        self._facts = launching.server_facts(api, snapshot.nodes.values(), self._settings.cuda_index)
         self._latest = (time.monotonic(), snapshot)
         return snapshot
 
@@ -252,9 +250,8 @@ class KubernetesBackend:
 
     async def _server(self) -> ServerFacts:
         """What rendering needs to know, as it was at the latest look; looks when there was none."""
-        if self._latest is None:
-            await self.snapshot()
-        return self._facts
+        snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
+        return launching.server_facts(await self.api(), snapshot.nodes.values(), self._settings.cuda_index)
 
     async def _recent(self) -> ClusterSnapshot:
         """The latest look, if it is from a moment ago: a plan is made, judged and asked about by one look.

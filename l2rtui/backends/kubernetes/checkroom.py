@@ -129,7 +129,7 @@ async def quotas(api: Api, objects: Sequence[Manifest], namespace: str) -> Itera
 
 
 def _needed(objects: Sequence[Manifest]) -> dict[str, float]:
-    needed: Counter[str] = Counter()
+    needed: defaultdict[str, float] = defaultdict(float)
     for manifest in objects:
         if plural := _COUNTED.get(manifest["kind"]):
             needed[f"count/{plural}"] += 1
@@ -143,21 +143,21 @@ def _needed(objects: Sequence[Manifest]) -> dict[str, float]:
             limits = resources.get("limits") or {}
             requests = {**limits, **(resources.get("requests") or {})}  # as the server fills them in
             for name, value in requests.items():
-                needed[f"requests.{name}"] += count * parse_quantity(value)  # type: ignore[assignment]
-                needed[name] += count * parse_quantity(value)  # type: ignore[assignment]
+                needed[f"requests.{name}"] += count * parse_quantity(value)
+                needed[name] += count * parse_quantity(value)
             for name, value in limits.items():
-                needed[f"limits.{name}"] += count * parse_quantity(value)  # type: ignore[assignment]
+                needed[f"limits.{name}"] += count * parse_quantity(value)
     return dict(needed)
 
 
 async def room(api: Api, plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     """Whether the nodes have the CPU and memory left that the pods request, as the scheduler counts."""
-    cores: Counter[str] = Counter()
-    memory: Counter[str] = Counter()
+    cores: defaultdict[str, float] = defaultdict(float)
+    memory: defaultdict[str, int] = defaultdict(int)
     for run in plan.runs:
         for pod in run.pods:
             if pod.node:
-                cores[pod.node] += pod.set_spec.resources.cpu_cores or 0.0  # type: ignore[assignment]
+                cores[pod.node] += pod.set_spec.resources.cpu_cores or 0.0
                 memory[pod.node] += pod.set_spec.resources.memory_bytes or 0
     names = [name for name in sorted(cores) if (cores[name] or memory[name]) and name in snapshot.nodes]
     if not names or not await api.can("list", "Pod", None):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import builtins
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes.connection import Connection, decoded
-from l2rtui.backends.kubernetes.credentials import Credentials, make_credentials
+from l2rtui.backends.kubernetes.credentials import Credentials, EksSigner, make_credentials
 from l2rtui.backends.kubernetes.errors import ApiError, Asked
 from l2rtui.backends.kubernetes.kinds import KINDS, KindPath
 from l2rtui.backends.kubernetes.kubeconfig import Access, load_access
@@ -201,7 +201,7 @@ async def connect(
     kubeconfig: str | None = None,
     namespaces: tuple[str, ...] = (),
     *,
-    eks_token: Callable[[str, str, str, str], tuple[str, float]] | None = None,
+    eks_token: EksSigner | None = None,
 ) -> Api:
     """Open a context and see that its server answers.
 

@@ -24,6 +24,9 @@ _FILE_SECONDS = 60.0
 _CALM_SECONDS = 10.0
 """A source that just failed, or just brought what was then refused, is not asked again for this long."""
 
+EksSigner = Callable[[str, str, str, str], tuple[str, float]]
+"""``(cluster, region, profile, role) → (token, expiry in seconds since the epoch)``; ImportError: no botocore."""
+
 
 @dataclass(frozen=True, slots=True)
 class Login:
@@ -160,9 +163,7 @@ class FixedSource:
         return ""
 
 
-def make_credentials(
-    access: Access, eks_token: Callable[[str, str, str, str], tuple[str, float]] | None = None
-) -> Credentials:
+def make_credentials(access: Access, eks_token: EksSigner | None = None) -> Credentials:
     """The credentials of a context.
 
     Args:

@@ -11,22 +11,18 @@ import base64
 import contextlib
 import os
 import signal
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
-from l2rtui.backends.kubernetes.credentials import Login, Source, no_login
+from l2rtui.backends.kubernetes.credentials import EksSigner, Login, Source, no_login
 from l2rtui.backends.kubernetes.kubeconfig import Access, ExecPlugin
 from l2rtui.errors import L2RError
 
 PLUGIN_SECONDS = 30.0
 _LONGEST_LINE = 300
-
-EksSigner = Callable[[str, str, str, str], tuple[str, float]]
-"""``(cluster, region, profile, role) → (token, expiry in seconds since the epoch)``; ImportError: no botocore."""
 
 
 class ExecSource:
