@@ -39,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.role == "simulator":
         return _simulate(options)
+    if options.role == "simulators":
+        from runtime.sim import visit
+
+        return visit.run(options)
 
     from runtime import contract
     from runtime.endpoint import EndpointError
@@ -63,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     import argparse
 
+    from runtime.sim import visit
     from runtime.sim.reference import options as simulator
 
     class Version(argparse.Action):
@@ -87,11 +92,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and end")
-    roles = parser.add_subparsers(dest="role", required=True, metavar="learner|worker|evaluator|simulator|config")
+    names = "learner|worker|evaluator|simulator|simulators|config"
+    roles = parser.add_subparsers(dest="role", required=True, metavar=names)
     roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
     roles.add_parser("worker", help="fetch the policy, roll out, send")
     roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
     simulator.add_parser(roles)
+    visit.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
     return parser

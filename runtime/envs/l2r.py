@@ -21,7 +21,7 @@ from runtime.envs.base import StepResult
 from runtime.envs.racing import LOOK_AHEAD, RacingOptions, RacingVectorEnv
 from runtime.envs.track import Floats
 from runtime.envs.vehicle import Vehicle, VehicleParams, VehicleState
-from runtime.sim import protocol
+from runtime.sim import door, protocol
 from runtime.sim.drive import Drive, states
 from runtime.sim.errors import LostError
 from runtime.sim.interfaces import ActionBounds, Pose, Receiver
@@ -147,7 +147,11 @@ class L2RVectorEnv:
         self._map = options.map()
         self._receiver = Receiver()
         spec, level = options.spec, options.level_name(self._map)
+        if spec.is_alone and num_envs > 1:
+            what = f"num_envs (of an evaluator: eval_episodes) is {num_envs}"
+            raise ValueError(f"l2r: {what}, and of kind {spec.kind} there is one simulator: make it 1")
         self._drives = [Drive(spec, level, receiver=self._receiver, bounds=options.bounds) for _ in range(num_envs)]
+        self._leave = door.let_in(self._drives)
         self._pool = ThreadPoolExecutor(num_envs, thread_name_prefix="l2r-begin") if num_envs > 1 else None
         self._lost = np.zeros(num_envs, dtype=np.bool_)
         self._rate = (time.monotonic(), 0)
@@ -198,6 +202,7 @@ class L2RVectorEnv:
 
     def close(self) -> None:
         """End all simulators."""
+        self._leave()
         if self._pool is not None:
             self._pool.shutdown()
         for drive in self._drives:

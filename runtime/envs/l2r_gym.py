@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from runtime.envs.l2r import L2ROptions
 from runtime.envs.l2r_task import CarPose, Race
-from runtime.sim import protocol
+from runtime.sim import door, protocol
 from runtime.sim.drive import OBSERVE_SECONDS, Drive, states
 from runtime.sim.errors import LostError
 from runtime.sim.interfaces import Pose, Receiver, untagged
@@ -80,6 +80,7 @@ class L2REnv(gymnasium.Env[Observation, NDArray[np.float32]]):
             cameras=self._cameras,
             bounds=checked.bounds,
         )
+        self._leave = door.let_in([self._drive])
         self._last: Observation | None = None
         self._pose: Pose | None = None
         spaces: dict[str, gymnasium.Space[Any]] = {
@@ -136,6 +137,7 @@ class L2REnv(gymnasium.Env[Observation, NDArray[np.float32]]):
 
     def close(self) -> None:
         """End the simulator."""
+        self._leave()
         self._drive.close()
         self._receiver.close()
 

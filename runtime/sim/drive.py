@@ -47,6 +47,10 @@ def starter(folder: Path | None = None) -> Callable[[SimulatorSpec], Handle]:
             from runtime.sim.container import SimulatorContainer
 
             return SimulatorContainer(spec)
+        if spec.kind == "sidecar":
+            from runtime.sim.sidecar import SimulatorSidecar
+
+            return SimulatorSidecar()
         from runtime.sim.process import SimulatorProcess, log_folder
 
         return SimulatorProcess(spec, folder or log_folder())
@@ -95,7 +99,7 @@ class Drive:
     @property
     def is_lockstep(self) -> bool:
         """Whether the world waits for our actions."""
-        return self._spec.lockstep or (self._spec.kind == "reference" and self._spec.fast)
+        return self._spec.lockstep or (self._spec.is_reference and self._spec.fast)
 
     @property
     def observations(self) -> Observations:
@@ -103,6 +107,11 @@ class Drive:
         if self._observations is None:
             raise LostError("the simulator is not running")
         return self._observations
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Names of the cameras that are switched on."""
+        return tuple(self._cameras)
 
     @property
     def poses(self) -> int:

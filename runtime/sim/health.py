@@ -31,6 +31,8 @@ class Cause(StrEnum):
     NOT_READY = "not ready"
     CANNOT_START = "cannot start"
     SUPERVISOR_LOST = "supervisor lost"
+    ASKED = "asked"
+    """Somebody asked for another one: no failure of the simulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,13 @@ class Ended:
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
+
+    @classmethod
+    def of_code(cls, code: int, *, out_of_memory: bool = False) -> Ended:
+        """Turn a code as shells and containers tell it, 128 and more for a signal, into what it was."""
+        if code > 128 and code - 128 <= signal.NSIG:
+            return cls(signal=code - 128, out_of_memory=out_of_memory)
+        return cls(code=code, out_of_memory=out_of_memory)
 
     def failure(self) -> Failure:
         """Return what that means: an end that nobody asked for is a failure, even with code 0."""

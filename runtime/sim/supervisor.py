@@ -127,12 +127,18 @@ class Supervisor:
         failure = self._failure
         self._end()
         self.restarts += 1
-        if failure is not None:
+        if failure is not None and failure.cause is not Cause.ASKED:
             self._failed(failure, is_wanted)
         self.start(is_wanted)
 
+    def ask_restart(self) -> None:
+        """Have the driver find it lost and start it anew, outside its budget. From any thread. LostError."""
+        self._running()
+        if self._failure is None:
+            self._failure = self.last_failure = Failure(Cause.ASKED, "the simulator was restarted by request")
+
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send it a signal. From any thread."""
         self._running().signal(number)
 
     def stop(self) -> int:
