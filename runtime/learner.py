@@ -96,6 +96,10 @@ class Learner:
         self._store = make_store(plan, settings, context.seed, pinned=self._device == "cuda")
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
         self._counters, accounts = self._resume(checkpoints)
+        self._has_policy = self._plan.is_on_policy or self._counters.policy_version > 0
+        """Whether one can be given out before the first update: once there was a policy, there always is one."""
+        if self._keeps_version:
+            self._counters.policy_version -= 1
         self._journalled_version = 0
 
         balance = plan.balance
@@ -138,6 +142,7 @@ class Learner:
 
     def _resume(self, checkpoints: Checkpoints) -> tuple[Counters, Accounts]:
         """Load the newest whole checkpoint, if there is one, and begin a new epoch."""
+        self._keeps_version = False
         checkpoint, aside = checkpoints.load()
         for sentence in aside:
             self._console.say(sentence)
@@ -154,10 +159,9 @@ class Learner:
                 ) from error
             counters = next_epoch(saved, journal, time.time())
             lost = counters.lost_updates - saved.lost_updates
-            if self._settings.lockstep and counters.policy_version == saved.policy_version > 0:
-                # Nothing was lost, so the policy that is given out first is the one that the workers have: under
-                # its old number, what they have collected with it meanwhile is not refused.
-                counters.policy_version -= 1
+            # Nothing was lost, so the policy that is given out first is the one that the workers have: under its
+            # old number, what they have collected with it meanwhile is not refused.
+            self._keeps_version = self._settings.lockstep and counters.policy_version == saved.policy_version > 0
             self._console.say(
                 f"resumed {checkpoint.name}: {saved.env_steps} env steps, {saved.updates} updates, "
                 f"{len(self._store)} transitions; {lost} updates after it were lost"
@@ -168,11 +172,11 @@ class Learner:
     def loop(self, stop: Stop) -> None:
         """Learn until done or stopped; then leave a checkpoint."""
         counters = self._counters
+        if self._has_policy:  # before anybody is welcomed, or they would collect without it
+            self._publish()
         self._exchange.start()
         self._status = self._listen()
         self._console.say(f"learner of {self._settings.environment} ready, epoch {counters.epoch}")
-        if counters.policy_version or self._plan.is_on_policy:  # once there was a policy, there always is one
-            self._publish()
         while not stop.is_set() and self._end() is None:
             before = time.monotonic()
             has_data = self._exchange.await_data(counters.kept_updates, WAIT_SECONDS)
