@@ -167,6 +167,24 @@ class Inspector(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a command beside a pod's process said, at most some megabytes of each, and how it ended."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+
+@runtime_checkable
+class Capturing(Protocol):
+    """What a backend offers besides Backend where a command's output can be had without lending the terminal."""
+
+    async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
+        """Run a command beside the pod's process, without input; cancelled, it is ended where that is possible."""
+        ...
+
+
 @runtime_checkable
 class Placed(Protocol):
     """What a backend offers besides Backend where there are several places of its kind."""

@@ -211,6 +211,19 @@ def _port_forward(parser: Parser) -> None:
     )
 
 
+def _simulator(parser: Parser) -> None:
+    parser.option("what", choices=("status", "restart", "signal", "frame"), help="what to do")
+    parser.option("target", metavar="TARGET", help="pod or RUN/SET/INDEX; for status also RUN or RUN/SET")
+    parser.option(
+        "--index", type=_count, default=0, metavar="N", help="which of the worker's simulators (default 0)"
+    )
+    parser.option("--signal", default="", metavar="NAME", help="for signal: its name or number, such as USR1")
+    parser.option("--camera", default="", metavar="NAME", help="for frame: such as CameraBirdsEye")
+    parser.option("--to", default="", metavar="FILE", help="for frame: write a PPM in place of showing it")
+    _admin(parser)
+    _yes(parser)
+
+
 def _yes(parser: Parser) -> None:
     parser.option("-y", "--yes", action="store_true", help="do not ask")
 
@@ -237,6 +250,7 @@ VERBS = {
         ),
         Verb("events", "inspect", "what the cluster says has happened, newest last", _events),
         Verb("port-forward", "inspect", "a port of this machine that leads to a port of a pod", _port_forward, ()),
+        Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
         Verb("check", "look", "what works here, what does not, and what to do", _nothing),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb("completion", "files", "completion script for a shell", _completion, ()),

@@ -65,6 +65,17 @@ def test_sac_trains_over_the_wire_and_survives_a_killed_simulator(home):
     before = home.metrics(RUN)
     home.wait("training to go on", lambda: grown(home, {"env_steps": before["env_steps"]}), 60)
 
+    status = home.json("simulator", "status", RUN)
+    assert [each["state"] for each in status] == ["ready"] * 5, "of four workers and the evaluator"
+    home.run("simulator", "restart", f"{RUN}/w/0", "--yes")
+    home.wait(
+        "the restart that was asked for",
+        lambda: "by request" in home.json("simulator", "status", f"{RUN}/w/0")[0]["error"],
+        60,
+    )
+    picture = home.run("simulator", "frame", f"{RUN}/w/1").splitlines()
+    assert max(map(len, picture)) > 20, "shades of what the camera sees"
+
     receipt = home.json("destroy", RUN, "--yes")
 
     assert (receipt["left"], receipt["leftovers"]) == (0, [])

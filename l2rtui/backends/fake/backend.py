@@ -11,6 +11,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from l2rtui.backends.base import (
     Capabilities,
+    Captured,
     DestroyProgress,
     Leak,
     LogLine,
@@ -19,6 +20,7 @@ from l2rtui.backends.base import (
     StepDone,
 )
 from l2rtui.backends.fake import output, world
+from l2rtui.backends.fake.simulators import Simulators
 from l2rtui.domain.change import Change, apply, difference
 from l2rtui.domain.ledger import Claim, SlotState
 from l2rtui.domain.node import Node, SlotId
@@ -82,6 +84,7 @@ class FakeBackend:
         self._uids = count(1)
         self._snapshot = EMPTY_SNAPSHOT
         self._step_seconds = step_seconds
+        self._simulators = Simulators()
         self.outage = ""
         self.broken_pods: dict[str, str] = {}
         self.leaked: list[Leak] = []
@@ -224,6 +227,10 @@ class FakeBackend:
         raise BackendError(
             f"{argv[0]} cannot run beside {pod.name}: the demo cluster has no processes.", "Use --backend local."
         )
+
+    async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
+        """Answer for the simulators that the demo's workers tell of."""
+        return self._simulators.answer(pod, argv)
 
     async def doctor(self) -> tuple[Finding, ...]:
         """Say what this cluster is."""

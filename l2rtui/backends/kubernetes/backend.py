@@ -16,6 +16,7 @@ from typing import Any
 
 from l2rtui.backends.base import (
     Capabilities,
+    Captured,
     DestroyProgress,
     KubeEvent,
     Leak,
@@ -217,6 +218,10 @@ class KubernetesBackend:
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
         """Run a command in a pod on the caller's own terminal; its exit code."""
         return await execution.run(await self.api(), pod, argv)
+
+    async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
+        """Run a command in a pod, without input, and give what it says."""
+        return await execution.captured(await self.api(), pod, argv)
 
     async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
         """Carry connections to a port of this machine to a port of a pod, until the generator is closed."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 
 import aiohttp
 
+from l2rtui.backends.base import Captured
 from l2rtui.backends.kubernetes import channels
 from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.kinds import KINDS
@@ -20,6 +21,8 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError
 
 _BLOCK = 65_536
+_MOST_BYTES = 16 << 20
+"""Of each stream of a captured command; what is more is thrown away."""
 
 
 async def run(api: Api, pod: PodView, argv: Sequence[str], *, tty: bool | None = None, container: str = "") -> int:
@@ -53,6 +56,37 @@ async def run(api: Api, pod: PodView, argv: Sequence[str], *, tty: bool | None =
             await asyncio.gather(talking, return_exceptions=True)
 
 
+async def captured(api: Api, pod: PodView, argv: Sequence[str], *, container: str = "") -> Captured:
+    """Run a command in a pod without input, and give what it says.
+
+    Raises:
+        ApiError: the server does not let us in, or there is no such container.
+        BackendError: the command cannot be run, or the connection was cut.
+    """
+    query = [("command", word) for word in argv]
+    query += [("stdin", "false"), ("stdout", "true"), ("stderr", "true"), ("tty", "false")]
+    query += [("container", container)] if container else []
+    path = KINDS["Pod"].path(pod.namespace or api.namespace, pod.name, "exec")
+    socket = await api.websocket(path, query, protocols=channels.EXEC_PROTOCOLS)
+    said = {channels.STDOUT: bytearray(), channels.STDERR: bytearray()}
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(socket.close)
+        async for data in channels.messages(socket):
+            if data[0] == channels.STATUS:
+                code = channels.exit_code(data[1:], argv[0])
+                return Captured(code, bytes(said[channels.STDOUT]), bytes(said[channels.STDERR]))
+            if data[0] in said:
+                kept = said[data[0]]
+                kept += data[1 : 1 + max(0, _MOST_BYTES - len(kept))]
+    raise _cut(argv[0])
+
+
+def _cut(command: str) -> BackendError:
+    return BackendError(
+        f"The connection to {command} was cut; nobody can tell whether it still runs.", "Look at the pod again."
+    )
+
+
 async def _receive(socket: aiohttp.ClientWebSocketResponse, command: str) -> int:
     """Write what the command says until its status comes."""
     outputs = {channels.STDOUT: sys.stdout.fileno(), channels.STDERR: sys.stderr.fileno()}
@@ -61,9 +95,7 @@ async def _receive(socket: aiohttp.ClientWebSocketResponse, command: str) -> int
             return channels.exit_code(data[1:], command)
         if data[0] in outputs and len(data) > 1:
             await asyncio.to_thread(_write, outputs[data[0]], data[1:])
-    raise BackendError(
-        f"The connection to {command} was cut; nobody can tell whether it still runs.", "Look at the pod again."
-    )
+    raise _cut(command)
 
 
 async def _send(socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import threading
 import time
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from l2rtui.backends.base import Capabilities, DestroyProgress, Leak, LogLine, LogQuery, Receipt, StepDone
-from l2rtui.backends.local import checks, control, files, launch, processes, views
+from l2rtui.backends.base import Capabilities, Captured, DestroyProgress, Leak, LogLine, LogQuery, Receipt, StepDone
+from l2rtui.backends.local import checks, control, files, foreground, launch, processes, views
 from l2rtui.backends.local import destroy as destruction
 from l2rtui.backends.local.capacity import node_name, usable_cores
 from l2rtui.backends.local.environment import clean_environ, find_command, pod_environ
@@ -168,16 +165,11 @@ class LocalBackend:
 
         It carries the pod's mark: it ends with the pod, as in a container.
         """
-        state, record = self._recorded(pod.run)
-        plan = next((one.plan for one in self._pods_of(state) if one.uid == pod.uid), None)
-        if plan is None:
-            raise NotFoundError(f"The pod {pod.name} has no process.", "Look at the pods again.")
-        environ = pod_environ(record, state.folder, plan, pod.uid, clean_environ(), usable_cores())
-        environ.pop("PYTHONUNBUFFERED")  # for logs; an interactive command knows better
-        command = find_command(argv[0], environ["PATH"], record.cwd)
-        if command is None:
-            raise BackendError(f"{argv[0]} is not found beside {pod.name}.", "Write its path.")
-        return await _in_foreground(command, argv, environ, record.cwd)
+        return await foreground.attached(*self._beside(pod, argv))
+
+    async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
+        """Run a command as exec() does, and give what it says."""
+        return await foreground.captured(*self._beside(pod, argv))
 
     async def doctor(self) -> tuple[Finding, ...]:
         """What works on this machine."""
@@ -222,6 +214,19 @@ class LocalBackend:
 
     def _grace(self, grace_seconds: float | None) -> float | None:
         return self._settings.grace_seconds if grace_seconds is None else grace_seconds
+
+    def _beside(self, pod: PodView, argv: Sequence[str]) -> tuple[str, Sequence[str], dict[str, str], str]:
+        """Program, words, variables and folder of a command that is to run beside a pod's process."""
+        state, record = self._recorded(pod.run)
+        plan = next((one.plan for one in self._pods_of(state) if one.uid == pod.uid), None)
+        if plan is None:
+            raise NotFoundError(f"The pod {pod.name} has no process.", "Look at the pods again.")
+        environ = pod_environ(record, state.folder, plan, pod.uid, clean_environ(), usable_cores())
+        environ.pop("PYTHONUNBUFFERED")  # for logs; an interactive command knows better
+        command = find_command(argv[0], environ["PATH"], record.cwd)
+        if command is None:
+            raise BackendError(f"{argv[0]} is not found beside {pod.name}.", "Write its path.")
+        return command, argv, environ, record.cwd
 
     def _recorded(self, run: str) -> tuple[RunState, RunRecord]:
         state = self._store.named(run) if run else None
@@ -271,28 +276,3 @@ class LocalBackend:
     @staticmethod
     def _pods_of(state: RunState) -> list[PodRecord]:
         return state.status.pods if state.status else []
-
-
-async def _in_foreground(command: str, argv: Sequence[str], environ: dict[str, str], cwd: str) -> int:
-    """Run a command on our terminal and wait. Ctrl-C is its own affair while it runs."""
-    is_main = threading.current_thread() is threading.main_thread()
-    # A handler, not SIG_IGN: what is ignored would stay ignored in the command.
-    before = signal.signal(signal.SIGINT, lambda *_: None) if is_main else None
-    try:
-        process = await asyncio.create_subprocess_exec(
-            argv[0],
-            *argv[1:],
-            executable=command,
-            env=environ,
-            cwd=cwd if os.access(cwd, os.X_OK) else None,
-        )
-        try:
-            code = await process.wait()
-        except asyncio.CancelledError:
-            process.kill()
-            await process.wait()
-            raise
-    finally:
-        if is_main:
-            signal.signal(signal.SIGINT, before)
-    return code if code >= 0 else 128 - code

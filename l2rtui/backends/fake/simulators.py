@@ -1,0 +1,75 @@
+"""The simulators that the demo's workers tell of: states that can be asked for, restarted, and looked at."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+from l2rtui.backends.base import Captured
+from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.workload import Role
+
+WIDTH: Final = 64
+HEIGHT: Final = 48
+
+
+class Simulators:
+    """One for each worker that runs."""
+
+    def __init__(self) -> None:
+        self.restarts: defaultdict[str, int] = defaultdict(int)
+
+    def answer(self, pod: PodView, argv: Sequence[str]) -> Captured:
+        """What `l2r-runtime simulators` says in a pod."""
+        words = [word for word in argv if not word.startswith("--")]
+        if words[:2] != ["l2r-runtime", "simulators"] or pod.role is not Role.WORKER or not pod.ready:
+            return Captured(1, b"", b"l2r-runtime: this pod's process drives no simulators now\n")
+        if "--index" in argv and argv[list(argv).index("--index") + 1] != "0":
+            return Captured(1, b"", b"l2r-runtime: there is no simulator of that number: there are 1\n")
+        match words[2]:
+            case "status":
+                return _said({"simulators": [self._facts(pod)]})
+            case "frame":
+                return Captured(0, picture(pod.index), b"")
+            case "restart":
+                self.restarts[pod.uid] += 1
+                return _said({"asked": "restart"})
+            case _:
+                return _said({"asked": words[3]})
+
+    def _facts(self, pod: PodView) -> dict[str, object]:
+        restarts = self.restarts[pod.uid]
+        return {
+            "index": 0,
+            "kind": "reference",
+            "state": "ready",
+            "restarts": restarts,
+            "uptime_seconds": 612.0,
+            "fps": 100.0,
+            "error": "the simulator was restarted by request" if restarts else None,
+            "cameras": [],
+            "tail": ["level harbour is open"],
+        }
+
+
+def picture(seed: int) -> bytes:
+    """A road that bends under a sky, as a binary PPM."""
+    rows = []
+    for y in range(HEIGHT):
+        depth = (y - HEIGHT // 2) / (HEIGHT // 2)
+        middle = WIDTH / 2 + (seed - 2) * 6 * (1 - depth) ** 2
+        for x in range(WIDTH):
+            if depth <= 0:
+                colour = (96, 144, 208 + y)
+            elif abs(x - middle) < 1 + depth * 1.5:
+                colour = (240, 240, 220)
+            else:
+                colour = (70, 70, 74) if abs(x - middle) < 3 + depth * 26 else (60, 120 + y, 60)
+            rows.append(bytes(min(255, part) for part in colour))
+    return f"P6 {WIDTH} {HEIGHT} 255\n".encode() + b"".join(rows)
+
+
+def _said(answer: object) -> Captured:
+    return Captured(0, json.dumps(answer).encode() + b"\n", b"")
