@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from l2rtui.domain.node import Node, natural_key
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +67,27 @@ Change = NodeChanged | NodeGone | PodChanged | PodGone | RunChanged | RunGone | 
 
 def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapshot:
     """Give the snapshot after the changes; the same object when nothing differs."""
-    nodes, pods, runs = dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs)
+    nodes, pods, runs = _copied(snapshot.nodes), _copied(snapshot.pods), _copied(snapshot.runs)
     problems = snapshot.problems
     touched: set[str] = set()
     is_same = True
     for change in changes:
         match change:
             case NodeChanged(node):
+                touched |= _touched_by_node(nodes.get(node.name), node)
                 nodes[node.name] = node
-                touched.add(node.name)
             case NodeGone(name):
                 nodes.pop(name, None)
                 touched.add(name)
             case PodChanged(pod):
                 old = pods.get(pod.uid)
-                touched |= {pod.node, *_node_of(old)}
+                touched |= _touched_by_pod(old, pod)
                 pods[pod.uid] = pod
                 is_same &= old == pod  # comparing all pods of a large cluster would cost more than all the rest
             case PodGone(uid):
-                gone = _node_of(pods.pop(uid, None))
-                touched.update(gone)
-                is_same &= not gone
+                gone = pods.pop(uid, None)
+                touched |= _touched_by_pod(gone, None)
+                is_same &= gone is None
             case RunChanged(run):
                 runs[run.uid] = run
             case RunGone(uid):
@@ -94,8 +96,7 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
                 problems = new
             case _:  # pragma: no cover  (the type checker proves that there is no other change)
                 assert_never(change)
-    before = (dict(snapshot.nodes), dict(snapshot.runs), snapshot.problems)
-    if is_same and (nodes, runs, problems) == before:
+    if is_same and (nodes, runs, problems) == (snapshot.nodes, snapshot.runs, snapshot.problems):
         return snapshot
     return ClusterSnapshot(
         MappingProxyType(_ordered(nodes, snapshot)),
@@ -107,15 +108,33 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
     )
 
 
+def _copied(rows: Mapping[str, T]) -> dict[str, T]:
+    """The same rows, to be changed; of a read-only view, dict() would copy one row after the other."""
+    return rows.copy() if isinstance(rows, MappingProxyType) else dict(rows)
+
+
+def _touched_by_node(old: Node | None, new: Node) -> set[str]:
+    """Whose ledger a change of a node touches: CPU and memory in use change often, and move no slot."""
+    is_same = old is not None and (old.gpus, old.ready, old.is_schedulable, old.is_use_known) == (
+        new.gpus,
+        new.ready,
+        new.is_schedulable,
+        new.is_use_known,
+    )
+    return set() if is_same else {new.name}
+
+
+def _touched_by_pod(old: PodView | None, new: PodView | None) -> set[str]:
+    """Nodes whose ledger a change of a pod touches; most changes move no slot."""
+    before, now = (one.holder if one is not None else None for one in (old, new))
+    return set() if before == now else {one.node for one in (before, now) if one is not None}
+
+
 def _ordered(nodes: dict[str, Node], before: ClusterSnapshot) -> dict[str, Node]:
     """They come in any order, and people look for them in one."""
     if nodes.keys() == before.nodes.keys():
         return nodes
     return {name: nodes[name] for name in sorted(nodes, key=natural_key)}
-
-
-def _node_of(pod: PodView | None) -> tuple[str, ...]:
-    return (pod.node,) if pod is not None else ()
 
 
 def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> tuple[Change, ...]:

@@ -78,6 +78,23 @@ class PodView:
         """Whether people should look at it."""
         return self.status.level is Level.BAD
 
+    @property
+    def holder(self) -> Holder | None:
+        """What the ledger reads of it; None while it holds nothing and is odd in nothing."""
+        if not (self.claims or self.flags) or self.phase.is_over:
+            return None
+        return Holder(
+            self.uid,
+            self.name,
+            self.node,
+            self.owner,
+            self.run,
+            self.set_name,
+            self.claims,
+            self.is_failing,
+            self.flags,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SetView:
@@ -133,29 +150,14 @@ class ClusterSnapshot:
     def ledger(self) -> Ledger:
         """Slots and who holds them; worked out anew only for nodes on which something has changed."""
         basis = self.basis
-        pods: Iterable[PodView] = self.pods.values()
-        if basis is not None:
-            touched = basis.touched
-            pods = (pod for pod in pods if pod.node in touched)
-        return build_ledger(
-            self.nodes.values(),
-            (
-                Holder(
-                    pod.uid,
-                    pod.name,
-                    pod.node,
-                    pod.owner,
-                    pod.run,
-                    pod.set_name,
-                    pod.claims,
-                    pod.is_failing,
-                    pod.flags,
-                )
-                for pod in pods
-                if (pod.claims or pod.flags) and not pod.phase.is_over
-            ),
-            basis,
-        )
+        if basis is None:
+            pods: Iterable[PodView] = self.pods.values()
+        elif basis.touched:
+            pods = (pod for pod in self.pods.values() if pod.node in basis.touched)
+        else:
+            return basis.ledger
+        holders = (pod.holder for pod in pods)
+        return build_ledger(self.nodes.values(), (one for one in holders if one is not None), basis)
 
     def basis_after(self, touched: Iterable[str]) -> Basis | None:
         """What the ledger of the next snapshot may build on; None while no ledger was asked for."""

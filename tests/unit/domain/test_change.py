@@ -104,6 +104,24 @@ def test_the_ledger_of_a_changed_snapshot_is_the_one_that_would_be_built_anew():
     assert gone.ledger.problems == replace(gone, basis=None).ledger.problems
 
 
+def test_what_moves_no_slot_leaves_the_ledger_as_it_is():
+    node, pod = Node("a", (Gpu("a", 0),), cpu_used=1.0), _holding("p", "a", 0)
+    first = apply(EMPTY_SNAPSHOT, [NodeChanged(node), PodChanged(pod)])
+    known = first.ledger
+    small = [NodeChanged(replace(node, cpu_used=2.0)), PodChanged(replace(pod, seed=7, restarts=1))]
+    second = apply(first, [*small, PodChanged(PodView("other", "other", "a"))])
+    assert second is not first
+    assert second.ledger is known
+    for large in (
+        [NodeChanged(replace(node, is_schedulable=False))],
+        [PodChanged(replace(pod, phase=Phase.SUCCEEDED))],
+        [PodChanged(replace(pod, owner="ann"))],
+    ):
+        third = apply(second, large)
+        assert third.ledger is not known
+        assert third.ledger == replace(third, basis=None).ledger
+
+
 def test_nodes_stand_in_the_order_in_which_people_count():
     names = ["phortx10", "phortx2", "1-a", "phortx1", "big", "phortx2-b"]
     snapshot = apply(EMPTY_SNAPSHOT, [NodeChanged(Node(name)) for name in names])
