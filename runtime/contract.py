@@ -51,10 +51,25 @@ ENV_CPUS: Final = "L2R_CPUS"
 ENV_SIMULATOR: Final = "L2R_SIM"
 """Set by a worker in every process of a simulator that it starts, with an id of that start: what a leak check of
 one simulator finds. They carry the run's variables too."""
+ENV_SIDECAR: Final = "L2R_SIDECAR"
+"""Folder that a worker shares with the simulator in the container beside it; see ``runtime.sim.sidecar``."""
+
+ENV_PEERS: Final = "L2R_PEERS"
+"""Addresses of the processes of a run that others find by name: JSON ``{SET: [ENDPOINT, …]}`` by index, each
+``tcp://HOST:PORT`` or ``ipc:///DIR`` (a folder, as in ``L2R_ENDPOINT``)."""
+ENV_POD_IP: Final = "L2R_POD_IP"
+"""Address at which the other processes of the run reach this one."""
+ENV_ROUND: Final = "L2R_ROUND"
+"""Set by a node of an elastic job in the training processes that it starts: the round of the rendezvous, from 0."""
 
 # --- the exchange over TCP ------------------------------------------------------------------------------
 DATA_PORT: Final = 5555
 """Default TCP port of the data socket; the model socket is the next one."""
+
+RENDEZVOUS_PORT: Final = 29400
+"""TCP port of an elastic job's rendezvous; torch's own default."""
+PS_PORT: Final = 2222
+"""TCP port of parameter servers and their workers; TensorFlow's own default."""
 
 # --- exit codes of `l2r-runtime` ------------------------------------------------------------------------
 EXIT_DONE: Final = 0
@@ -63,6 +78,9 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_REFUSED: Final = 3
 """The learner refused this process (version, token or shapes); a restart will not help."""
+EXIT_INTERRUPTED: Final = 143
+"""A step, a fetch, a training node or a parameter server was ended by SIGTERM before its work was done. Not 0: a
+job whose pod is taken away in the middle must not count as complete."""
 
 # --- metric records on standard output ------------------------------------------------------------------
 METRIC_PREFIX: Final = '{"l2r":"'
@@ -77,4 +95,14 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 A worker's carries, where it drives simulators, ``simulator_state`` (of the worst: ``starting``, ``ready``,
 ``lost``, ``given up`` or ``stopped``), ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and
 ``simulator_error`` (the newest, a sentence, or null).
+
+``elastic``: a node says so when its part in the training changes, with ``state`` (``waiting``, ``training``,
+``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the
+rendezvous; each training process with ``rank``, ``world_size``, ``round``, ``epoch``, ``step`` (over all epochs),
+``loss`` (mean since its last record) and ``accuracy`` (on the training pictures since then).
+``evaluation``: ``accuracy`` from 0 to 1, ``samples``, ``classes`` (accuracy by name of the class).
+``step``: ``name``, ``state`` (``waiting``, ``running``, ``done``, ``failed`` or ``skipped``), ``exit_code`` (or
+null), ``seconds`` (or null), ``detail`` (a few words).
+``fetch``: ``source``, ``state`` (``running``, ``done`` or ``failed``), ``bytes``, ``total_bytes`` (or null).
+``ps``: ``role`` (``ps`` or ``worker``), ``index``, ``global_step``, ``local_step`` (of a worker), ``loss``.
 """

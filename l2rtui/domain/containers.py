@@ -109,6 +109,8 @@ class PodSettings:
                 return f"{path} is mounted twice"
             if mount.claim and mount.host_path:
                 return f"the mount {path} names a claim and a folder of the node: choose one"
+            if "/" in mount.claim or mount.claim in (".", ".."):
+                return f"{mount.claim!r} is no name of a claim"
             if mount.sub_path.startswith("/") or ".." in mount.sub_path.split("/"):
                 return f"the sub_path {mount.sub_path!r} leaves its volume"
             seen.add(path)

@@ -24,6 +24,8 @@ class Kind(StrEnum):
     """How the processes of a run work together."""
 
     LEARNER_WORKERS = "learner-workers"
+    ELASTIC = "elastic"
+    PARAMETER_SERVER = "parameter-server"
     JOB = "job"
 
 
@@ -33,6 +35,8 @@ class Role(StrEnum):
     LEARNER = "learner"
     WORKER = "worker"
     EVALUATOR = "evaluator"
+    RENDEZVOUS = "rendezvous"
+    PS = "ps"
     JOB = "job"
 
 
@@ -61,6 +65,24 @@ class Resources:
     memory_bytes: int | None = None
 
 
+PROGRAM_WORD = "{program}"
+"""Word of a command that stands for the path of the set's program, wherever a backend puts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A file that a set runs besides what its image holds; exactly one of text and url is given.
+
+    Attributes:
+        name: Name of the file.
+        text: Its contents, which travel with the spec. url: where it is fetched from before each start.
+    """
+
+    name: str
+    text: str = ""
+    url: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class SetSpec:
     """Replicas of one command: the learner, a worker set, the evaluators.
@@ -73,6 +95,10 @@ class SetSpec:
         pod: How its containers are set up; complete, the run's own settings are merged in.
         template: Pod template in Kubernetes' own words, JSON as text, for a set that was imported as it is; empty
             for one that l2rtui writes itself.
+        stable: Each replica keeps an index and a name of its own; their number stays as it was launched.
+        port: TCP port at which others find each replica of a stable set by its name; 0 for none.
+        bounds: Fewest and most replicas that it may be scaled to; None for any number.
+        program: File that the command names as ``{program}``.
     """
 
     name: str
@@ -86,6 +112,20 @@ class SetSpec:
     grace_seconds: float = 10.0
     pod: PodSettings = field(default_factory=PodSettings)
     template: str = ""
+    stable: bool = False
+    port: int = 0
+    bounds: tuple[int, int] | None = None
+    program: Program | None = None
+
+    def scale_problem(self, replicas: int) -> str:
+        """Say why the set cannot have so many replicas; empty when it can."""
+        if self.stable and replicas != self.replicas:
+            return f"its {self.replicas} replicas know each other by name, and stay as they were launched"
+        if self.role is Role.LEARNER and replicas != 1:
+            return f"a {self.role} set has exactly one replica"
+        if self.bounds is not None and not self.bounds[0] <= replicas <= self.bounds[1]:
+            return f"it was launched for {self.bounds[0]} to {self.bounds[1]} replicas"
+        return "" if replicas >= 0 else f"a {self.role} set has 0 replicas or more"
 
     @property
     def needs_device(self) -> bool:
@@ -95,12 +135,12 @@ class SetSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One run: a learner and its worker sets, or a job; one seed.
+    """One run: a learner and its worker sets, an elastic job, parameter servers, or the steps of a job; one seed.
 
     Attributes:
         experiment: The name in the spec; with several seeds it groups their runs.
         name: Unique name of the run in its namespace.
-        train: Training settings, a JSON object as text; handed to each process unread.
+        train: Training settings, a JSON object as text; handed to each process, see also ``domain.sidecar``.
         extras: Objects in Kubernetes' own words that were imported with the run (Services), JSON list as text.
         image: Container image; the local backend runs without one.
     """

@@ -20,7 +20,7 @@ from l2rtui.domain.plan import LaunchPlan, ScalePlan, plan_launch, plan_pod
 from l2rtui.domain.preflight import Finding, preflight, refusals
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
-from l2rtui.domain.workload import Role, RunSpec, with_binding, with_seeds
+from l2rtui.domain.workload import RunSpec, with_binding, with_seeds
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
 from l2rtui.services import journal, lastruns
 from l2rtui.services.specfile import Wish
@@ -214,9 +214,8 @@ async def scale(backend: Backend, run: str, set_name: str, replicas: int) -> Sca
     one = spec.set_named(set_name)
     if one is None:
         raise NotFoundError(f"{run} has no set {set_name}: it has {', '.join(one.name for one in spec.sets)}.")
-    if replicas < 0 or (one.role is Role.LEARNER and replicas != 1):
-        most = "exactly one replica" if one.role is Role.LEARNER else "0 replicas or more"
-        raise RefusedError(f"{run}/{set_name} cannot be scaled to {replicas}: a {one.role} set has {most}.")
+    if problem := one.scale_problem(replicas):
+        raise RefusedError(f"{run}/{set_name} cannot be scaled to {replicas}: {problem}.")
     pods = [pod for pod in snapshot.pods_of(run, set_name) if not pod.is_terminating]
     kept = [pod for pod in pods if pod.index < replicas]
     # A pod that an earlier scale has given up may still be there: by the spec its place is to be filled again.

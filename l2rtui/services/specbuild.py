@@ -1,75 +1,161 @@
-"""The decoded form of a spec file to the sets of a RunSpec, and a RunSpec back to a form."""
+"""The decoded form of a spec file to the sets of a RunSpec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.quantity import parse_quantity
-from l2rtui.domain.workload import Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec
-from l2rtui.services.podform import pod_form, pod_settings
+from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
+from l2rtui.services import program, wrapping
+from l2rtui.services.podform import pod_settings
 from l2rtui.services.specform import (
-    EvaluatorForm,
+    ElasticForm,
     JobForm,
     LearnerForm,
     LearnerWorkersForm,
+    NodesForm,
+    ParameterServerForm,
     PodForm,
-    ResourcesForm,
+    PsWorkersForm,
+    RendezvousForm,
+    ServersForm,
     SetForm,
     SpecForm,
+    StepForm,
     TaskForm,
-    WorkersForm,
 )
+from runtime.contract import RENDEZVOUS_PORT
+
+RENDEZVOUS_SET = "rdzv"
+SERVERS_SET, WORKERS_SET = "ps", "worker"
+_HERE = Path()
 
 
-def to_document(spec: RunSpec) -> dict[str, Any]:
-    """Write a RunSpec in the form of a spec file; loading it gives the same RunSpec.
-
-    Runs that were imported from Kubernetes' own objects have no such form.
-    """
-    common: dict[str, Any] = {
-        "name": spec.name,
-        "seed": spec.seed,
-        "image": spec.image,
-        "env": dict(spec.env),
-        "train": msgspec.json.decode(spec.train),
+def kind_of(form: SpecForm) -> Kind:
+    """Kind of the runs of a form."""
+    kinds: dict[type[Any], Kind] = {
+        LearnerWorkersForm: Kind.LEARNER_WORKERS,
+        ElasticForm: Kind.ELASTIC,
+        ParameterServerForm: Kind.PARAMETER_SERVER,
+        JobForm: Kind.JOB,
     }
-    if spec.kind is Kind.JOB:
-        form: SpecForm = JobForm(job=_set_form(spec.sets[0], TaskForm), **common)
-    else:
-        evaluators = [_set_form(one, EvaluatorForm) for one in spec.sets if one.role is Role.EVALUATOR]
-        form = LearnerWorkersForm(
-            learner=next(_set_form(one, LearnerForm) for one in spec.sets if one.role is Role.LEARNER),
-            workers=[_set_form(one, WorkersForm) for one in spec.sets if one.role is Role.WORKER],
-            evaluator=evaluators[0] if evaluators else None,
-            **common,
-        )
-    document: dict[str, Any] = msgspec.to_builtins(form)
-    return document
+    return kinds[type(form)]
 
 
-def sets_of(form: SpecForm) -> tuple[SetSpec, ...]:
-    """All sets of a form, learner first.
+def sets_of(form: SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
+    """All sets of a form: learner first, steps in their order.
+
+    Args:
+        folder: That of the spec file: where the programs of sets are.
 
     Raises:
-        ValueError: a quantity or a mount is wrong; names the set and the field.
+        ValueError: a quantity, a mount, a program or the order of steps is wrong; names the set and the field.
     """
+    if isinstance(form, ElasticForm):
+        return _elastic(form.nodes, form.rendezvous, form.pod, folder, form.nodes.name, RENDEZVOUS_SET)
+    if isinstance(form, ParameterServerForm):
+        return tuple(
+            replace(_own(one, name, role, form.pod, folder), stable=True, port=one.port)
+            for one, name, role in (
+                (form.servers, SERVERS_SET, Role.PS),
+                (form.workers, WORKERS_SET, Role.WORKER),
+            )
+        )
     if isinstance(form, JobForm):
-        return (_set_spec(form.job, Role.JOB, form.pod),)
+        if (form.job is None) == (not form.steps):
+            raise ValueError("write either job, with a command, or steps")
+        if form.job is not None:
+            return (_own(form.job, form.job.name, Role.JOB, form.pod, folder),)
+        return tuple(_steps(form.steps, form.pod, folder))
     evaluators = (form.evaluator,) if form.evaluator else ()
     return (
-        _set_spec(form.learner, Role.LEARNER, form.pod),
-        *(_set_spec(one, Role.WORKER, form.pod) for one in form.workers),
-        *(_set_spec(one, Role.EVALUATOR, form.pod) for one in evaluators),
+        _set_spec(form.learner, form.learner.name, Role.LEARNER, form.pod),
+        *(_set_spec(one, one.name, Role.WORKER, form.pod) for one in form.workers),
+        *(_set_spec(one, one.name, Role.EVALUATOR, form.pod) for one in evaluators),
     )
 
 
-def _set_spec(form: SetForm, role: Role, run: PodForm) -> SetSpec:
+def _elastic(
+    nodes: NodesForm, place: RendezvousForm, run: PodForm, folder: Path, name: str, rendezvous: str
+) -> tuple[SetSpec, SetSpec]:
+    """The rendezvous process and the nodes that meet there."""
+    most = nodes.replicas if nodes.max is None else nodes.max
+    if not nodes.min <= nodes.replicas <= most:
+        raise ValueError(f"{name}: {nodes.replicas} replicas are not within min {nodes.min} and max {most}")
+    one = _own(nodes, name, Role.WORKER, run, folder)
+    told = wrapping.Elastic(rendezvous, place.backend, nodes.min, most, nodes.nproc_per_node or max(1, nodes.slots))
+    one = replace(one, command=wrapping.elastic(told, one.command), bounds=(nodes.min, most))
+    return (_meeting(place, one.pod, rendezvous), one)
+
+
+def _meeting(place: RendezvousForm, pod: PodSettings, name: str) -> SetSpec:
+    """The process at which nodes meet: apart from them, so that each of them may go."""
+    return SetSpec(
+        name,
+        Role.RENDEZVOUS,
+        wrapping.rendezvous(place.backend),
+        slots=0,
+        restart=RestartPolicy.ON_FAILURE,
+        pod=replace(pod, shm_bytes=None, ports=(), image=place.image or pod.image),
+        stable=True,
+        port=RENDEZVOUS_PORT,
+    )
+
+
+def _steps(steps: list[StepForm], run: PodForm, folder: Path) -> Iterable[SetSpec]:
+    """The sets of all steps: each waits for those before it."""
+    before: list[str] = []
+    for form in steps:
+        after = tuple(before[-1:] if form.after is None else form.after)
+        if unknown := next((name for name in after if name not in before), ""):
+            raise ValueError(f"{form.name}: after: there is no step {unknown} above it")
+        if form.name in before:
+            raise ValueError(f"two steps are named {form.name}")
+        before.append(form.name)
+        if form.nodes is not None:
+            yield from _elastic_step(form, form.nodes, after, run, folder)
+            continue
+        if form.rendezvous is not None:
+            raise ValueError(f"{form.name}: a rendezvous is for steps with nodes")
+        one = _own(form, form.name, Role.JOB, run, folder)
+        told = wrapping.Step(form.name, after, one.replicas, one.restart is RestartPolicy.NEVER)
+        yield replace(one, command=wrapping.step(told, one.command), stable=True)
+
+
+def _elastic_step(
+    form: StepForm, nodes: NodesForm, after: tuple[str, ...], run: PodForm, folder: Path
+) -> Iterable[SetSpec]:
+    if form.command or form.program or form.replicas != 1:
+        raise ValueError(f"{form.name}: command, program and replicas of an elastic step stand under its nodes")
+    place = form.rendezvous or RendezvousForm()
+    meeting, one = _elastic(nodes, place, run, folder, form.name, f"{form.name}-{RENDEZVOUS_SET}")
+    yield replace(meeting, command=wrapping.rendezvous(place.backend, form.name))
+    told = wrapping.Step(form.name, after, is_once=one.restart is RestartPolicy.NEVER)
+    yield replace(one, command=wrapping.step(told, one.command))
+
+
+def _own(form: SetForm, name: str, role: Role, run: PodForm, folder: Path) -> SetSpec:
+    """A set of a kind whose processes end: they may bring a program of their own."""
+    source: str = getattr(form, "program", "")
+    file: Program | None = program.load(source, folder, name)
+    one = _set_spec(form, name, role, run)
+    if one.restart is RestartPolicy.ALWAYS and not isinstance(form, TaskForm):
+        raise ValueError(f"{name}: restart Always would start processes again that have finished: write OnFailure")
+    command = list(form.command)
+    is_default = isinstance(form, ServersForm | PsWorkersForm) and command == list(type(form)().command)
+    return replace(
+        one, command=program.command_of([] if is_default and file else command, file, name), program=file
+    )
+
+
+def _set_spec(form: SetForm, name: str, role: Role, run: PodForm) -> SetSpec:
     cpu, memory = form.resources.cpu, form.resources.memory
     return SetSpec(
-        name=form.name,
+        name=name,
         role=role,
         command=tuple(form.command),
         replicas=1 if isinstance(form, LearnerForm) else form.replicas,
@@ -77,11 +163,11 @@ def _set_spec(form: SetForm, role: Role, run: PodForm) -> SetSpec:
         env=variables(form.env),
         restart=RestartPolicy(form.restart),
         resources=Resources(
-            None if cpu is None else _quantity(cpu, f"{form.name}: resources.cpu"),
-            None if memory is None else int(_quantity(memory, f"{form.name}: resources.memory")),
+            None if cpu is None else _quantity(cpu, f"{name}: resources.cpu"),
+            None if memory is None else int(_quantity(memory, f"{name}: resources.memory")),
         ),
         grace_seconds=form.grace_seconds,
-        pod=pod_settings(run, form.pod, form.name),
+        pod=pod_settings(run, form.pod, name),
     )
 
 
@@ -93,20 +179,6 @@ def _quantity(value: str | float, field: str) -> float:
     if number < 0:
         raise ValueError(f"{field}: {value} is less than nothing")
     return number
-
-
-def _set_form(one: SetSpec, form: type[Any]) -> Any:
-    fields: dict[str, Any] = {
-        "name": one.name,
-        "command": list(one.command),
-        "slots": one.slots,
-        "env": dict(one.env),
-        "restart": one.restart.value,
-        "resources": ResourcesForm(one.resources.cpu_cores, one.resources.memory_bytes),
-        "grace_seconds": one.grace_seconds,
-        "pod": pod_form(one.pod),
-    }
-    return form(**fields) if form is LearnerForm else form(**fields, replicas=one.replicas)
 
 
 def variables(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], ...]:

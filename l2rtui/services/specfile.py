@@ -19,19 +19,27 @@ import yaml
 
 from l2rtui.domain.placement import Pin, Policy, parse_pins
 from l2rtui.domain.preflight import Finding
+from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Kind, RunSpec
 from l2rtui.errors import SpecError
-from l2rtui.services.specbuild import sets_of, variables
+from l2rtui.services.specbuild import kind_of, sets_of, variables
 from l2rtui.services.specform import (
+    ElasticForm,
     EvaluatorForm,
     JobForm,
     LearnerForm,
     LearnerWorkersForm,
     MountForm,
+    NodesForm,
+    ParameterServerForm,
     PlacementForm,
     PodForm,
+    PsWorkersForm,
+    RendezvousForm,
     ResourcesForm,
+    ServersForm,
     SpecForm,
+    StepForm,
     TaskForm,
     TolerationForm,
     WorkersForm,
@@ -249,7 +257,7 @@ def _explained(
     if missing := _MISSING.search(text):
         keys = (*keys, missing["field"])
         if keys == ("kind",):
-            return SpecError(f"{_place(path, places, ())}: kind is missing: write learner-workers or job.")
+            return SpecError(f"{_place(path, places, ())}: kind is missing: write one of {', '.join(Kind)}.")
         return SpecError(f"{_place(path, places, keys[:-1])}: {_dotted(keys)} is missing.")
     if keys == ("kind",):
         kinds = ", ".join(Kind)
@@ -287,10 +295,20 @@ def _dotted(keys: Keys) -> str:
 
 def _nearest(keys: Keys, data: Mapping[str, Any]) -> str:
     """Name the field that was probably meant."""
-    form: Any = JobForm if data.get("kind") == Kind.JOB else LearnerWorkersForm
+    forms: dict[str, Any] = {
+        Kind.JOB: JobForm,
+        Kind.ELASTIC: ElasticForm,
+        Kind.PARAMETER_SERVER: ParameterServerForm,
+    }
+    kind = data.get("kind")
+    form: Any = forms.get(kind, LearnerWorkersForm) if isinstance(kind, str) else LearnerWorkersForm
     inner = {
         "learner": LearnerForm,
-        "workers": WorkersForm,
+        "workers": PsWorkersForm if kind == Kind.PARAMETER_SERVER else WorkersForm,
+        "servers": ServersForm,
+        "nodes": NodesForm,
+        "rendezvous": RendezvousForm,
+        "steps": StepForm,
         "evaluator": EvaluatorForm,
         "job": TaskForm,
         "placement": PlacementForm,
@@ -329,13 +347,12 @@ def _kind(data: Any) -> str:
 
 def _wish(form: SpecForm, path: str, places: dict[Keys, str]) -> Wish:
     try:
-        sets = sets_of(form)
+        sets = sets_of(form, Path(path).parent)
     except ValueError as error:
         raise SpecError(f"{path}: {error}.") from None
     names = [one.name for one in sets]
     if double := next((name for name in names if names.count(name) > 1), None):
         raise SpecError(f"{path}: two sets are named {double}.", "Give each set a name of its own.")
-    kind = Kind.JOB if isinstance(form, JobForm) else Kind.LEARNER_WORKERS
     try:
         pins = parse_pins(form.placement.on) if form.placement.on else ()
     except ValueError as error:
@@ -347,7 +364,7 @@ def _wish(form: SpecForm, path: str, places: dict[Keys, str]) -> Wish:
         sentence = f"{_place(path, places, ('train',))}: train holds .nan or .inf, which JSON does not have."
         raise SpecError(sentence) from None
     spec = RunSpec(
-        kind,
+        kind_of(form),
         experiment=form.name,
         name=form.name,
         sets=sets,
@@ -356,4 +373,15 @@ def _wish(form: SpecForm, path: str, places: dict[Keys, str]) -> Wish:
         env=variables(form.env),
         train=msgspec.json.encode(train).decode(),
     )
+    try:
+        beside = [one for one in sets if sidecar_of(spec, one) is not None]
+    except ValueError as error:
+        raise SpecError(
+            f"{_place(path, places, ('train', 'environment_options', 'simulator'))}: {error}."
+        ) from None
+    if crowded := next((one.name for one in beside if one.pod.host_network), None):
+        sentence = (
+            f"{path}: {crowded}: pod.host_network gives every simulator the same ports, which are its node's."
+        )
+        raise SpecError(sentence, "Leave out host_network, or choose another kind of simulator.")
     return Wish(spec, Policy(form.placement.policy), pins, path)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from l2rtui.domain.workload import MAX_NAME, MAX_SEED, MAX_SET_NAME
+from runtime.contract import PS_PORT
 
 _LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 Name = Annotated[str, Meta(pattern=_LABEL, max_length=MAX_NAME, description="letters, digits and '-'")]
@@ -113,14 +114,80 @@ class EvaluatorForm(_ProcessesForm, kw_only=True):
     command: Command = field(default_factory=lambda: ["l2r-runtime", "evaluator"])
 
 
+Source = Annotated[
+    str,
+    Meta(description="file that the command names as {program}: a path beside this file, or s3://BUCKET/KEY"),
+]
+
+
 class TaskForm(_ProcessesForm, kw_only=True):
     """The processes of a job."""
 
     name: SetName = "job"
     replicas: Count = 1
-    command: Command
+    command: Command = field(default_factory=list)
+    program: Source = ""
     slots: Slots = 0
     restart: Restart = "Never"
+
+
+class NodesForm(_ProcessesForm, kw_only=True):
+    """The nodes of an elastic job: each starts equal processes of one program, which come and go together."""
+
+    name: SetName = "nodes"
+    replicas: Count = 1
+    min: Annotated[int, Meta(ge=1, le=4096, description="fewest nodes that train")] = 1
+    max: Annotated[int, Meta(ge=1, le=4096, description="most nodes; as many as replicas when not said")] | None = (
+        None
+    )
+    nproc_per_node: (
+        Annotated[int, Meta(ge=1, le=1024, description="processes of each node; as many as slots when not said")]
+        | None
+    ) = None
+    command: Command = field(default_factory=list)
+    program: Source = ""
+
+
+class RendezvousForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Where the nodes of an elastic job find each other: a small process beside them."""
+
+    backend: Literal["c10d", "etcd-v2"] = "c10d"
+    image: Annotated[str, Meta(description="another image for it, with etcd in it; empty: the run's")] = ""
+
+
+class ServersForm(_ProcessesForm, kw_only=True):
+    """Parameter servers: each holds a part of the weights."""
+
+    replicas: Annotated[int, Meta(ge=1, le=4096)] = 1
+    command: Command = field(default_factory=lambda: ["l2r-runtime", "ps"])
+    program: Source = ""
+    slots: Slots = 0
+    port: Port = PS_PORT
+
+
+class PsWorkersForm(_ProcessesForm, kw_only=True):
+    """Workers of parameter servers: each computes gradients on a part of the data."""
+
+    replicas: Annotated[int, Meta(ge=1, le=4096)] = 1
+    command: Command = field(default_factory=lambda: ["l2r-runtime", "ps-worker"])
+    program: Source = ""
+    port: Port = PS_PORT
+
+
+class StepForm(_ProcessesForm, kw_only=True):
+    """One step of a job: a command, or (with nodes) an elastic job."""
+
+    name: SetName
+    replicas: Annotated[int, Meta(ge=1, le=4096)] = 1
+    command: Command = field(default_factory=list)
+    program: Source = ""
+    slots: Slots = 0
+    restart: Restart = "Never"
+    after: (
+        Annotated[list[str], Meta(description="steps that come before it; the one above when not said")] | None
+    ) = None
+    nodes: NodesForm | None = None
+    rendezvous: RendezvousForm | None = None
 
 
 class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -130,10 +197,8 @@ class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     on: Annotated[str, Meta(description="node/gpu[.slot], ranges and commas: phortx1/0-3,phortx2/5.0-1")] = ""
 
 
-class LearnerWorkersForm(
-    Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="learner-workers"
-):
-    """Reinforcement learning: a learner, worker sets, evaluators."""
+class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What is said of every run."""
 
     name: Name
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0
@@ -141,9 +206,6 @@ class LearnerWorkersForm(
     env: Annotated[dict[str, EnvValue], Meta(description="variables for every process")] = field(
         default_factory=dict
     )
-    learner: LearnerForm = field(default_factory=LearnerForm)
-    workers: list[WorkersForm] = field(default_factory=lambda: [WorkersForm()])
-    evaluator: EvaluatorForm | None = None
     train: Annotated[dict[str, Any], Meta(description="training settings, see `l2r-runtime config`")] = field(
         default_factory=dict
     )
@@ -153,24 +215,34 @@ class LearnerWorkersForm(
     )
 
 
-class JobForm(Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind", tag="job"):
-    """Any command, once or as several replicas."""
+class LearnerWorkersForm(_RunForm, tag_field="kind", tag="learner-workers", kw_only=True):
+    """Reinforcement learning: a learner, worker sets, evaluators."""
 
-    name: Name
-    job: TaskForm
-    seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0
-    image: Annotated[str, Meta(description="container image; this machine's own backend needs none")] = ""
-    env: Annotated[dict[str, EnvValue], Meta(description="variables for every process")] = field(
-        default_factory=dict
-    )
-    train: Annotated[dict[str, Any], Meta(description="settings, handed on as L2R_CONFIG")] = field(
-        default_factory=dict
-    )
-    placement: PlacementForm = field(default_factory=PlacementForm)
-    pod: Annotated[PodForm, Meta(description="how containers are set up, for every set")] = field(
-        default_factory=PodForm
-    )
+    learner: LearnerForm = field(default_factory=LearnerForm)
+    workers: list[WorkersForm] = field(default_factory=lambda: [WorkersForm()])
+    evaluator: EvaluatorForm | None = None
 
 
-SpecForm = LearnerWorkersForm | JobForm
-SetForm = LearnerForm | WorkersForm | EvaluatorForm | TaskForm
+class ElasticForm(_RunForm, tag_field="kind", tag="elastic", kw_only=True):
+    """Distributed training with torchrun, whose nodes may come, go and be lost while it trains."""
+
+    nodes: NodesForm
+    rendezvous: RendezvousForm = field(default_factory=RendezvousForm)
+
+
+class ParameterServerForm(_RunForm, tag_field="kind", tag="parameter-server", kw_only=True):
+    """Parameter servers and their workers, each with a name and a port of its own."""
+
+    servers: ServersForm = field(default_factory=ServersForm)
+    workers: PsWorkersForm = field(default_factory=PsWorkersForm)
+
+
+class JobForm(_RunForm, tag_field="kind", tag="job", kw_only=True):
+    """Any command, once or as several replicas (job), or several one after the other (steps)."""
+
+    job: TaskForm | None = None
+    steps: list[StepForm] = field(default_factory=list)
+
+
+SpecForm = LearnerWorkersForm | ElasticForm | ParameterServerForm | JobForm
+SetForm = LearnerForm | WorkersForm | EvaluatorForm | TaskForm | NodesForm | ServersForm | PsWorkersForm | StepForm

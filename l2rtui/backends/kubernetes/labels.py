@@ -37,6 +37,9 @@ GPU: Final = f"{PREFIX}gpu"
 SLOT: Final = f"{PREFIX}slot"
 """First slot of the device that the pod holds; only where one controller makes one pod."""
 
+STABLE: Final = f"{PREFIX}stable"
+"""On pods that have a name of their own under the run's headless Service."""
+
 # --- annotations --------------------------------------------------------------------------------------------
 SEATS: Final = f"{PREFIX}seats"
 """On a controller and its pod template: JSON list of ``[index, [slot, …]]``, the seats of its pods."""
@@ -51,6 +54,8 @@ TERMINATING: Final = f"{PREFIX}terminating"
 SPEC_KEY: Final = "spec.json"
 PLAN_KEY: Final = "plan.json"
 """Keys in the ConfigMap of a run: its spec with present replicas, its plan."""
+PROGRAM_KEY: Final = "program."
+"""Beginning of a key with the text of a set's program; the name of the set follows."""
 
 # --- node labels that are read ------------------------------------------------------------------------------
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -87,6 +92,11 @@ def run_object(run: str) -> str:
 def learner_service(run: str, learner_set: str = "learner") -> str:
     """Name of the Service by which workers find the learner."""
     return f"{run}-{learner_set}"
+
+
+def peers_service(run: str) -> str:
+    """Name of the headless Service under which the stable replicas of a run have names of their own."""
+    return f"{run}-peers"
 
 
 def controller_name(run: str, set_name: str, group: int = 0) -> str:

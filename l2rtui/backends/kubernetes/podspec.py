@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from l2rtui.backends.kubernetes import bindings, lab, labels
+from l2rtui.backends.kubernetes import bindings, lab, labels, naming, programs, sidecars
 from l2rtui.backends.kubernetes.bindings import DEVICE_VARIABLES, WHOLE_GPU, Bound, CudaIndex
 from l2rtui.domain.containers import Mount, PodSettings, Security, Toleration
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.quantity import format_cores
+from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Role
 from runtime import contract
 
@@ -71,8 +72,13 @@ def pod_template(
         return _imported(run, pod, bound, server, found_labels, annotations)
     settings = pod.set_spec.pod
     volumes, mounts = _volumes(run, settings)
+    for own, parts in zip((volumes, mounts), programs.volume(run, pod.set_spec), strict=True):
+        own.extend(parts)
+    container = _container(run, pods, bound, mounts)
     spec: dict[str, Any] = {
-        "containers": [_container(run, pods, bound, mounts)],
+        **programs.fetching(pod.set_spec, container),
+        **naming.hostname(run, pod),
+        "containers": [container],
         "volumes": volumes,
         "terminationGracePeriodSeconds": math.ceil(pod.set_spec.grace_seconds),
         "enableServiceLinks": False,  # a variable for every Service of the namespace is noise
@@ -86,6 +92,11 @@ def pod_template(
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if bound.claim:
         spec["resourceClaims"] = [{"name": bindings.CLAIM_NAME, "resourceClaimName": bound.claim}]
+    if (simulator := sidecar_of(run.spec, pod.set_spec)) is not None:
+        claims = [{"name": bindings.CLAIM_NAME}] if bound.claim else []
+        seen = {**_said(pod), **_identity(run, pods), **dict(bound.env)}
+        seen.pop(contract.ENV_ROLE)
+        sidecars.add(spec, pod.set_spec, simulator, version=server.version, variables=seen, claims=claims)
     return {"metadata": {"labels": dict(found_labels), "annotations": dict(annotations)}, "spec": spec}
 
 
@@ -97,7 +108,7 @@ def _container(run: RunPlan, pods: Sequence[PodPlan], bound: Bound, mounts: list
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": settings.image or run.spec.image,
-        "command": list(pod.set_spec.command),
+        "command": programs.command(pod.set_spec),
         "env": _variables(run, pods, bound),
         "volumeMounts": mounts,
         # The last lines of the log become the reason that `kubectl` and we show.
@@ -123,7 +134,8 @@ def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: Bound) -> list[dict
     plain = {
         "HOME": _HOME,
         "PYTHONUNBUFFERED": "1",
-        **{key: value for key, value in pod.env if key not in DEVICE_VARIABLES},
+        **naming.variables(run, pod),
+        **_said(pod),
         **_identity(run, pods),
         contract.ENV_TOKEN_FILE: f"{TOKEN_DIR}/token",
         contract.ENV_DIR: DATA_DIR,
@@ -138,7 +150,13 @@ def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: Bound) -> list[dict
     return [
         *({"name": key, "value": value} for key, value in {**plain, **dict(bound.env)}.items()),
         *_from_pod(),
+        *naming.own_address(run.spec),
     ]
+
+
+def _said(pod: PodPlan) -> dict[str, str]:
+    """The spec's variables."""
+    return {key: value for key, value in pod.env if key not in DEVICE_VARIABLES}
 
 
 def _identity(run: RunPlan, pods: Sequence[PodPlan]) -> dict[str, str]:
@@ -150,7 +168,7 @@ def _identity(run: RunPlan, pods: Sequence[PodPlan]) -> dict[str, str]:
         contract.ENV_SET: pod.set_spec.name,
         contract.ENV_SEED: str(run.spec.seed),
     }
-    if len(pods) == 1:
+    if len(pods) == 1 and pod.set_spec.bounds is None:  # elastic nodes are alike, however many there are now
         found[contract.ENV_INDEX] = str(pod.index)
     return found
 

@@ -3,7 +3,8 @@
 The ConfigMap comes first, because it owns the others; the owner reference itself is added by ``launch``, when the
 server has given the ConfigMap its uid. A set is one controller for each device that it sits on: a ReplicaSet where
 its processes always run, a Job where they end. The learner is a Job in any case: a learner that has finished its
-training must not start again.
+training must not start again. Stable replicas have a Job each: its name is theirs for good, and one that has
+finished stays so, which a StatefulSet would start again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from l2rtui.backends.kubernetes import bindings, labels
+from l2rtui.backends.kubernetes import bindings, labels, naming, programs
 from l2rtui.backends.kubernetes.podspec import ServerFacts, extra_name, pod_template
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, Step, Verb
-from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec, pod_name
 from runtime.contract import DATA_PORT
 
 MOST_RETRIES = 2**31 - 1
@@ -42,6 +43,8 @@ class Group:
 
     def name(self, run: str) -> str:
         """Name of its controller."""
+        if self.set_spec.stable:
+            return pod_name(run, self.set_spec.name, self.pods[0].index)
         return labels.controller_name(run, self.set_spec.name, self.number)
 
     @property
@@ -59,21 +62,22 @@ class Group:
 
 def controller_kind(one: SetSpec) -> str:
     """Kind of the controllers of a set."""
-    return "ReplicaSet" if one.restart is RestartPolicy.ALWAYS and one.role is not Role.LEARNER else "Job"
+    ends = one.restart is not RestartPolicy.ALWAYS or one.role is Role.LEARNER or one.stable
+    return "Job" if ends else "ReplicaSet"
 
 
 def groups_of(pods: Sequence[PodPlan], first: int = 0) -> tuple[Group, ...]:
-    """Group replicas of one set by device, in the order in which the devices appear.
+    """Group replicas of one set by device, in the order in which the devices appear; stable ones stay alone.
 
     Args:
         first: Number of the first group.
     """
-    found: dict[tuple[str, int | None], list[PodPlan]] = {}
+    found: dict[tuple[str, int | None, int], list[PodPlan]] = {}
     for pod in pods:
-        found.setdefault(device_of(pod), []).append(pod)
+        found.setdefault((*device_of(pod), pod.index if pod.set_spec.stable else 0), []).append(pod)
     return tuple(
         Group(members[0].set_spec, number, node, gpu, tuple(members))
-        for number, ((node, gpu), members) in enumerate(found.items(), first)
+        for number, ((node, gpu, _), members) in enumerate(found.items(), first)
     )
 
 
@@ -174,6 +178,8 @@ def group_labels(run: RunPlan, group: Group) -> dict[str, str]:
     }
     if group.node:
         found[labels.HOST] = labels.label_value(group.node)
+    if one.port:
+        found[labels.STABLE] = "true"
     if group.gpu is not None:
         found[labels.GPU] = str(group.gpu)
     if len(group.pods) == 1 and group.gpu is not None:
@@ -196,7 +202,11 @@ def config_map(run: RunPlan) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": labels.run_object(run.spec.name), "annotations": {labels.OWNER: run.owner}},
-        "data": {labels.SPEC_KEY: spec_json(run.spec), labels.PLAN_KEY: _plan_json(run.pods)},
+        "data": {
+            labels.SPEC_KEY: spec_json(run.spec),
+            labels.PLAN_KEY: _plan_json(run.pods),
+            **programs.texts(run.spec),
+        },
     }
 
 
@@ -230,8 +240,8 @@ def _secret(run: RunPlan, token: str) -> dict[str, Any]:
 
 
 def _services(run: RunPlan) -> list[dict[str, Any]]:
-    """The learner's Service, and those that were imported with the run."""
-    found = []
+    """The learner's Service, that of stable replicas, and those that were imported with the run."""
+    found = naming.service(run)
     learner = next((one for one in run.spec.sets if one.role is Role.LEARNER and not one.template), None)
     if learner is not None:
         ports = [
@@ -295,7 +305,7 @@ def controller(run: RunPlan, group: Group, server: ServerFacts) -> dict[str, Any
             "backoffLimit": MOST_RETRIES if is_restarted else 0,
             "template": template,
         }
-        if one.role is Role.LEARNER:
+        if one.role is Role.LEARNER or one.stable:
             spec["completions"] = 1  # elsewhere unset: the Job ends when its processes end well, and can be scaled
     return {
         "apiVersion": "apps/v1" if group.kind == "ReplicaSet" else "batch/v1",
@@ -313,7 +323,7 @@ def _without_pods(run: RunPlan) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if any(not one.template for one in run.spec.sets):
         found.append({**_secret(run, ""), "detail": "key of the exchange"})
-    found += [{**service, "detail": "how workers find the learner"} for service in _services(run)]
+    found += [{**service, "detail": "how the pods find each other"} for service in _services(run)]
     names = dict.fromkeys(
         bindings.claim_name(run.spec.name, pod.gpu)
         for pod in run.pods

@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from l2rtui.backends.base import Leak
-from l2rtui.backends.local import control, folders, processes
+from l2rtui.backends.local import control, folders, processes, volumes
 from l2rtui.backends.local.environment import (
     OWN_COMMANDS,
     RUNTIME_COMMAND,
     clean_environ,
     find_command,
+    starts_with,
     working_folder,
 )
 from l2rtui.backends.local.layout import REMOVED, STAGED, Root
@@ -26,12 +27,15 @@ from l2rtui.backends.local.store import Look
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Weight
 from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError
 from runtime.contract import ENV_CONFIG
 
 _RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
 _INSTALL_RUNTIME = "Install it: pip install 'l2rtui[runtime]'."
+_TRAINED = (("learner",), ("worker",), ("evaluator",))
+"""Words of the runtime's commands that read the training settings of reinforcement learning."""
 _LOW_DISK_BYTES = 1 << 30
 _STALE_SECONDS = 60.0
 _ASK_SECONDS = 20.0
@@ -47,7 +51,7 @@ def check_plan(root: Root, plan: LaunchPlan) -> tuple[Finding, ...]:
     commands: dict[str, str] = {}
     for pod in (pod for run in plan.runs for pod in run.pods):
         own_path = dict(pod.env).get("PATH", path)
-        commands.setdefault(pod.set_spec.command[0] if pod.set_spec.command else "", own_path)
+        commands.update((name, own_path) for name in starts_with(pod.set_spec.command) if name not in commands)
     findings.extend(_command(name, own_path, cwd) for name, own_path in commands.items())
     findings.extend(_settings(run.spec, path, cwd) for run in plan.runs if _asks_runtime(run.spec))
     findings.extend(
@@ -65,11 +69,22 @@ def check_plan(root: Root, plan: LaunchPlan) -> tuple[Finding, ...]:
         Finding(
             Weight.WARNING,
             f"{run.spec.name}/{one.name}",
-            f"the local backend mounts nothing: {', '.join(mount.path for mount in one.pod.mounts)} stays as it is",
+            f"the local backend mounts nothing: {', '.join(volumes.not_mounted(one))} stays as it is",
         )
         for run in plan.runs
         for one in run.spec.sets
-        if one.pod.mounts and not one.template
+        if volumes.not_mounted(one) and not one.template
+    )
+    findings.extend(
+        Finding(
+            Weight.REFUSAL,
+            f"{run.spec.name}/{one.name}",
+            "its simulators are sidecars, and only pods of Kubernetes have those",
+            "--set train.environment_options.simulator.kind=reference, or container.",
+        )
+        for run in plan.runs
+        for one in run.spec.sets
+        if sidecar_of(run.spec, one) is not None
     )
     findings.extend(
         Finding(Weight.OK, "image", f"image {image} is not used: the local backend runs commands")
@@ -179,7 +194,7 @@ def _command(name: str, path: str, cwd: str) -> Finding:
 
 
 def _asks_runtime(spec: RunSpec) -> bool:
-    return any(one.command[0] == RUNTIME_COMMAND for one in spec.sets if one.command)
+    return any(one.command[:1] == (RUNTIME_COMMAND,) and one.command[1:2] in _TRAINED for one in spec.sets)
 
 
 def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from l2rtui.backends.local import peers
 from l2rtui.backends.local.layout import RunFolder
 from l2rtui.backends.local.processes import ENV_FOLDER
 from l2rtui.backends.local.records import RunRecord
 from l2rtui.domain.plan import PodPlan
+from l2rtui.domain.workload import PROGRAM_WORD
 from runtime import contract
 
 RUNTIME_COMMAND = "l2r-runtime"
@@ -39,7 +41,8 @@ def pod_environ(
         cores: Of this machine; a set that says nothing gets an equal share, at least one.
     """
     share = max(1.0, cores // max(1, len(record.pods)))
-    environ = {**run_environ(folder, record.spec.name, record.uid, base), **dict(plan.env)}
+    told = peers.variables(record, plan)
+    environ = {**run_environ(folder, record.spec.name, record.uid, base), **told, **dict(plan.env)}
     environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH", os.defpath), _own_bin())))
     return environ | {
         contract.ENV_RUN: record.spec.name,
@@ -52,12 +55,32 @@ def pod_environ(
         contract.ENV_SEED: str(record.spec.seed),
         contract.ENV_ENDPOINT: record.endpoint,
         contract.ENV_TOKEN_FILE: str(folder.token),
-        contract.ENV_DIR: str(folder.data),
+        contract.ENV_DIR: record.volume or str(folder.data),
         contract.ENV_CONFIG: record.spec.train,
         contract.ENV_CPUS: f"{plan.set_spec.resources.cpu_cores or share:g}",
         ENV_FOLDER: str(folder.path),
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def pod_command(folder: RunFolder, plan: PodPlan) -> tuple[str, ...]:
+    """The command of a pod, with the path of its program; one that has an address is fetched first."""
+    one = plan.set_spec
+    if one.program is None:
+        return one.command
+    path = str(folder.program(one.name, one.program.name))
+    command = tuple(path if word == PROGRAM_WORD else word for word in one.command)
+    return (RUNTIME_COMMAND, "fetch", one.program.url, path, "--", *command) if one.program.url else command
+
+
+def starts_with(command: tuple[str, ...]) -> list[str]:
+    """Everything that a command starts: itself, and what it wraps behind ``--`` where it is our own."""
+    found = []
+    while command:
+        found.append(command[0])
+        is_wrapper = command[0] == RUNTIME_COMMAND and "--" in command
+        command = command[command.index("--") + 1 :] if is_wrapper else ()
+    return found or [""]
 
 
 def find_command(name: str, path: str, cwd: str) -> str | None:

@@ -15,13 +15,16 @@ _SOCKET_PATH_BYTES = 103
 """Longest path of a Unix socket that every system takes: 104 on macOS and 108 on Linux, less the end mark."""
 
 
-def make_socket_dir(folder: RunFolder, uid: str) -> Path:
-    """Choose the folder of the learner's sockets: the run's own, or a short one of ours alone where paths are long.
+def make_socket_dir(folder: RunFolder, uid: str, inner: str = "") -> Path:
+    """Choose the folder of the run's sockets: the run's own, or a short one of ours alone where paths are long.
+
+    Args:
+        inner: Longest name of a folder within it that holds sockets.
 
     Raises:
         OSError: the short one cannot be made, or exists: whoever made it could read and replace the sockets.
     """
-    if len(os.fsencode(folder.sockets / "model.sock")) <= _SOCKET_PATH_BYTES:
+    if len(os.fsencode(folder.sockets / inner / "model.sock")) <= _SOCKET_PATH_BYTES:
         return folder.sockets
     path = Path(tempfile.gettempdir()) / f"{_PREFIX}{uid[:12]}"
     path.mkdir(mode=0o700)

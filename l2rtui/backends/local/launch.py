@@ -12,7 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from l2rtui.backends.base import StepDone
-from l2rtui.backends.local import control, files, folders, processes
+from l2rtui.backends.local import control, files, folders, peers, ports, processes, volumes
 from l2rtui.backends.local.capacity import node_name
 from l2rtui.backends.local.environment import working_folder
 from l2rtui.backends.local.layout import STAGED, Root, RunFolder
@@ -142,8 +142,11 @@ async def _first_start(folder: RunFolder, pod: PodPlan, step: Step) -> StepDone:
 def _write_all(root: Root, settings: Settings, runs: Sequence[RunPlan]) -> None:
     written: list[RunFolder] = []
     try:
+        taken = ports.in_use(root)
         for run in runs:
-            _write(root, settings, run)
+            chosen = ports.choose(run, taken)
+            taken |= set(chosen.values())
+            _write(root, settings, run, chosen)
             written.append(root.run(run.spec.name))
     except OSError as error:
         for folder in written:
@@ -151,7 +154,16 @@ def _write_all(root: Root, settings: Settings, runs: Sequence[RunPlan]) -> None:
         raise control.unwritable(root, error) from error
 
 
-def _write(root: Root, settings: Settings, run: RunPlan) -> None:
+def _write_programs(staged: RunFolder, run: RunPlan) -> None:
+    for one in run.spec.sets:
+        if one.program is not None:
+            path = staged.program(one.name, one.program.name)
+            path.parent.mkdir(mode=0o700, parents=True)
+            if one.program.text:
+                path.write_text(one.program.text, encoding="utf-8")
+
+
+def _write(root: Root, settings: Settings, run: RunPlan, chosen: dict[str, int]) -> None:
     """Build the folder under another name and publish it whole."""
     now = time.time()
     folder = root.run(run.spec.name)
@@ -159,9 +171,13 @@ def _write(root: Root, settings: Settings, run: RunPlan) -> None:
     try:
         for path in (staged.path, staged.requests, staged.pipes, staged.data):
             path.mkdir(mode=0o700)
-        socket_dir = folders.make_socket_dir(folder, run.uid)
+        inner = peers.socket_folders(run)
+        socket_dir = folders.make_socket_dir(folder, run.uid, max(inner, key=len, default=""))
         if socket_dir == folder.sockets:
             staged.sockets.mkdir(mode=0o700)
+        for name in inner:
+            ((staged.sockets if socket_dir == folder.sockets else socket_dir) / name).mkdir(mode=0o700)
+        _write_programs(staged, run)
         descriptor = os.open(staged.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             files.write_all(descriptor, secrets.token_hex(32).encode())
@@ -180,6 +196,8 @@ def _write(root: Root, settings: Settings, run: RunPlan) -> None:
             pods=tuple(PodWish(str(uuid4()), pod, now) for pod in run.pods),
             backoff_seconds=settings.backoff_seconds,
             log_max_bytes=settings.log_max_bytes,
+            ports=chosen,
+            volume=volumes.prepare(root, run.spec),
         )
         files.write_atomic(staged.record, record, sync=True)
         staged.path.rename(folder.path)

@@ -13,7 +13,9 @@
         sockets/                  the learner's endpoint, where a socket path fits
         supervisor.lock .log      names and is locked by the living supervisor; what it says when it breaks
         token  data/              the run's shared secret; L2R_DIR
+        programs/<set>/<name>     programs that came with the spec
       results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
+      volumes/<claim>/            what runs mount at /l2r by this name; it outlives them
 """
 
 from __future__ import annotations
@@ -42,6 +44,11 @@ class Root:
     def results(self) -> Path:
         """Folder of what destroyed runs leave on purpose."""
         return self.path / "results"
+
+    @property
+    def volumes(self) -> Path:
+        """Folder of the volumes that runs share."""
+        return self.path / "volumes"
 
     @property
     def lock(self) -> Path:
@@ -113,6 +120,10 @@ class RunFolder:
     def data(self) -> Path:
         """What outlives processes: checkpoints and metrics."""
         return self.path / "data"
+
+    def program(self, set_name: str, name: str) -> Path:
+        """The program of a set."""
+        return self.path / "programs" / set_name / name
 
     def log_dir(self, pod: str) -> Path:
         """Folder of the logs of all pods that had this name, one after the other."""

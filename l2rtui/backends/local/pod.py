@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from l2rtui.backends.local import policy
 from l2rtui.backends.local.child import Child
-from l2rtui.backends.local.environment import find_command, pod_environ
+from l2rtui.backends.local.environment import find_command, pod_command, pod_environ
 from l2rtui.backends.local.layout import RunFolder
 from l2rtui.backends.local.logfile import LogWriter, serials
 from l2rtui.backends.local.records import PodRecord, PodWish, RunRecord
@@ -210,7 +210,7 @@ class Pod:
     def _spawn(self, log: LogWriter) -> Child:
         around, plan = self._around, self.record.plan
         environ = pod_environ(around.record, around.folder, plan, self.record.uid, around.environ, around.cores)
-        argv = plan.set_spec.command
+        argv = pod_command(around.folder, plan)
         command = find_command(argv[0], environ["PATH"], around.cwd)
         if command is None:
             raise OSError(None, "no executable file of this name is found")

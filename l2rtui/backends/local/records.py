@@ -35,6 +35,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         node, boot: The machine that it was launched on and its boot, for state folders that machines share.
         cwd: Working folder of the processes: where the run was launched from.
         endpoint: Where the learner listens. socket_dir: the folder of its sockets.
+        ports: TCP ports of this machine that were chosen for replicas, by name of the pod.
+        volume: What stands at /l2r in place of the run's own data folder; empty for that.
         backoff_seconds, log_max_bytes: As the settings said at the launch.
     """
 
@@ -51,6 +53,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodWish, ...]
     backoff_seconds: float
     log_max_bytes: int
+    ports: dict[str, int] = {}
+    volume: str = ""
 
 
 class PodRecord(msgspec.Struct, kw_only=True):

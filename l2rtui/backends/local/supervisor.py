@@ -43,6 +43,12 @@ _SWEEP_SECONDS = 0.02
 _SWEEPS = 100
 """How often a supervisor that takes over looks for processes without a pod before it goes on."""
 _NO_PIDFD_SECONDS = 0.5
+_CENTRES = {
+    Kind.LEARNER_WORKERS: Role.LEARNER,
+    Kind.PARAMETER_SERVER: Role.WORKER,
+    Kind.ELASTIC: Role.WORKER,
+}
+"""Whose success ends a run, by its kind; a job has none, each of its processes ends by itself."""
 
 
 class Supervisor:
@@ -99,10 +105,10 @@ class Supervisor:
                 for pod in self._pods.values():
                     if pod.look():
                         self._sweep_at = 0.0
-            self._end_finished()
+            self._sweep()
+            self._end_finished()  # after the last process has been taken note of, or it would be noticed late
             for pod in tuple(self._pods.values()):
                 pod.tick()
-            self._sweep()
             self._settle_stopped()
             self._save()
             if all(pod.is_over for pod in self._pods.values()) and self._is_last_word():
@@ -163,11 +169,15 @@ class Supervisor:
                 pod.start()
 
     def _end_finished(self) -> None:
-        """When the learner has succeeded the run is finished: a worker that it could not tell waits for ever."""
-        if self._around.record.spec.kind is not Kind.LEARNER_WORKERS:
+        """When those that a run is about have succeeded it is finished: whoever they could not tell waits for ever.
+
+        That is the learner; the workers of parameter servers, and the nodes of an elastic job.
+        """
+        role = _CENTRES.get(self._around.record.spec.kind)
+        if role is None:
             return
-        learners = [pod for pod in self._pods.values() if pod.record.plan.set_spec.role is Role.LEARNER]
-        if learners and all(pod.has_succeeded for pod in learners):
+        centre = [pod for pod in self._pods.values() if pod.record.plan.set_spec.role is role]
+        if centre and all(pod.has_succeeded for pod in centre):
             for pod in self._pods.values():
                 pod.finish()
 

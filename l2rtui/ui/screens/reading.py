@@ -371,7 +371,7 @@ class Reading(ClusterView):
 def _as_yaml(spec: RunSpec) -> str:
     import yaml
 
-    from l2rtui.services.specbuild import to_document
+    from l2rtui.services.specdump import to_document
 
     return str(yaml.safe_dump(to_document(spec), sort_keys=False, allow_unicode=True))
 

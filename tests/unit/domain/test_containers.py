@@ -16,6 +16,8 @@ from l2rtui.domain.containers import Binding, Mount, PodSettings, Security
         ((Mount("/a:b"),), "is not absolute and plain"),
         ((Mount("/a"), Mount("/a/")), "/a is mounted twice"),
         ((Mount("/a", claim="c", host_path="/h"),), "names a claim and a folder of the node"),
+        ((Mount("/a", claim="../c"),), "'../c' is no name of a claim"),
+        ((Mount("/a", claim=".."),), "'..' is no name of a claim"),
         ((Mount("/a", claim="c", sub_path="/etc"),), "leaves its volume"),
         ((Mount("/a", claim="c", sub_path="x/../.."),), "leaves its volume"),
     ],

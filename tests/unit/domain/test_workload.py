@@ -95,3 +95,23 @@ def test_a_binding_mode_is_changed_where_a_device_is_used():
 def test_a_set_needs_a_device_unless_it_wants_none(slots, binding, needs):
     one = SetSpec("w", Role.WORKER, ("w",), slots=slots, pod=PodSettings(binding=Binding(binding)))
     assert one.needs_device is needs
+
+
+@pytest.mark.parametrize(
+    ("one", "replicas", "problem"),
+    [
+        (SetSpec("w", Role.WORKER, ("w",)), 0, ""),
+        (SetSpec("w", Role.WORKER, ("w",)), 9, ""),
+        (SetSpec("w", Role.WORKER, ("w",)), -1, "a worker set has 0 replicas or more"),
+        (SetSpec("l", Role.LEARNER, ("l",)), 1, ""),
+        (SetSpec("l", Role.LEARNER, ("l",)), 2, "a learner set has exactly one replica"),
+        (SetSpec("n", Role.WORKER, ("n",), replicas=2, bounds=(1, 4)), 4, ""),
+        (SetSpec("n", Role.WORKER, ("n",), replicas=2, bounds=(1, 4)), 5, "it was launched for 1 to 4 replicas"),
+        (SetSpec("n", Role.WORKER, ("n",), replicas=2, bounds=(1, 4)), 0, "it was launched for 1 to 4 replicas"),
+        (SetSpec("ps", Role.PS, ("p",), replicas=2, stable=True), 2, ""),
+        (SetSpec("ps", Role.PS, ("p",), replicas=2, stable=True), 3, "stay as they were launched"),
+    ],
+)
+def test_how_many_replicas_a_set_may_have(one, replicas, problem):
+    found = one.scale_problem(replicas)
+    assert (problem in found) if problem else found == ""

@@ -12,7 +12,7 @@ from l2rtui.domain.containers import Binding, Mount, Security, Toleration
 from l2rtui.domain.placement import Pin, Policy
 from l2rtui.domain.workload import Kind, RestartPolicy, Role
 from l2rtui.errors import SpecError
-from l2rtui.services import specbuild, specfile
+from l2rtui.services import specdump, specfile
 
 EXAMPLES = [path for path in sorted(Path("manifests").glob("*.yaml")) if "apiVersion:" not in path.read_text()]
 
@@ -90,7 +90,7 @@ def test_a_job(write):
 def test_writing_a_spec_back_gives_the_same_spec(write, text):
     spec = specfile.load(write(text)).spec
 
-    again = specfile.load(write(yaml.safe_dump(specbuild.to_document(spec), sort_keys=False))).spec
+    again = specfile.load(write(yaml.safe_dump(specdump.to_document(spec), sort_keys=False))).spec
 
     assert again == spec
 
@@ -131,7 +131,7 @@ def test_the_examples_load_and_fit_the_published_schema(path):
         ("kind: learner-workers\nname: r\nseed: many\n", ":3: seed is 'many': expected a whole number, got text."),
         ("kind: learner-workers\nname: Big_Name\n", ":2: name is 'Big_Name': expected lower-case letters"),
         ("kind: learner-workers\n", "name is missing"),
-        ("name: r\n", "kind is missing: write learner-workers or job"),
+        ("name: r\n", "kind is missing: write one of learner-workers, elastic, parameter-server, job"),
         ("kind: elastick\nname: r\n", ":1: kind 'elastick' is not known: write one of learner-workers, job."),
         ("kind: job\nname: j\njob: {command: []}\n", ":3: job.command is []"),
         ("kind: job\nname: j\njob: {command: [a], restart: Sometimes}\n", "job.restart is 'Sometimes'"),
@@ -267,7 +267,7 @@ def test_what_is_said_of_pods_holds_for_all_sets_and_a_sets_own_word_wins(write)
 
 def test_a_spec_with_pods_is_written_back_the_same(write):
     spec = specfile.load(write(PODS)).spec
-    document = specbuild.to_document(spec)
+    document = specdump.to_document(spec)
     assert specfile.load(write(yaml.safe_dump(document))).spec == spec
     jsonschema.validate(document, specfile.schema())
 

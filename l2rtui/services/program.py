@@ -1,0 +1,70 @@
+"""The program of a set: a file beside the spec, whose text travels with the run, or an address in S3."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.workload import PROGRAM_WORD, Program
+
+MAX_BYTES = 262_144
+"""A ConfigMap holds 1 MiB, the spec that names the program included, in which the text stands once more."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(?:[^/\s?#]+/)*([^/\s?#]+)")
+
+
+def load(source: str, folder: Path, where: str) -> Program | None:
+    """Read what a spec names; None when it names nothing.
+
+    Args:
+        folder: That of the spec file, from which a path counts.
+        where: The set, for sentences.
+
+    Raises:
+        ValueError: it cannot be read, is too large, or is no text.
+    """
+    if not source:
+        return None
+    if "://" in source:
+        match = _S3.fullmatch(source)
+        if match is None or not _NAME.fullmatch(match[1]):
+            raise ValueError(f"{where}: program: {source!r} is no s3://BUCKET/KEY")
+        return Program(match[1], url=source)
+    path = folder / source
+    if not _NAME.fullmatch(path.name):
+        raise ValueError(f"{where}: program: {path.name!r} is no plain name of a file")
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{where}: program: {path} cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise ValueError(
+            f"{where}: program: {path} is larger than the {format_bytes(MAX_BYTES)} that travel with a run: "
+            "put it into the image or into S3"
+        )
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{where}: program: {path} is no text in UTF-8") from None
+    if not text.strip():
+        raise ValueError(f"{where}: program: {path} is empty")
+    return Program(path.name, text)
+
+
+def command_of(command: list[str], program: Program | None, where: str) -> tuple[str, ...]:
+    """The command of a set with a program: ``python {program}`` where none is written.
+
+    Raises:
+        ValueError: there is neither; or the program has no place in the command, or the other way round.
+    """
+    if not command and program is None:
+        raise ValueError(f"{where}: write its command, or its program")
+    if program is not None and command and PROGRAM_WORD not in command:
+        raise ValueError(
+            f"{where}: its command does not run its program: write {PROGRAM_WORD} where its path belongs"
+        )
+    if program is None and PROGRAM_WORD in command:
+        raise ValueError(f"{where}: its command names {PROGRAM_WORD}, and it has no program")
+    return tuple(command) if command else ("python", PROGRAM_WORD)
