@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -83,7 +82,9 @@ class SimulatorContainer(Handle):
                 return self._failure
             if state["Status"] in ("exited", "dead"):
                 self._last_words = self._read_tail(20)
-                self._failure = _ended(int(state["ExitCode"]), bool(state["OOMKilled"])).failure()
+                self._failure = Ended.of_code(
+                    int(state["ExitCode"]), out_of_memory=bool(state["OOMKilled"])
+                ).failure()
         return self._failure
 
     def signal(self, number: int) -> None:
@@ -181,10 +182,3 @@ class SimulatorContainer(Handle):
             self._keeper.kill()
             self._keeper.wait()
         return left
-
-
-def _ended(code: int, out_of_memory: bool) -> Ended:
-    """Turn the Engine's exit code, 128 and more for a signal, into what it was."""
-    if code > 128 and code - 128 <= signal.NSIG:
-        return Ended(signal=code - 128, out_of_memory=out_of_memory)
-    return Ended(code=code, out_of_memory=out_of_memory)

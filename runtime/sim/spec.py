@@ -13,7 +13,8 @@ KINDS: Final = {
     "reference": "this project's reference simulator, as a subprocess",
     "command": "a command of yours, as a subprocess",
     "container": "a container beside this process, on a Docker Engine",
-    "external": "one that already runs, for example a sidecar",
+    "sidecar": "a container beside this process in its pod of Kubernetes, which `l2rtui launch` writes",
+    "external": "one that already runs, and that somebody else looks after",
 }
 PLACEHOLDERS: Final = ("control", "action", "pose", "camera", "gpu")
 
@@ -23,8 +24,8 @@ class SimulatorSpec:
     """How a simulator is started, watched and stopped. Times are in seconds."""
 
     kind: str = "reference"
-    """reference, command, container or external."""
-    # --- reference and command ---
+    """reference, command, container, sidecar or external."""
+    # --- reference, command and sidecar ---
     command: tuple[str, ...] = ()
     """argv of a command, never a shell line; ``{control}``, ``{action}``, ``{pose}``, ``{camera}`` and ``{gpu}``
     stand for its ports and its GPU."""
@@ -33,7 +34,7 @@ class SimulatorSpec:
     fast: bool = True
     """Reference simulator in lock-step instead of real time."""
     lockstep: bool = False
-    """A command, container or external simulator is ours, started with ``--fast``."""
+    """A command, container, sidecar or external simulator is ours, started with ``--fast``."""
     user: str = ""
     """Run it as this user; needs root, and the lab's simulator refuses to be root."""
     folder: str = ""
@@ -44,16 +45,20 @@ class SimulatorSpec:
     """GPU that it sees; empty for those that the worker sees."""
     fixed_ports: bool = False
     """It cannot be told its ports and has those of the lab; then there is one in a network namespace."""
-    # --- container ---
+    # --- container and sidecar ---
     image: str = ""
+    """Of a sidecar: empty for that of the worker, and then without a command it is the reference simulator."""
+    memory_bytes: int = 0
+    """Memory limit of the container; 0 for none."""
+    cpu_cores: float = 0.0
+    """CPU cores that a sidecar asks for; 0 for none."""
+    # --- container ---
     network: str = "host"
     """Docker network. With ``host`` it shares the worker's ports, else it is reached at its own address."""
     socket: str = ""
     """The Docker Engine's socket. Whoever may use it is root on the node, so it is named on purpose or not."""
     mounts: tuple[str, ...] = ()
-    """``SOURCE:TARGET[:ro]``, absolute paths."""
-    memory_bytes: int = 0
-    """Memory limit of the container; 0 for none."""
+    """``SOURCE:TARGET[:ro]``, absolute paths. A sidecar has the mounts of its pod."""
     # --- external ---
     host: str = "127.0.0.1"
     # --- signs of life ---
@@ -97,6 +102,16 @@ class SimulatorSpec:
         made.check()
         return made
 
+    @property
+    def is_reference(self) -> bool:
+        """Whether it is the reference simulator, started by our own command."""
+        return self.kind == "reference" or (self.kind == "sidecar" and not self.command)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one such simulator for a process, however many it wants."""
+        return self.kind in ("sidecar", "external")
+
     def check(self) -> None:
         """Raise SpecError where options do not fit together."""
         if self.kind not in KINDS:
@@ -109,14 +124,28 @@ class SimulatorSpec:
             if not self.socket:
                 raise SpecError(
                     "simulator: kind container needs socket, the path of the Docker Engine's socket, for example "
-                    "/var/run/docker.sock; whoever may use it is root on the node, so it is never assumed"
+                    "/var/run/docker.sock; whoever may use it is root on the node, so it is never assumed "
+                    "(on Kubernetes kind sidecar is a container beside the worker without that)"
                 )
+        if self.kind == "sidecar":
+            self._check_sidecar()
         for mount in self.mounts:
             parts = mount.split(":")
             if len(parts) not in (2, 3) or not all(part.startswith("/") for part in parts[:2]):
                 raise SpecError(f"simulator: {mount!r} is no mount; write /SOURCE:/TARGET or /SOURCE:/TARGET:ro")
             if len(parts) == 3 and parts[2] != "ro":
                 raise SpecError(f"simulator: {mount!r}: after the target only :ro may stand")
+
+    def _check_sidecar(self) -> None:
+        if self.image and not self.command:
+            raise SpecError(
+                "simulator: kind sidecar with an image needs a command: it is started anew where it hangs, and "
+                "Kubernetes tells nobody what an image would start by itself"
+            )
+        if self.mounts:
+            raise SpecError("simulator: a sidecar has the mounts of its pod: write them under pod.mounts")
+        if self.user and not (self.user.isdigit() and int(self.user)):
+            raise SpecError(f"simulator: user is {self.user!r}; of a sidecar it is a number other than 0")
 
     def argv(self, ports: Mapping[str, int], host: str = "127.0.0.1") -> tuple[str, ...]:
         """The command with its ports filled in. Raises SpecError for a placeholder that there is not."""

@@ -17,6 +17,9 @@ import pytest
 DEADLINE_SECONDS = 90.0
 IMAGE = "debian:bookworm-slim"
 """An image that the real node has, or makes from local packages; stand-in nodes take any name."""
+NODE_IMAGE = "l2rtui-node:test"
+"""What runs are made of; the fixture ``image`` builds it."""
+ROOT = Path(__file__).parents[2]
 
 
 def kubectl(*words: str, stdin: str | None = None, check: bool = True) -> str:
@@ -123,3 +126,19 @@ def namespace(kubeconfig: str) -> Iterator[str]:
 def cli(tmp_path: Path, namespace: str, kubeconfig: str) -> Cli:
     """The program in an empty home, looking at the test's namespace."""
     return Cli(tmp_path, namespace, kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """Build the image from docker/; the real node's Docker Engine is this machine's."""
+    for name, tag in (("base", "l2rtui-base"), ("node", NODE_IMAGE)):
+        built = subprocess.run(
+            ["docker", "build", "--network", "host", "-q", "-f", f"docker/Dockerfile.{name}", "-t", tag, "."],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=580,
+            check=False,
+        )
+        assert built.returncode == 0, built.stderr
+    return NODE_IMAGE

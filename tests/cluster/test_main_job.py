@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import eventually, kubectl, kubectl_json
+from tests.cluster.conftest import NODE_IMAGE, eventually, kubectl, kubectl_json
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
-NODE_IMAGE = "l2rtui-node:test"
 RUN = "racing-sac"
 KINDS = "pods,services,replicasets,jobs,statefulsets,configmaps,secrets,leases"
 SPEC = f"""\
@@ -30,22 +26,6 @@ evaluator: {{name: eval, resources: {{cpu: 0.1}}}}
 train: {{environment: racing, checkpoint_seconds: 2, warmup_steps: 600, eval_episodes: 2}}
 placement: {{on: phortx0/0-1}}
 """
-
-
-@pytest.fixture(scope="module")
-def image():
-    """Build the image from docker/; the node's Docker Engine is this machine's."""
-    for name, tag in (("base", "l2rtui-base"), ("node", NODE_IMAGE)):
-        built = subprocess.run(
-            ["docker", "build", "--network", "host", "-q", "-f", f"docker/Dockerfile.{name}", "-t", tag, "."],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=580,
-            check=False,
-        )
-        assert built.returncode == 0, built.stderr
-    return NODE_IMAGE
 
 
 @pytest.fixture

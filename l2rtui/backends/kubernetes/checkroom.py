@@ -13,7 +13,9 @@ from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Weight
 from l2rtui.domain.quantity import format_bytes, format_cores, parse_quantity
+from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import Resources
 
 _MANY_NODES: Final = ("ReadWriteMany", "ReadOnlyMany")
 _ONE_POD: Final = "ReadWriteOncePod"
@@ -138,7 +140,7 @@ def _needed(objects: Sequence[Manifest]) -> dict[str, float]:
         count = _replicas(manifest)
         needed["pods"] += count
         needed["count/pods"] += count
-        for container in spec["containers"]:
+        for container in _running(spec):
             resources = container.get("resources") or {}
             limits = resources.get("limits") or {}
             requests = {**limits, **(resources.get("requests") or {})}  # as the server fills them in
@@ -157,8 +159,9 @@ async def room(api: Api, plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterabl
     for run in plan.runs:
         for pod in run.pods:
             if pod.node:
-                cores[pod.node] += pod.set_spec.resources.cpu_cores or 0.0
-                memory[pod.node] += pod.set_spec.resources.memory_bytes or 0
+                own, beside = pod.set_spec.resources, sidecar_of(run.spec, pod.set_spec) or Resources()
+                cores[pod.node] += (own.cpu_cores or 0.0) + (beside.cpu_cores or 0.0)
+                memory[pod.node] += (own.memory_bytes or 0) + (beside.memory_bytes or 0)
     names = [name for name in sorted(cores) if (cores[name] or memory[name]) and name in snapshot.nodes]
     if not names or not await api.can("list", "Pod", None):
         return []
@@ -186,11 +189,17 @@ async def _requested(api: Api, node: str) -> tuple[float, float]:
     fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
     cores = memory = 0.0
     for pod in await api.list("Pod", None, fields=fields):
-        for container in (pod.get("spec") or {}).get("containers") or ():
+        for container in _running(pod.get("spec") or {}):
             requests = (container.get("resources") or {}).get("requests") or {}
             cores += parse_quantity(requests.get("cpu", 0))
             memory += parse_quantity(requests.get("memory", 0))
     return cores, memory
+
+
+def _running(spec: Manifest) -> list[Manifest]:
+    """The containers that run side by side: those of the pod, and its sidecars."""
+    first = spec.get("initContainers") or ()
+    return [*(spec.get("containers") or ()), *(one for one in first if one.get("restartPolicy") == "Always")]
 
 
 def _templates(objects: Iterable[Manifest]) -> Iterable[tuple[Manifest, Manifest]]:

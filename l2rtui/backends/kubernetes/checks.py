@@ -11,20 +11,23 @@ import re
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
-from l2rtui.backends.kubernetes import bindings, checkroom, render
+from l2rtui.backends.kubernetes import bindings, checkroom, render, sidecars
 from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.backends.kubernetes.kinds import KINDS
 from l2rtui.backends.kubernetes.launch import can_claim
 from l2rtui.backends.kubernetes.podspec import ServerFacts
+from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import Node, Taint
 from l2rtui.domain.plan import LaunchPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Weight
+from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import RefusedError
 
 _AT_ONCE: Final = 8
+_PLUGINS: Final = (Binding.DEVICE_PLUGIN, Binding.SHARED, Binding.HAMI)
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
 _IMAGE: Final = re.compile(
     r"([a-zA-Z0-9][-a-zA-Z0-9.]*(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
@@ -50,6 +53,7 @@ async def check_plan(
     findings = [finding for run in plan.runs for finding in bindings.explain(run, server.cuda)]
     findings += _images(plan)
     findings += _security(plan)
+    findings += _simulators(plan, server.version)
     findings += _nodes(plan, snapshot)
     try:
         rendered = [render.run_objects(run, namespace=namespace, token="", server=server) for run in plan.runs]
@@ -79,6 +83,8 @@ def _images(plan: LaunchPlan) -> Iterable[Finding]:
     for run in plan.runs:
         for one in run.spec.sets:
             images.setdefault(one.pod.image or run.spec.image, f"{run.spec.name}/{one.name}")
+            if (beside := sidecar_of(run.spec, one)) is not None and beside.image:
+                images.setdefault(beside.image, f"{run.spec.name}/{one.name}: simulator")
     for image, subject in images.items():
         if not image:
             hint = "Write `image:` in the spec, or --set image=NAME."
@@ -98,6 +104,26 @@ def _security(plan: LaunchPlan) -> Iterable[Finding]:
                 seen.add(reasons)
                 sentence = f"its pods do not meet Pod Security restricted: {', '.join(reasons)}"
                 yield Finding(Weight.WARNING, f"{run.spec.name}/{one.name}", sentence)
+
+
+def _simulators(plan: LaunchPlan, version: tuple[int, int]) -> Iterable[Finding]:
+    """What the plan has to say of the simulators beside workers."""
+    for run in plan.runs:
+        beside = [pod for pod in run.pods if sidecar_of(run.spec, pod.set_spec) is not None]
+        if not beside:
+            continue
+        how = (
+            "as sidecars"
+            if version >= sidecars.NATIVE_SINCE
+            else "as second containers, which end with the workers"
+        )
+        yield Finding(Weight.OK, run.spec.name, f"{len(beside)} simulators stand beside their workers {how}")
+        blind = [pod for pod in beside if pod.gpu is not None and pod.set_spec.pod.binding in _PLUGINS]
+        if blind:
+            mode = blind[0].set_spec.pod.binding
+            sentence = f"binding {mode} gives the GPU to the worker's container, so its simulator has none"
+            hint = "Choose env or dra, with which both see it, where the simulator renders on the GPU."
+            yield Finding(Weight.WARNING, run.spec.name, sentence, hint)
 
 
 def _nodes(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
