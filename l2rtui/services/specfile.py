@@ -10,7 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from l2rtui.domain.preflight import Finding
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Kind, RunSpec
 from l2rtui.errors import SpecError
+from l2rtui.services import psvalues
 from l2rtui.services.specbuild import kind_of, sets_of, variables
 from l2rtui.services.specform import (
     ElasticForm,
@@ -72,7 +73,7 @@ class Wish:
 
 
 def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: str = "") -> Wish:
-    """Read a spec file, or a file with Kubernetes' own objects.
+    """Read a spec file, the values of an old Helm chart, or a file with Kubernetes' own objects.
 
     Args:
         overrides: ``field.field=value`` as ``--set`` takes them; list items by number, the value is YAML.
@@ -86,8 +87,8 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: s
     if _KUBERNETES.search(raw):
         from l2rtui.services.imported import load_objects
 
-        spec, notes = load_objects(raw, path, overrides, name)
-        return Wish(spec, source=path, notes=notes)
+        spec, changes = load_objects(raw, path, overrides, name)
+        return Wish(spec, source=path, notes=changes)
     data, places = _read(raw, path)
     if not isinstance(data, dict):
         raise SpecError(f"{path}: a spec is a mapping of fields, this file holds {_kind(data)}.", "See manifests/.")
@@ -98,13 +99,20 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: s
     if name:
         data["name"] = name
         places["name",] = f"--name {name}"
+    notes: tuple[Finding, ...] = ()
+    form: SpecForm
     try:
-        form = msgspec.convert(data, SpecForm)
+        if psvalues.is_values(data):
+            form, notes = psvalues.form_of(msgspec.convert(data, psvalues.Values), data)
+        else:
+            form = msgspec.convert(data, SpecForm)
     except msgspec.ValidationError as error:
         raise _explained(error, data, path, places) from None
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}.") from None
     if binding and form.pod.binding is None:
         form.pod = msgspec.structs.replace(form.pod, binding=binding)
-    return _wish(form, path, places)
+    return replace(_wish(form, path, places), notes=notes)
 
 
 def schema() -> dict[str, Any]:
