@@ -2,6 +2,7 @@
 
     python -m tests.bench.kubernetes_scale fill --pods 10000     # once; then
     python -m tests.bench.kubernetes_scale measure
+    python -m tests.bench.kubernetes_scale idle
 
 It wants a cluster of its own behind $KUBECONFIG with stand-in nodes (shared/cluster/up --no-real-node
 --fake-nodes 200). The watcher and the one who changes pods are processes of their own.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import re
 import statistics
@@ -30,6 +32,7 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 
 NAMESPACE = "scale"
 _AT_ONCE = 24
+_TURNS = 5
 
 
 async def fill(pods: int) -> None:
@@ -72,20 +75,29 @@ async def fill(pods: int) -> None:
     await api.close()
 
 
+async def told(word: str) -> None:
+    """Say that this process is ready for the next part, and wait until the parent says go on."""
+    print(word, flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+
+
 async def disturb(rate: float, seconds: float) -> None:
-    """Change one pod after another, and print which, and when that began."""
+    """Change one pod after another, and print which, and when that began; each second one changes hands."""
     api = await connect()
     names = [one["metadata"]["name"] for one in await api.list("Pod", NAMESPACE)]
     tasks = []
     base = int(time.time()) % 1_000_000 * 1000  # no number comes twice
     gate = asyncio.Semaphore(_AT_ONCE)
+    await told("READY")
     began = time.monotonic()
 
     async def change(number: int, name: str) -> None:
         async with gate:
             sent = time.monotonic()
-            body = {"metadata": {"labels": {labels.SEED: str(base + number)}}}
-            await api.patch("Pod", NAMESPACE, name, body)
+            meta: dict[str, dict[str, str]] = {"labels": {labels.SEED: str(base + number)}}
+            if number % 2:  # a slot's holder has another owner: work for the ledger too
+                meta["annotations"] = {labels.OWNER: f"user{number}"}
+            await api.patch("Pod", NAMESPACE, name, {"metadata": meta})
         print(json.dumps([name, base + number, sent, time.monotonic()]), flush=True)
 
     for number in range(1, int(rate * seconds) + 1):
@@ -95,47 +107,74 @@ async def disturb(rate: float, seconds: float) -> None:
     await api.close()
 
 
-async def follow(seconds: float) -> None:
-    """Watch, keep the newest snapshot and its ledger, and say when each change was in it."""
+class Following:
+    """A watcher's newest snapshot, and when each change was in it."""
+
+    def __init__(self, api: Api) -> None:
+        self.feed = Feed(api, SlotRule())
+        self.snapshot = EMPTY_SNAPSHOT
+        self.seen: dict[str, float] = {}
+        self.is_first = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        async with aclosing(self.feed.watch()) as batches:
+            async for batch in batches:
+                self.snapshot = apply(self.snapshot, batch)
+                _ = self.snapshot.ledger
+                now = time.monotonic()
+                for change in batch:
+                    pod = getattr(change, "pod", None)
+                    if pod is not None and pod.seed:
+                        self.seen[f"{pod.name}/{pod.seed}"] = now
+                self.is_first.set()
+
+
+async def follow() -> None:
+    """Watch until told to stop; CPU is counted from the first word of the parent to the second."""
     began = time.monotonic()
     api = await connect()
-    feed = Feed(api, SlotRule())
-    snapshot, seen, busy_since = EMPTY_SNAPSHOT, {}, 0.0
-    report = {}
-    async with aclosing(feed.watch()) as batches:
-        async for batch in batches:
-            snapshot = apply(snapshot, batch)
-            _ = snapshot.ledger
-            now = time.monotonic()
-            if not report:
-                busy_since = time.process_time()
-                report = {"first": now - began, "cpu_first": busy_since, "pods": len(snapshot.pods), "at": now}
-                print("READY", flush=True)
-            for change in batch:
-                pod = getattr(change, "pod", None)
-                if pod is not None and pod.seed:
-                    seen[f"{pod.name}/{pod.seed}"] = now
-            if now - report["at"] > seconds:
-                break
-    wall = time.monotonic() - report["at"]
-    report["core"] = (time.process_time() - busy_since) / wall
-    report["rss_mib"] = int(re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-    report["peak_mib"] = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-    print(json.dumps({**report, "slots": len(snapshot.ledger.slots), "seen": seen}), flush=True)
+    following = Following(api)
+    task = asyncio.create_task(following.run())
+    await following.is_first.wait()
+    report: dict[str, object] = {"first": time.monotonic() - began, "cpu_first": time.process_time()}
+    report["pods"] = len(following.snapshot.pods)
+    await told("READY")
+    wall, busy = time.monotonic(), time.process_time()
+    await told("FOLLOWING")
+    report["core"] = (time.process_time() - busy) / (time.monotonic() - wall)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    status = Path("/proc/self/status").read_text()
+    for name, field in (("rss_mib", "VmRSS"), ("peak_mib", "VmHWM")):
+        report[name] = int(re.search(rf"{field}:\s+(\d+)", status)[1]) / 1024
+    report |= {"slots": len(following.snapshot.ledger.slots), "seen": following.seen}
+    print(json.dumps(report), flush=True)
     await api.close()
 
 
 async def first() -> None:
-    """One snapshot beside one bare list of the same kinds, by turns; prints seconds of each."""
-    for turn in range(6):
+    """A snapshot beside a bare list of the same kinds, by turns; prints wall and CPU seconds of each.
+
+    ``look`` is one consistent look; ``watch`` the first batch of a watch, which the server may answer from its
+    memory, as it may the bare list beside it.
+    """
+    for turn in range(4 * _TURNS):
+        name = ("bare", "look", "bare cached", "watch")[turn % 4]
         api = await connect()
-        began = time.monotonic()
-        if turn % 2:
-            await Feed(api, SlotRule()).snapshot()
+        gc.collect()
+        began, busy = time.monotonic(), time.process_time()
+        if name == "look":
+            _ = (await Feed(api, SlotRule()).snapshot()).ledger
+        elif name == "watch":
+            async with aclosing(Feed(api, SlotRule()).watch()) as batches:
+                _ = apply(EMPTY_SNAPSHOT, await anext(batches)).ledger
         else:
-            for kind in ("nodes", "pods"):
-                await api.request("GET", f"/api/v1/{kind}", timeout_seconds=120)
-        print("snapshot" if turn % 2 else "bare", time.monotonic() - began, flush=True)
+            query = {"resourceVersion": "0"} if "cached" in name else {}
+            paths = (f"/api/v1/{kind}" for kind in ("nodes", "pods"))
+            await asyncio.gather(*(api.request("GET", one, query=query, timeout_seconds=120) for one in paths))
+        took = time.monotonic() - began, time.process_time() - busy
+        print(json.dumps([name, *took]), flush=True)
         await api.close()
 
 
@@ -150,44 +189,76 @@ async def lists(api: Api) -> dict[str, float]:
     return found
 
 
-def _child(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.kubernetes_scale", *words], stdout=subprocess.PIPE, text=True
-    )
+class Child:
+    """A part of the measurement in a process of its own."""
+
+    def __init__(self, *words: str) -> None:
+        argv = [sys.executable, "-m", "tests.bench.kubernetes_scale", *words]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ready(self) -> None:
+        """Wait until it is ready for the next part."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline(), "the child has ended early"
+
+    def go(self) -> None:
+        """Let it go on."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def rest(self) -> list[str]:
+        """What it prints until it ends."""
+        return self._process.communicate()[0].splitlines()
 
 
-def measure(seconds: float) -> None:
+def measure(seconds: float, rate: float) -> None:
     """All figures."""
-    out = _child("first").communicate()[0]
-    times: dict[str, list[float]] = {}
-    for line in out.splitlines():
-        name, value = line.split()
-        times.setdefault(name, []).append(float(value))
-    best = {name: min(found) for name, found in times.items()}
-    ratio = best["snapshot"] / best["bare"]
-    print(f"bare list {best['bare']:.2f} s, snapshot {best['snapshot']:.2f} s: {ratio:.2f} x")
-    watcher = _child("follow", "--seconds", str(seconds + 4))
-    assert watcher.stdout is not None
-    watcher.stdout.readline()
-    changes = [
-        json.loads(line) for line in _child("disturb", "--seconds", str(seconds)).communicate()[0].splitlines()
-    ]
-    report = json.loads(watcher.communicate()[0])
+    _first_figures()
+    watcher, changer = Child("follow"), Child("disturb", "--seconds", str(seconds), "--rate", str(rate))
+    watcher.ready()
+    changer.ready()
+    watcher.go()
+    changer.go()
+    changes = [json.loads(line) for line in changer.rest()]
+    time.sleep(1)
+    watcher.ready()
+    watcher.go()
+    report = json.loads(watcher.rest()[-1])
+    seen = report["seen"]
     waits = sorted(
-        report["seen"][f"{name}/{number}"] - sent
-        for name, number, sent, _ in changes
-        if f"{name}/{number}" in report["seen"]
+        seen[f"{name}/{number}"] - sent for name, number, sent, _ in changes if f"{name}/{number}" in seen
     )
+    asked = sorted(done - sent for _, _, sent, done in changes)
     print(
         f"{report['pods']} pods, {report['slots']} slots: first rows {report['first']:.2f} s "
-        f"({report['cpu_first']:.2f} s CPU), {report['rss_mib']:.0f} MiB (peak {report['peak_mib']:.0f})"
+        f"({report['cpu_first']:.2f} s CPU with imports), "
+        f"{report['rss_mib']:.0f} MiB (peak {report['peak_mib']:.0f})"
     )
     print(
         f"{len(changes) / seconds:.0f} changes/s for {seconds:.0f} s: {100 * report['core']:.1f} % of a core; "
-        f"{len(waits)} of {len(changes)} seen, request to snapshot p50 {1000 * statistics.median(waits):.0f} ms, "
-        f"p95 {1000 * waits[int(0.95 * len(waits))]:.0f} ms"
+        f"{len(waits)} of {len(changes)} seen, request to snapshot p50 {1000 * _at(waits, 0.5):.0f} ms, "
+        f"p95 {1000 * _at(waits, 0.95):.0f} ms (answer to the request itself: "
+        f"p50 {1000 * _at(asked, 0.5):.0f} ms, p95 {1000 * _at(asked, 0.95):.0f} ms)"
     )
-    asyncio.run(idle())
+
+
+def _at(ordered: list[float], part: float) -> float:
+    return ordered[int(part * len(ordered))] if ordered else float("nan")
+
+
+def _first_figures() -> None:
+    times: dict[str, list[tuple[float, float]]] = {}
+    for line in Child("first").rest():
+        name, wall, busy = json.loads(line)
+        times.setdefault(name, []).append((wall, busy))
+    for ours, theirs in (("look", "bare"), ("watch", "bare cached")):
+        (least, busy), (bare, bare_busy) = min(times[ours]), min(times[theirs])
+        middle, bare_middle = (statistics.median(wall for wall, _ in times[one]) for one in (ours, theirs))
+        print(
+            f"{theirs} {bare:.2f} s (CPU here {bare_busy:.2f} s), {ours} {least:.2f} s (CPU here {busy:.2f} s): "
+            f"{least / bare:.2f} x; medians {bare_middle:.2f} s and {middle:.2f} s: {middle / bare_middle:.2f} x"
+        )
 
 
 async def idle() -> None:
@@ -195,9 +266,9 @@ async def idle() -> None:
     api = await connect()
     counted = []
     for is_watching in (False, True):
-        watcher = _child("follow", "--seconds", "75") if is_watching else None
+        watcher = Child("follow") if is_watching else None
         if watcher is not None:
-            await asyncio.to_thread(watcher.stdout.readline)
+            await asyncio.to_thread(watcher.ready)
         before = await lists(api)
         await asyncio.sleep(60)
         after = await lists(api)
@@ -205,7 +276,10 @@ async def idle() -> None:
             {name: after[name] - before.get(name, 0) for name in after if after[name] > before.get(name, 0)}
         )
         if watcher is not None:
-            await asyncio.to_thread(watcher.communicate)
+            watcher.go()
+            watcher.ready()
+            watcher.go()
+            watcher.rest()
     await api.close()
     print(f"lists in a minute without a watcher: {counted[0]}; with one: {counted[1]}")
 
@@ -219,13 +293,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0)
     asked = parser.parse_args()
     if asked.what == "measure":
-        measure(asked.seconds)
+        measure(asked.seconds, asked.rate)
         return
     work = {
         "fill": lambda: fill(asked.pods),
         "first": first,
         "idle": idle,
-        "follow": lambda: follow(asked.seconds),
+        "follow": follow,
         "disturb": lambda: disturb(asked.rate, asked.seconds),
     }
     asyncio.run(work[asked.what]())
