@@ -96,11 +96,7 @@ class Checkpoints:
         return sorted(path.stem for path in self._folder.glob("ckpt-*.json"))
 
     def _read(self, name: str) -> Checkpoint:
-        manifest = json.loads(self._manifest(name).read_bytes())
-        if not isinstance(manifest, dict) or manifest["format"] != FORMAT:
-            raise ValueError("its manifest is of another format")
-        if manifest.pop("check") != _check_sum(manifest):
-            raise ValueError("its manifest's check sum is wrong")
+        manifest = manifest_of(self._manifest(name).read_bytes())
         data = (self._folder / f"{name}.safetensors").read_bytes()
         if len(data) != manifest["bytes"]:
             raise ValueError(f"it has {len(data)} bytes of {manifest['bytes']}")
@@ -136,6 +132,30 @@ class Checkpoints:
             orphan = path.suffix == ".safetensors" and path.stem not in whole
             if unfinished or orphan:
                 path.unlink(missing_ok=True)
+
+
+def manifest_of(text: bytes) -> dict[str, Any]:
+    """Return what a manifest says. Raises ValueError or KeyError with what is wrong with it."""
+    manifest = json.loads(text)
+    if not isinstance(manifest, dict) or manifest["format"] != FORMAT:
+        raise ValueError("its manifest is of another format")
+    if manifest.pop("check") != _check_sum(manifest):
+        raise ValueError("its manifest's check sum is wrong")
+    return manifest
+
+
+def damage(text: bytes, data: Path) -> str | None:
+    """Say what is wrong with a checkpoint of this manifest and these arrays, unloaded; None if nothing is."""
+    try:
+        manifest = manifest_of(text)
+        size = data.stat().st_size
+        if size != manifest["bytes"]:
+            return f"it has {size} bytes of {manifest['bytes']}"
+        with data.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except (ValueError, KeyError, TypeError) as error:
+        return str(error)
+    return None if digest == manifest["sha256"] else "its check sum is wrong"
 
 
 def _check_sum(manifest: Mapping[str, Any]) -> str:

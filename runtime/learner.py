@@ -33,8 +33,10 @@ from runtime.gradients import Gradients
 from runtime.membership import Membership, Terms
 from runtime.messages import Evaluation, to_fields
 from runtime.metrics import Console, Curves, Rate, RecordFile, record
+from runtime.mirror import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.pacing import Pace
 from runtime.packing import pack, unpack
+from runtime.places import open_place
 from runtime.policy_store import PolicyStore
 from runtime.process import Context, NotFiniteError, UsageError, environment_plan, make_environment
 from runtime.replay import Replay
@@ -55,6 +57,8 @@ FAREWELL_SECONDS: Final = (2.0, 5.0)
 """How long a finished learner stays at least, and at most, to tell its peers."""
 VERSIONS_AHEAD: Final = 64
 """Policy versions that one entry in the journal makes sure of; after a kill up to so many numbers are left out."""
+STOPPED_PATIENCE_SECONDS: Final = 4.0
+"""How long a learner that was told to end waits for its last copy to move on: less than the usual grace."""
 LOCK_PATIENCE_SECONDS: Final = 5.0
 """How long a learner waits for the one that it replaces to go."""
 
@@ -95,6 +99,7 @@ class Learner:
         self._method = build(plan, context.seed, self._device)
         self._store = make_store(plan, settings, context.seed, pinned=self._device == "cuda")
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
+        self._mirror = self._bring(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)
         self._has_policy = self._plan.is_on_policy or self._counters.policy_version > 0
         """Whether one can be given out before the first update: once there was a policy, there always is one."""
@@ -126,7 +131,7 @@ class Learner:
         self._exchange = Exchange(
             channel, membership, self._store, self._policies, self._pace, console.say, self._evaluations
         )
-        self._saver = Saver(checkpoints, console.say, self._exchange.saved)
+        self._saver = Saver(checkpoints, console.say, self._exchange.saved, self._mirror)
         self._records = RecordFile(folder / "metrics.jsonl")
         self._curves = Curves(folder / "tensorboard")
         self._evaluation: Evaluation | None = None
@@ -139,6 +144,26 @@ class Learner:
         self._record_count = 0
         self._step_rate = Rate(now, self._env_steps)
         self._update_rate = Rate(now, self._counters.updates)
+
+    def _bring(self, folder: Path, checkpoints: Checkpoints) -> Mirror | None:
+        """Fetch the checkpoint to begin with if it lies elsewhere; return what copies later ones away, if asked.
+
+        Raises OSError: nobody can tell whether there is one, and nothing is trained twice for a line that is down.
+        """
+        settings, mirror = self._settings, None
+        if settings.artifacts is not None:
+            place = open_place(settings.artifacts, self._context.run, self._context.run_id)
+            if (name := bring_newest(place, folder, self._console.say)) is not None:
+                self._console.say(f"brought {name} from {place.url}")
+            mirror = Mirror(place, folder, settings.checkpoints_kept, self._console.say)
+        if settings.resume_from is not None and not checkpoints.names():
+            place = open_place(settings.resume_from)
+            if (name := bring_newest(place, folder, self._console.say)) is None:
+                raise UsageError(f"resume_from: there is no whole checkpoint in {place.url}")
+            self._console.say(f"begins with {name} of {place.url}")
+        elif mirror is not None and (names := checkpoints.names()):
+            mirror.offer(names[-1])  # an earlier process may have ended before it was copied
+        return mirror
 
     def _resume(self, checkpoints: Checkpoints) -> tuple[Counters, Accounts]:
         """Load the newest whole checkpoint, if there is one, and begin a new epoch."""
@@ -213,6 +238,8 @@ class Learner:
         if self._status is not None:
             self._status.close()
         self._saver.wait()
+        if self._mirror is not None:
+            self._mirror.close(PATIENCE_SECONDS if self._end() else STOPPED_PATIENCE_SECONDS)
         self._exchange.close()
         self._records.close()
         self._curves.close()

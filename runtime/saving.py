@@ -9,18 +9,24 @@ from typing import Any
 
 from runtime.checkpoints import Checkpoints, Tensors
 from runtime.exchange import Holdings
+from runtime.mirror import Mirror
 
 
 class Saver:
     """Writes one checkpoint at a time. What it is given must not be changed by anybody afterwards."""
 
     def __init__(
-        self, checkpoints: Checkpoints, say: Callable[[str], None], saved: Callable[[Holdings], None]
+        self,
+        checkpoints: Checkpoints,
+        say: Callable[[str], None],
+        saved: Callable[[Holdings], None],
+        mirror: Mirror | None,
     ) -> None:
-        """`saved` is called in the writing thread once a checkpoint is on the disk."""
+        """`saved` is called in the writing thread once a checkpoint is on the disk; `mirror` gets a copy of it."""
         self._checkpoints = checkpoints
         self._say = say
         self._saved = saved
+        self._mirror = mirror
         self._thread: threading.Thread | None = None
 
     @property
@@ -51,5 +57,7 @@ class Saver:
             self._say(f"the checkpoint could not be written ({error}); training goes on without it")
             return
         self._saved(holdings)
+        if self._mirror is not None:
+            self._mirror.offer(name)
         size = sum(array.nbytes for array in arrays.values()) / 2**20
         self._say(f"checkpoint {name}: {size:.1f} MiB in {time.monotonic() - began:.2f} s")

@@ -108,6 +108,16 @@ class Settings:
     checkpoint_replay_bytes: int = _setting(
         32 * 1024 * 1024, "Bytes of the newest experience in a checkpoint; 0 leaves experience out.", least=0
     )
+    artifacts: str | None = _setting(
+        None,
+        "Where each checkpoint is copied to as well, under RUN/RUN_ID: s3://BUCKET/PREFIX or a folder of a volume. "
+        "A learner that finds none in its own folder goes on from there.",
+    )
+    resume_from: str | None = _setting(
+        None,
+        "Checkpoints of another run to begin with: s3://BUCKET/PREFIX/RUN/RUN_ID or a folder. Taken only where "
+        "this run has none of its own.",
+    )
     # --- evaluation ---
     eval_seconds: float = _setting(15.0, "Seconds between two evaluations, from start to start.", least=0)
     eval_episodes: int = _setting(8, "Episodes in one evaluation, driven at the same time.", least=1)
@@ -125,6 +135,7 @@ class Settings:
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "str": (str,),
+    "str | None": (str, type(None)),
     "int": (int,),
     "float": (int, float),
     "int | None": (int, type(None)),
@@ -137,6 +148,7 @@ _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 }
 _WORDS: Final[Mapping[str, str]] = {
     "str": "a text",
+    "str | None": "a text or null",
     "int": "a whole number",
     "float": "a number",
     "int | None": "a whole number or null",

@@ -1,0 +1,222 @@
+"""Checkpoints in a bucket and on a volume: whole or not there, wherever a writer is killed, and the way back."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import numpy as np
+import pytest
+from moto.server import ThreadedMotoServer
+
+from runtime import contract
+from runtime.checkpoints import Checkpoints
+from runtime.mirror import Mirror, bring_newest
+from runtime.places import Place, PlaceError, open_place
+
+from .conftest import TINY, RunUnderTest
+
+Wait = Callable[..., Any]
+PART = 5 * 1024 * 1024
+"""The least that a part of an upload may have, but for the last."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    found = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    found.start()
+    host, port = found.get_host_and_port()
+    yield f"http://{host}:{port}"
+    found.stop()
+
+
+@pytest.fixture(params=["folder", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "folder":
+        return str(tmp_path / "volume")
+    endpoint = request.getfixturevalue("server")
+    patch = request.getfixturevalue("monkeypatch")
+    for name, value in surroundings(endpoint).items():
+        patch.setenv(name, value)
+    bucket = f"runs-{time.monotonic_ns()}"
+    with_client(endpoint, lambda client: client.create_bucket(Bucket=bucket))
+    return f"s3://{bucket}/lab"
+
+
+def surroundings(endpoint: str) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL_S3": endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
+def with_client(endpoint: str, act: Callable[[Any], Any]) -> Any:
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    try:
+        return act(client)
+    finally:
+        client.close()
+
+
+def saved(folder: Path, *counts: int, size: int = 64) -> Checkpoints:
+    checkpoints = Checkpoints(folder, keep=10)
+    for count in counts:
+        checkpoints.save(count, count * 10, {"x": np.full(size, count, np.float32)}, {"count": count})
+    return checkpoints
+
+
+def mirrored(place: Place, folder: Path, *names: str, keep: int = 10) -> list[str]:
+    said: list[str] = []
+    for name in names:
+        mirror = Mirror(place, folder, keep, said.append)
+        mirror.offer(name)
+        mirror.close()
+    return said
+
+
+def test_what_goes_out_comes_back_the_newest_first_and_the_oldest_makes_room(url: str, tmp_path: Path) -> None:
+    source, target, place = tmp_path / "a", tmp_path / "b", open_place(url, "run", "1")
+    names = saved(source, 1, 2, 3).names()
+    said = mirrored(place, source, *names, keep=2)
+    assert len(said) == 3
+    assert all(place.url in sentence for sentence in said)
+    assert place.names() == sorted(f"{name}.{kind}" for name in names[1:] for kind in ("json", "safetensors"))
+    back = Checkpoints(target, keep=10)
+    assert bring_newest(place, target, said.append) == names[2]
+    checkpoint, aside = back.load()
+    assert checkpoint is not None
+    assert (checkpoint.name, checkpoint.facts, aside) == (names[2], {"count": 3}, [])
+    assert checkpoint.tensors["x"].tolist() == [3.0] * 64
+    assert bring_newest(place, target, said.append) is None, "there is one as new already"
+
+
+def test_a_copy_that_is_not_whole_is_passed_over_with_a_sentence(url: str, tmp_path: Path) -> None:
+    source, target, place = tmp_path / "a", tmp_path / "b", open_place(url)
+    names = saved(source, 1, 2, 3, 4).names()
+    mirrored(place, source, *names)
+    spoiled = tmp_path / "spoiled"
+    spoiled.write_bytes(b"\0" * 10)
+    place.put(f"{names[3]}.safetensors", spoiled)
+    place.put(f"{names[2]}.json", spoiled)
+    place.remove(f"{names[1]}.safetensors")
+    said: list[str] = []
+    Checkpoints(target, keep=10)
+    assert bring_newest(place, target, said.append) == names[0]
+    assert [name in sentence for name, sentence in zip(reversed(names[1:]), said, strict=True)] == [True] * 3
+    assert sorted(path.stem for path in target.iterdir()) == [names[0]] * 2
+
+
+def test_nothing_there_is_no_checkpoint_and_no_error(url: str, tmp_path: Path) -> None:
+    assert bring_newest(open_place(url, "nobody"), tmp_path, print) is None
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from runtime import s3
+from runtime.mirror import Mirror
+from runtime.places import open_place
+s3.PART_BYTES = int(sys.argv[4])
+mirror = Mirror(open_place(sys.argv[1]), Path(sys.argv[2]), 10, lambda text: print(text, flush=True))
+print("begins", flush=True)
+mirror.offer(sys.argv[3])
+mirror.close()
+"""
+
+
+def test_a_writer_that_is_killed_at_any_moment_leaves_nothing_that_looks_whole_and_is_not(
+    url: str, tmp_path: Path
+) -> None:
+    source, place = tmp_path / "a", open_place(url)
+    old, new = saved(source, 1, 2, size=6 * 1024 * 1024).names()  # 24 MiB: five parts
+    mirrored(place, source, old)
+    came = set()
+    for delay in (0.02, 0.1):
+        argv = [sys.executable, "-c", WRITER, url, str(source), new, str(PART)]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "begins\n"
+            time.sleep(delay)  # the moment is what is tried out
+            writer.send_signal(signal.SIGKILL)
+        target = tmp_path / f"b-{delay}"
+        Checkpoints(target, keep=10)
+        came.add(bring_newest(place, target, print))
+        assert Checkpoints(target, keep=10).load()[1] == []
+    assert came <= {old, new}
+    mirrored(place, source, new)
+    assert {f"{new}.json", f"{new}.safetensors"} <= set(place.names())
+    assert not [name for name in place.names() if name.startswith(".tmp-")]
+
+
+def test_uploads_that_nobody_completed_are_ended(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in surroundings(server).items():
+        monkeypatch.setenv(name, value)
+    with_client(server, lambda client: client.create_bucket(Bucket="half"))
+    with_client(server, lambda client: client.create_multipart_upload(Bucket="half", Key="lab/x"))
+    open_place("s3://half/lab").sweep()
+    assert not with_client(server, lambda client: client.list_multipart_uploads(Bucket="half")).get("Uploads")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("gs://bucket/x", "gs://bucket/x is not a place for checkpoints; use s3://BUCKET/PREFIX or a folder"),
+        ("s3://B_/x", "s3://B_/x is not the name of a bucket; use s3://BUCKET/PREFIX"),
+    ],
+)
+def test_a_place_that_is_none_is_refused_with_a_sentence(wrong: str, sentence: str) -> None:
+    with pytest.raises(PlaceError, match="^" + sentence.replace("[", "\\[")):
+        open_place(wrong)
+
+
+def test_a_bucket_that_is_not_there_is_named(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in surroundings(server).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PlaceError, match="cannot list s3://nobodys/lab: NoSuchBucket"):
+        open_place("s3://nobodys/lab").names()
+
+
+@pytest.mark.timeout(300)
+def test_a_learner_goes_on_from_the_bucket_when_its_folder_is_lost(
+    run: RunUnderTest, server: str, monkeypatch: pytest.MonkeyPatch, wait_until: Wait
+) -> None:
+    for name, value in surroundings(server).items():
+        monkeypatch.setenv(name, value)
+    with_client(server, lambda client: client.create_bucket(Bucket="lab"))
+    run.settings = {**TINY, "artifacts": "s3://lab/runs"}
+    learning, collecting = run.start("learner"), run.start("worker")
+    wait_until(lambda: "is in s3://lab/runs/" in learning.text(), "a copy", 120, learning)
+    learning.process.send_signal(signal.SIGTERM)
+    assert learning.process.wait(60) == contract.EXIT_DONE, learning.text()
+    collecting.process.terminate()
+    collecting.process.wait(60)
+    newest = max((run.folder / "run" / "checkpoints").glob("*.json"))
+    steps = json.loads(newest.read_bytes())["env_steps"]
+    for path in (*(run.folder / "run").glob("*.json*"), *(run.folder / "run" / "checkpoints").iterdir()):
+        path.unlink()
+    again = run.start("learner")
+    wait_until(lambda: f"resumed {newest.stem}: {steps} env steps" in again.text(), "the way back", 120, again)
+    again.process.terminate()
+    assert again.process.wait(60) == contract.EXIT_DONE
+
+    run.settings = {**TINY, "resume_from": "s3://lab/nobody"}
+    for path in (run.folder / "run" / "checkpoints").iterdir():
+        path.unlink()
+    refused = run.start("learner")
+    assert refused.process.wait(60) == contract.EXIT_USAGE
+    assert "resume_from: there is no whole checkpoint in s3://lab/nobody" in refused.text()
