@@ -178,6 +178,11 @@ class Talk:
             self.say(text)
         self._last_progress = text
 
+    def step(self, text: str, *, is_step: bool) -> None:
+        """Write how far something is; where no line can be overwritten, only what is a step of its own."""
+        if self._is_live or is_step:
+            self.progress(text)
+
     def ask(self, question: str, word: str = "") -> bool:
         """Ask for y or N, or for a word in full; anything else is no."""
         self._write(f"{sanitize(question)} [{f'type {word} to go ahead' if word else 'y/N'}] ")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from l2rtui import __version__
+from l2rtui.cli import arguments
 from l2rtui.errors import UsageError
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
@@ -95,6 +96,10 @@ def _spec(parser: Parser) -> None:
     )
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
     parser.option("--name", default="", help="name of the run, in place of the one in the file")
+    parser.option(
+        "--image", default="", metavar="NAME", help="image of the run, by the digest that NAME stands for now"
+    )
+    parser.option("--no-pin", action="store_true", help="with --image: by its tag, whatever that stands for later")
 
 
 def _places(parser: Parser) -> None:
@@ -252,6 +257,7 @@ VERBS = {
         Verb("port-forward", "inspect", "a port of this machine that leads to a port of a pod", _port_forward, ()),
         Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
         Verb("check", "look", "what works here, what does not, and what to do", _nothing),
+        Verb("image", "image", "container images: build, push, log in to registries, list", arguments.image),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
     )

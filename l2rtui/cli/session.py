@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -106,6 +107,31 @@ class Session:
         if not is_wanted:
             self.talk.say("Nothing was done.")
         return is_wanted
+
+    def ask_text(self, question: str) -> str:
+        """Ask for one line on the terminal; Ctrl-C stops the verb."""
+        return self._asked(lambda: input(question))
+
+    def ask_hidden(self, question: str) -> str:
+        """Ask for what nobody may see: the terminal does not echo it. Ctrl-C stops the verb."""
+        from getpass import getpass
+
+        return self._asked(lambda: getpass(question, sys.stderr))
+
+    def _asked(self, ask: Callable[[], str]) -> str:
+        self._is_asking = True
+        try:
+            answer = ask()
+        except KeyboardInterrupt:
+            self._is_stopping = True
+            raise asyncio.CancelledError from None
+        except EOFError:
+            answer = ""
+        finally:
+            self._is_asking = False
+        if not answer:
+            raise UsageError("Nothing was entered.", "Try again.")
+        return answer
 
     @contextlib.contextmanager
     def interruption(self, meaning: str) -> Iterator[None]:

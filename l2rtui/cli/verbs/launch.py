@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
+from dataclasses import replace
 
 from l2rtui.backends.base import Receipt, Renderer
 from l2rtui.cli import documents, views
@@ -27,7 +28,7 @@ async def _prepare(session: Session) -> launcher.Prepared:
     wish = specfile.load(args.file, args.set, args.name, binding=settings.binding)
     return await launcher.prepare(
         session.backend,
-        wish,
+        await _with_image(session, wish) if args.image else wish,
         seeds=args.seeds,
         pins=args.on,
         policy=Policy(args.policy) if args.policy else None,
@@ -35,6 +36,20 @@ async def _prepare(session: Session) -> launcher.Prepared:
         wave=args.wave,
         binding=Binding(args.binding) if args.binding else None,
     )
+
+
+async def _with_image(session: Session, wish: specfile.Wish) -> specfile.Wish:
+    """The wish with the image of ``--image``, by its digest, and a finding that says so."""
+    from l2rtui.services import images  # with the HTTP client, which most launches have no use for here
+
+    name = session.args.image
+    if session.backend.name not in ("kubernetes", "docker"):
+        raise UsageError(f"The {session.backend.name} backend runs no images: --image means nothing there.")
+    pinned = name if session.args.no_pin else await images.pinned(name)
+    sentence = f"it is {pinned}" if pinned != name else f"{name} is taken as it is named"
+    session.talk.say(f"image: {sentence}")
+    note = Finding(Weight.OK, "image", sentence)
+    return replace(wish, spec=replace(wish.spec, image=pinned), notes=(*wish.notes, note))
 
 
 async def _prepare_again(session: Session) -> launcher.Prepared:

@@ -1,0 +1,211 @@
+"""image: build, push, login and ls. What a launch then names is a digest."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import aclosing
+from typing import Any
+
+from l2rtui.backends.images.credentials import Login
+from l2rtui.backends.images.engine import Engine
+from l2rtui.cli.confirm import can_ask
+from l2rtui.cli.output import Column, View
+from l2rtui.cli.session import Session
+from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
+from l2rtui.domain.quantity import format_bytes
+from l2rtui.errors import EXIT_DONE, UsageError
+from l2rtui.services import images
+
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
+
+VIEW = View(
+    name=lambda one: one["image"],
+    columns=(
+        Column("IMAGE", lambda one: one["image"]),
+        Column("SIZE", lambda one: None if one["size_bytes"] is None else format_bytes(one["size_bytes"])),
+        Column("REVISION", lambda one: one["revision"]),
+        Column("DIRTY", lambda one: one["dirty"]),
+        Column("CREATED", lambda one: one["created"], is_wide=True),
+        Column("DIGEST", lambda one: one["digest"]),
+    ),
+)
+
+
+async def run_image(session: Session) -> int:
+    """Do what the first word says."""
+    actions = {"build": _build, "push": _push, "login": _login, "ls": _list}
+    return await actions[session.args.action](session)
+
+
+async def _build(session: Session) -> int:
+    session.require_change("image build")
+    args = session.args
+    source = await images.find_source(args.source)
+    image = _image(args.name or images.NODE_NAME)
+    image = image if image.tag and not args.tag else image.tagged(args.tag or source.tag)
+    if not source.revision:
+        session.talk.say(f"{source.folder} is no git work tree: the image says no revision.")
+    elif source.is_dirty:
+        session.talk.say(f"The work tree differs from revision {source.revision}: the image is marked as dirty.")
+    recipe = images.Recipe(source, image, args.base, _pairs(args.build_arg), args.network)
+    engine = await _engine()
+    try:
+        found: images.Built | None = None
+        async with aclosing(images.build(engine, recipe)) as steps:
+            async for step in steps:
+                if isinstance(step, images.Built):
+                    found = step
+                else:
+                    session.talk.step(step.text, is_step=step.is_step)
+        pushed = await _carry(session, engine, image) if args.push else None
+        if found is not None:
+            session.talk.say(f"built {found.image}")
+        return await _print_one(session, engine, image, pushed)
+    finally:
+        await engine.close()
+
+
+async def _push(session: Session) -> int:
+    session.require_change("image push")
+    image = _image(_named(session, "push"))
+    image = image if image.tag and not session.args.tag else image.tagged(session.args.tag or "latest")
+    engine = await _engine()
+    try:
+        if await engine.find(str(image)) is None:
+            await _tag_newest(session, engine, image)
+        pushed = await _carry(session, engine, image)
+        return await _print_one(session, engine, image, pushed)
+    finally:
+        await engine.close()
+
+
+async def _tag_newest(session: Session, engine: Engine, image: ImageRef) -> None:
+    """Name what ``image build`` made last, where the name to push is not there yet."""
+    last = image.repository.rpartition("/")[2]
+    built = [one for one in await engine.images() if parse_image(one.name).repository.rpartition("/")[2] == last]
+    if not built:
+        raise UsageError(f"There is no image {image} here.", "Build it first: `l2rtui image build`.")
+    await engine.tag(built[0].id, image)
+    session.talk.say(f"{image} is {built[0].name}.")
+
+
+async def _carry(session: Session, engine: Engine, image: ImageRef) -> images.Pushed:
+    if image.registry == HUB and "/" not in image.repository:
+        raise UsageError(f"{image} names no registry.", "Write its host first, such as registry.example/lab/node.")
+    if await images.prepare_registry(image):
+        session.talk.say(f"made the repository {image.repository}")
+    result: images.Pushed | None = None
+    meaning = "layers that have arrived are kept; push again to go on."
+    with session.interruption(meaning):
+        pushing = images.push(engine, image, lambda: images.login_for(image.registry))
+        async with aclosing(pushing) as steps:
+            async for step in steps:
+                if isinstance(step, images.Pushed):
+                    result = step
+                else:
+                    session.talk.step(step.text, is_step=step.is_step)
+    assert result is not None  # noqa: S101  (the last item, or an error)
+    session.talk.say(f"pushed {result.image}: {result.layers} layers, {result.present} were there already")
+    return result
+
+
+async def _login(session: Session) -> int:
+    session.require_change("image login")
+    host = _named(session, "login")
+    if not _HOST.fullmatch(host):
+        raise UsageError(f"{host!r} is no registry: it is a host name, such as registry.example:5000.")
+    if ecr_region(host):
+        await images.login_for(host)
+        session.talk.say(f"{host} takes the AWS credentials of this account; nothing needs to be kept.")
+        return EXIT_DONE
+    where = await images.log_in(host, login_from_terminal(session, host))
+    session.talk.say(f"logged in to {host}; kept in {where}")
+    return EXIT_DONE
+
+
+def login_from_terminal(session: Session, host: str) -> Login:
+    """Ask who one is to a registry; the password is never shown, and never part of a command line."""
+    args = session.args
+    if getattr(args, "password_stdin", False):
+        if not args.username:
+            raise UsageError("--password-stdin needs --username.")
+        return Login(args.username, sys.stdin.read().rstrip("\r\n"))
+    if not can_ask():
+        raise UsageError(
+            f"There is no terminal to ask for the password of {host} on.", "Use --username and --password-stdin."
+        )
+    user = args.username or session.ask_text(f"User at {host}: ")
+    return Login(user, session.ask_hidden(f"Password of {user} at {host}: "))
+
+
+async def _list(session: Session) -> int:
+    name = session.args.name
+    if name:
+        image = _image(name)
+        found = [_document(str(image.tagged(tag)), digest) for tag, digest in await images.tags_of(image)]
+        session.out.show_all(VIEW, found)
+        return EXIT_DONE
+    engine = await _engine()
+    try:
+        session.out.show_all(VIEW, [_local_document(one) for one in await engine.images()])
+    finally:
+        await engine.close()
+    return EXIT_DONE
+
+
+async def _print_one(session: Session, engine: Engine, image: ImageRef, pushed: images.Pushed | None) -> int:
+    found = await engine.find(str(image))
+    document = _local_document(found) if found else _document(str(image), "")
+    if pushed is not None:
+        document |= {"digest": pushed.image.digest, "pinned": str(pushed.image)}
+    session.out.show_one(VIEW, document)
+    return EXIT_DONE
+
+
+def _local_document(one: Any) -> dict[str, Any]:
+    digest = one.digests[0].partition("@")[2] if one.digests else ""
+    return _document(
+        one.name,
+        digest,
+        id=one.id,
+        size_bytes=one.size_bytes,
+        created=one.created,
+        revision=one.revision,
+        dirty=one.is_dirty,
+    )
+
+
+def _document(name: str, digest: str, **more: Any) -> dict[str, Any]:
+    known = {"id": "", "size_bytes": None, "created": "", "revision": "", "dirty": None} | more
+    pinned = str(parse_image(name).pinned(digest)) if digest else ""
+    return {"image": name, "digest": digest, "pinned": pinned, **known}
+
+
+async def _engine() -> Engine:
+    engine = Engine()
+    await engine.open()
+    return engine
+
+
+def _image(name: str) -> ImageRef:
+    try:
+        return parse_image(name)
+    except ValueError as error:
+        raise UsageError(f"{name!r} is no name of an image: {error}.") from None
+
+
+def _named(session: Session, action: str) -> str:
+    if not session.args.name:
+        raise UsageError(f"image {action} needs a name.", f"Write `l2rtui image {action} NAME`.")
+    return str(session.args.name)
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--build-arg {word}: write it as NAME=VALUE.")
+        found[key] = value
+    return found

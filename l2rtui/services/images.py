@@ -1,0 +1,286 @@
+"""Images from source to a digest in a spec: build in order, push until it is there, pin what was pushed.
+
+The base changes seldom and the image above it with every edit of ``runtime``, so the two are built one after the
+other, the second on the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from l2rtui.backends.aws import ecr
+from l2rtui.backends.aws.clients import Cloud
+from l2rtui.backends.images import buildx, credentials
+from l2rtui.backends.images.credentials import Login
+from l2rtui.backends.images.engine import LABEL_DIRTY, LABEL_OURS, LABEL_REVISION, Engine, Message
+from l2rtui.backends.images.progress import EngineError, Progress, Tracker
+from l2rtui.backends.images.registry import Registry
+from l2rtui.domain.imageref import ImageRef, ecr_region, parse_image
+from l2rtui.errors import BackendError, L2RError, UsageError
+from l2rtui.services import journal
+
+BASE_NAME = "l2rtui-base"
+NODE_NAME = "l2rtui-node"
+PUSH_ATTEMPTS = 6
+_FIRST_PAUSE_SECONDS = 1.0
+_SOURCES = ("docker", "requirements", "runtime")
+"""What goes into an image; an edit elsewhere makes none dirty."""
+_NO_ENTRY = re.compile(
+    r"unauthorized|authentication required|denied|no basic auth|incorrect username|forbidden", re.IGNORECASE
+)
+_EXPIRED = re.compile(r"token has expired", re.IGNORECASE)
+
+Logins = Callable[[], Awaitable[Login | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source tree to build from.
+
+    Attributes:
+        revision: Short git revision; empty outside of git.
+        is_dirty: What goes into the image differs from that revision.
+    """
+
+    folder: Path
+    revision: str
+    is_dirty: bool
+
+    @property
+    def tag(self) -> str:
+        """Tag of what is built from it."""
+        return f"{self.revision or 'unversioned'}{'-dirty' if self.is_dirty else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image that was built."""
+
+    image: ImageRef
+    id: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """An image that a registry holds now.
+
+    Attributes:
+        layers: How many layers it has. present: how many of them the registry had already.
+        attempts: How often the push was begun.
+    """
+
+    image: ImageRef
+    layers: int
+    present: int
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How an image is built.
+
+    Attributes:
+        base: Image below the base; empty for the one that the Dockerfile names.
+        args: Further build arguments. network: of the build's commands; empty for Docker's own.
+    """
+
+    source: Source
+    image: ImageRef
+    base: str = ""
+    args: Mapping[str, str] = field(default_factory=dict)
+    network: str = ""
+
+
+async def find_source(folder: str = "") -> Source:
+    """The source tree in a folder, or in the present one or one above it, or that of this very program.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = await asyncio.to_thread(_source_folder, folder)
+    revision = (await _git(found, "rev-parse", "--short=12", "HEAD")).strip()
+    changed = revision and (await _git(found, "status", "--porcelain", "--", *_SOURCES)).strip()
+    return Source(found, revision, bool(changed))
+
+
+def _source_folder(folder: str) -> Path:
+    here = Path.cwd()
+    own = Path(__file__).resolve().parents[2]
+    places = [Path(folder).resolve()] if folder else [here, *here.parents, own]
+    for place in places:
+        if (place / "docker" / "Dockerfile.node").is_file():
+            return place
+    raise UsageError(
+        f"There is no docker/Dockerfile.node in {folder or here}.", "Name the source tree with --source."
+    )
+
+
+async def _git(folder: Path, *words: str) -> str:
+    """Ask git; empty where it or the repository is missing."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "git",
+            "-C",
+            str(folder),
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError:
+        return ""
+    out, _ = await process.communicate()
+    return out.decode(errors="replace") if process.returncode == 0 else ""
+
+
+async def build(engine: Engine, recipe: Recipe) -> AsyncGenerator[Progress | Built, None]:
+    """Build the base and the image on it; the last item is the image.
+
+    Raises:
+        BackendError: a step fails; the sentence holds the end of its output.
+    """
+    source = recipe.source
+    base = parse_image(f"{BASE_NAME}:{source.tag}")
+    labels = {LABEL_OURS: "true", LABEL_DIRTY: str(source.is_dirty).lower()}
+    labels |= {LABEL_REVISION: source.revision} if source.revision else {}
+    has_buildkit = await buildx.has_buildx()
+    stages = (
+        ("Dockerfile.base", base, {"BASE": recipe.base} if recipe.base else {}),
+        ("Dockerfile.node", recipe.image, {"BASE_IMAGE": str(base)}),
+    )
+    for number, (name, image, args) in enumerate(stages, 1):
+        yield Progress(f"{number}/{len(stages)} docker/{name} → {image}", is_step=True)
+        folder, arguments = str(source.folder), {**recipe.args, **args}
+        if has_buildkit:
+            steps = buildx.build(folder, f"docker/{name}", str(image), arguments, labels, recipe.network)
+        else:
+            messages = engine.build(folder, f"docker/{name}", str(image), arguments, labels, recipe.network)
+            steps = _followed(messages, Tracker("base"))
+        try:
+            async with aclosing(steps):
+                async for step in steps:
+                    yield step
+        except EngineError as error:
+            raise BackendError(f"docker/{name} was not built: {error}", "Correct it and build again.") from error
+    found = await engine.find(str(recipe.image))
+    if found is None:
+        raise BackendError(f"{recipe.image} was built, and the Docker Engine does not know it.", "Build again.")
+    journal.record("image build", str(recipe.image), "done", id=found.id, dirty=source.is_dirty, base=recipe.base)
+    yield Built(recipe.image, found.id, source)
+
+
+async def _followed(messages: AsyncGenerator[Message, None], tracker: Tracker) -> AsyncGenerator[Progress, None]:
+    async with aclosing(messages):
+        try:
+            async for message in messages:
+                if (progress := tracker.take(message)) is not None:
+                    yield progress
+        except EngineError as error:
+            shown = f"{tracker.last_lines}\n{error}" if tracker.last_lines else str(error)
+            raise EngineError(shown) from error
+
+
+async def push(
+    engine: Engine, image: ImageRef, login: Logins, *, first_pause_seconds: float = _FIRST_PAUSE_SECONDS
+) -> AsyncGenerator[Progress | Pushed, None]:
+    """Push one tag, and again after a cut: layers that have arrived are not sent twice. The last item is the proof.
+
+    Args:
+        login: Asked before each attempt, since some logins run out.
+
+    Raises:
+        BackendError: the registry does not let us in, or it never went through.
+    """
+    pause = first_pause_seconds
+    for attempt in range(1, PUSH_ATTEMPTS + 1):
+        tracker = Tracker("push")
+        try:
+            steps = _followed(engine.push(image, await login()), tracker)
+            async with aclosing(steps):
+                async for step in steps:
+                    yield step
+        except (EngineError, BackendError) as error:
+            reason = (error.message if isinstance(error, BackendError) else str(error)).rstrip(".")
+            if _NO_ENTRY.search(reason) and not _EXPIRED.search(reason):
+                hint = f"Do `l2rtui image login {image.registry}`."
+                raise BackendError(f"{image.registry} does not let us push {image}: {reason}.", hint) from error
+            if attempt == PUSH_ATTEMPTS:
+                hint = "What has arrived is kept: push again."
+                raise BackendError(f"{image} was not pushed in {attempt} attempts: {reason}.", hint) from error
+            yield Progress(f"push: cut ({reason}); again in {pause:g} s", is_step=True)
+            await asyncio.sleep(pause)
+            pause *= 2
+            continue
+        digest = str(tracker.aux.get("Digest") or "")
+        if not digest:
+            raise BackendError(f"{image} was pushed, and the Docker Engine names no digest.", "Push it again.")
+        pinned = image.pinned(digest)
+        journal.record("image push", str(image), "done", digest=digest)
+        yield Pushed(pinned, tracker.layers, len(tracker.present), attempt)
+        return
+
+
+# --- registries -----------------------------------------------------------------------------------------------
+
+
+async def login_for(registry: str) -> Login | None:
+    """Who we are to a registry: Amazon's gives a login for the account's credentials, others have been told one."""
+    if region := ecr_region(registry):
+        return Login(*await ecr.registry_login(Cloud(region)))
+    return await asyncio.to_thread(credentials.find_login, registry)
+
+
+async def prepare_registry(image: ImageRef) -> bool:
+    """Make the repository where the registry wants that done first; say whether it was made."""
+    if region := ecr_region(image.registry):
+        return await ecr.ensure_repository(Cloud(region), image.repository)
+    return False
+
+
+async def log_in(registry: str, login: Login) -> str:
+    """Try a login and keep it; say where it is kept.
+
+    Raises:
+        BackendError: the registry refuses it, or does not answer; nothing is kept.
+    """
+    async with Registry(registry, login) as asked:
+        await asked.check_login()
+    return await asyncio.to_thread(credentials.keep_login, registry, login)
+
+
+async def digest_of(image: ImageRef) -> str:
+    """The digest that a tag stands for in its registry now."""
+    async with Registry(image.registry, await login_for(image.registry)) as registry:
+        return await registry.digest(image)
+
+
+async def tags_of(image: ImageRef) -> list[tuple[str, str]]:
+    """Every tag of a repository with its digest."""
+    async with Registry(image.registry, await login_for(image.registry)) as registry:
+        names = await registry.tags(image)
+        return [(name, await registry.digest(image.tagged(name))) for name in sorted(names)]
+
+
+async def pinned(name: str) -> str:
+    """The name of an image with its digest; as it is where it has one.
+
+    Raises:
+        UsageError: it is no name of an image. BackendError: the registry does not answer, or has no such image.
+    """
+    try:
+        image = parse_image(name)
+    except ValueError as error:
+        raise UsageError(f"{name!r} is no name of an image: {error}.") from None
+    if image.digest:
+        return name
+    try:
+        return str(image.pinned(await digest_of(image)))
+    except L2RError as error:
+        hint = f"{error.hint} Or add --no-pin: nodes then take what the tag stands for when they pull.".strip()
+        raise BackendError(error.message, hint) from error
