@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.preflight import Finding
     from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
     from l2rtui.services.metrics import RunMetrics
+    from l2rtui.services.progress import RunProgress
 
 
 def when(seconds: float | None) -> str | None:
@@ -246,6 +247,61 @@ def line_document(line: LogLine) -> dict[str, Any]:
         "container": line.container,
         "text": line.text,
         "mark": line.is_mark,
+    }
+
+
+def progress_document(progress: RunProgress) -> dict[str, Any]:
+    """Where a run without a learner stands."""
+    evaluation = progress.evaluation
+    return {
+        "run": progress.run,
+        "kind": progress.kind,
+        "steps": [
+            {
+                "step": one.name,
+                "state": one.state,
+                "exit_code": one.exit_code,
+                "seconds": one.seconds,
+                "detail": one.detail or None,
+                "time": when(one.time),
+            }
+            for one in progress.steps
+        ],
+        "nodes": [
+            {
+                "pod": one.pod,
+                "state": one.state or None,
+                "rank": one.rank,
+                "world_size": one.world_size,
+                "round": one.round,
+                "epoch": one.epoch,
+                "step": one.step,
+                "loss": one.loss,
+                "accuracy": one.accuracy,
+                "time": when(one.time),
+            }
+            for one in progress.nodes
+        ],
+        "peers": [
+            {
+                "pod": one.pod,
+                "role": one.role or None,
+                "index": one.index,
+                "global_step": one.global_step,
+                "local_step": one.local_step,
+                "loss": one.loss,
+                "time": when(one.time),
+            }
+            for one in progress.peers
+        ],
+        "evaluation": None
+        if evaluation is None
+        else {
+            "accuracy": evaluation.accuracy,
+            "samples": evaluation.samples,
+            "classes": dict(evaluation.classes),
+            "time": when(evaluation.time),
+        },
     }
 
 

@@ -12,6 +12,7 @@ from l2rtui.domain.status import Level
 
 _SLOT_LEVELS = {"free": Level.OK, "unknown": Level.WARN, "off": Level.DONE, "failed": Level.BAD}
 _WEIGHT_LEVELS = {"ok": Level.OK, "warning": Level.WARN, "refusal": Level.BAD}
+_STEP_LEVELS = {"done": Level.OK, "skipped": Level.DONE, "running": Level.WAIT, "failed": Level.BAD}
 
 
 def _field(key: str) -> Callable[[Document], object]:
@@ -234,3 +235,39 @@ METRICS = View(
         _column("TIME", "time", is_wide=True),
     ),
 )
+STEPS = View(
+    _name("step"),
+    (
+        _column("STEP", "step"),
+        Column("STATE", _field("state"), level=lambda document: _STEP_LEVELS.get(document["state"])),
+        _column("EXIT", "exit_code", is_number=True),
+        _column("SECONDS", "seconds", is_number=True),
+        _column("WHAT", "detail"),
+    ),
+)
+ELASTIC = View(
+    _name("pod"),
+    (
+        _column("POD", "pod"),
+        _column("STATE", "state"),
+        _column("RANK", "rank", is_number=True),
+        _column("WORLD", "world_size", is_number=True),
+        _column("ROUND", "round", is_number=True),
+        _column("EPOCH", "epoch", is_number=True),
+        _column("STEP", "step", is_number=True),
+        _column("LOSS", "loss", is_number=True),
+        _column("ACCURACY", "accuracy", is_number=True),
+    ),
+)
+PEERS = View(
+    _name("pod"),
+    (
+        _column("POD", "pod"),
+        _column("ROLE", "role"),
+        _column("INDEX", "index", is_number=True),
+        _column("GLOBAL STEP", "global_step", is_number=True),
+        _column("LOCAL STEP", "local_step", is_number=True),
+        _column("LOSS", "loss", is_number=True),
+    ),
+)
+ACCURACY = View(_name("class"), (_column("CLASS", "class"), _column("ACCURACY", "accuracy", is_number=True)))

@@ -139,6 +139,12 @@ async def latest(backend: Backend, run: str) -> RunMetrics:
     return found
 
 
+def has_learner(snapshot: ClusterSnapshot, run: str) -> bool:
+    """Whether the metrics of a run are those of a learner; so it is said of a run that is not there, too."""
+    view = snapshot.run_named(run)
+    return view is None or any(one.role is Role.LEARNER for one in view.sets)
+
+
 def learner_of(snapshot: ClusterSnapshot, run: str) -> PodView:
     """Give the pod that prints the metric records of a run.
 
@@ -148,7 +154,7 @@ def learner_of(snapshot: ClusterSnapshot, run: str) -> PodView:
     learner = next((pod for pod in snapshot.pods_of(run) if pod.role is Role.LEARNER), None)
     if learner is None:
         raise NotFoundError(
-            f"{run} has no learner, and only a learner prints metric records.", "See `l2rtui pods`."
+            f"{run} has no learner whose records could be followed.", f"See `l2rtui metrics {run}`."
         )
     return learner
 

@@ -146,7 +146,7 @@ def _own(form: SetForm, name: str, role: Role, run: PodForm, folder: Path) -> Se
     if one.restart is RestartPolicy.ALWAYS and not isinstance(form, TaskForm):
         raise ValueError(f"{name}: restart Always would start processes again that have finished: write OnFailure")
     command = list(form.command)
-    is_default = isinstance(form, ServersForm | PsWorkersForm) and command == list(type(form)().command)
+    is_default = isinstance(form, NodesForm | ServersForm | PsWorkersForm) and command == list(type(form)().command)
     return replace(
         one, command=program.command_of([] if is_default and file else command, file, name), program=file
     )

@@ -144,7 +144,7 @@ class NodesForm(_ProcessesForm, kw_only=True):
         Annotated[int, Meta(ge=1, le=1024, description="processes of each node; as many as slots when not said")]
         | None
     ) = None
-    command: Command = field(default_factory=list)
+    command: Command = field(default_factory=lambda: ["l2r-runtime", "classify", "train"])
     program: Source = ""
 
 

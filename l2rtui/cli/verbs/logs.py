@@ -15,7 +15,7 @@ from l2rtui.cli.output import Column, View, to_json
 from l2rtui.cli.session import Session
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import EXIT_DONE, NotFoundError, UsageError
-from l2rtui.services import logs, metrics
+from l2rtui.services import logs, metrics, progress
 
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -96,8 +96,31 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
     return write
 
 
+async def _progress(session: Session) -> int:
+    """Print where a run without a learner stands: its parts one below the other, or all in one document."""
+    document = documents.progress_document(await progress.progress(session.backend, session.args.run))
+    if session.out.form in ("json", "yaml"):
+        session.out.dump(document)
+        return EXIT_DONE
+    parts = [(views.STEPS, document["steps"]), (views.ELASTIC, document["nodes"]), (views.PEERS, document["peers"])]
+    if (evaluation := document["evaluation"]) is not None:
+        rows = [{"class": "all", "accuracy": evaluation["accuracy"]}]
+        rows += [{"class": name, "accuracy": value} for name, value in evaluation["classes"].items()]
+        parts.append((views.ACCURACY, rows))
+    shown = [part for part in parts if part[1]]
+    for number, (view, rows) in enumerate(shown):
+        if number and session.out.form != "name":
+            session.out.line("")
+        session.out.show_all(view, rows)
+    if not shown:
+        session.talk.say(f"The pods of {session.args.run} have printed no record yet.")
+    return EXIT_DONE
+
+
 async def run_metrics(session: Session) -> int:
     """Print where the training of a run stands, once or record by record."""
+    if not session.args.watch and not metrics.has_learner(await session.backend.snapshot(), session.args.run):
+        return await _progress(session)
     if not session.args.watch:
         found = await metrics.latest(session.backend, session.args.run)
         session.out.show_one(views.METRICS, documents.metrics_document(found))
