@@ -315,9 +315,25 @@ class Learner:
         self._saved = time.monotonic()
         holdings = self._exchange.holdings(self._settings.checkpoint_replay_bytes)
         arrays, facts = pack(self._method, self._counters, holdings, holdings.env_steps * self._plan.item_steps)
+        facts["made"] = self._made()
         if not all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("method.")):
             self._refuse_to_go_on()
         self._saver.save(self._counters.updates, arrays, facts, holdings)
+
+    def _made(self) -> dict[str, Any]:
+        """What tells checkpoints apart for people; nothing is resumed from it."""
+        context, last = self._context, self._evaluation
+        return {
+            "run": context.run,
+            "run_id": context.run_id,
+            "seed": context.seed,
+            "time": round(time.time(), 3),
+            "environment": self._settings.environment,
+            "algorithm": self._settings.algorithm,
+            "policy_version": self._counters.policy_version,
+            "eval_return": last.eval_return if last else None,
+            "eval_progress": last.eval_progress if last else None,
+        }
 
     def _refuse_to_go_on(self) -> NoReturn:
         """End before a policy or a checkpoint is spoiled: a restart goes on from the last good checkpoint."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from l2rtui.cli.parser import Parser
 
+ARTIFACT_ACTIONS = ("ls", "get", "compare")
 IMAGE_ACTIONS = ("build", "push", "login", "ls")
 SECRET_ACTIONS = ("create", "ls", "delete")
 CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale")
@@ -76,3 +77,16 @@ def cluster(parser: Parser) -> None:
     parser.option("--no-addons", action="store_true", help="create: apply no manifests from manifests/addons")
     parser.option("--kubeconfig", default="", metavar="FILE", help="kubeconfig: the file to write to")
     parser.option("-y", "--yes", action="store_true", help="do not ask")
+
+
+def artifacts(parser: Parser) -> None:
+    """Add the words of ``artifacts``."""
+    parser.option("action", choices=ARTIFACT_ACTIONS, help="what to do")
+    parser.option(
+        "place",
+        metavar="PLACE",
+        help="s3://BUCKET/PREFIX, a folder, or a run; for get and compare also one checkpoint: PLACE/NAME",
+    )
+    parser.option("other", nargs="?", default="", metavar="PLACE", help="compare: the second one")
+    parser.option("--name", default="", metavar="NAME", help="which checkpoint; the newest whole one otherwise")
+    parser.option("--to", default="", metavar="DIR", help="get: folder to copy it to (default: this one)")

@@ -258,6 +258,12 @@ VERBS = {
         Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
         Verb("check", "look", "what works here, what does not, and what to do", _nothing),
         Verb("image", "image", "container images: build, push, log in to registries, list", arguments.image),
+        Verb(
+            "artifacts",
+            "artifacts",
+            "checkpoints in buckets and folders: list, fetch, compare",
+            arguments.artifacts,
+        ),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from l2rtui.errors import BackendError
@@ -66,6 +68,23 @@ class Cloud:
             key: Where the items stand in an answer, such as ``Stacks``.
         """
         return await asyncio.to_thread(self._list, service, operation, key, words)
+
+    async def download(self, bucket: str, key: str, path: Path, progress: Callable[[int], None]) -> None:
+        """Fetch an object to a file, in parts.
+
+        Args:
+            progress: Called with the bytes since its last call; in other threads.
+        """
+        await asyncio.to_thread(self._download, bucket, key, path, progress)
+
+    def _download(self, bucket: str, key: str, path: Path, progress: Callable[[int], None]) -> None:
+        import botocore.exceptions
+        from boto3.exceptions import Boto3Error
+
+        try:
+            self._client("s3").download_file(bucket, key, str(path), Callback=progress)
+        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, Boto3Error) as error:
+            raise _sentence("s3", "get_object", error) from error
 
     def _call(self, service: str, operation: str, words: dict[str, Any]) -> dict[str, Any]:
         import botocore.exceptions

@@ -1,0 +1,110 @@
+"""Checkpoints that learners left elsewhere: listed, fetched, compared, and what is wrong with them said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import numpy as np
+import pytest
+from moto.server import ThreadedMotoServer
+
+from l2rtui.backends.artifacts import Artifacts
+from l2rtui.errors import BackendError, NotFoundError, UsageError
+from l2rtui.services.artifacts import choose, differences
+from runtime.checkpoints import Checkpoints
+from runtime.mirror import Mirror
+from runtime.places import open_place
+
+
+@pytest.fixture(params=["folder", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "folder":
+        yield str(tmp_path / "volume")
+        return
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for name, value in {
+        "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="lab")
+    client.close()
+    yield "s3://lab/results"
+    server.stop()
+
+
+def put(root: str, folder: Path, *seeds: int) -> list[str]:
+    for seed in seeds:
+        own = Checkpoints(folder / str(seed), keep=5)
+        facts = {"made": {"run": f"r-s{seed}", "seed": seed, "time": 1000.0 + seed, "eval_return": seed * 1.5}}
+        name = own.save(seed, seed * 10, {"x": np.full(64, seed, np.float32)}, facts)
+        mirror = Mirror(open_place(root, f"r-s{seed}", "1"), folder / str(seed), 5, print)
+        mirror.offer(name)
+        mirror.close()
+    return [f"ckpt-{seed:010d}-{seed * 10:012d}" for seed in seeds]
+
+
+async def test_what_learners_left_is_listed_fetched_and_compared(root: str, tmp_path: Path) -> None:
+    names = put(root, tmp_path, 1, 2)
+    places = Artifacts(root)
+    found = await places.list()
+    assert [(one.name, one.place, one.facts["seed"], one.problem) for one in found] == [
+        (names[0], f"{root}/r-s1/1", 1, ""),
+        (names[1], f"{root}/r-s2/1", 2, ""),
+    ]
+    newest = await choose(places, "")
+    assert newest == found[1]
+    moved: list[int] = []
+    await places.fetch(newest, tmp_path / "got", moved.append)
+    assert sum(moved) == newest.bytes
+    checkpoint, aside = Checkpoints(tmp_path / "got", keep=5).load()
+    assert checkpoint is not None
+    assert (checkpoint.tensors["x"][0], aside) == (2.0, [])
+    assert ("eval_return", 1.5, 3.0) in differences(*found)
+    assert ("env_steps", 10, 20) in differences(*found)
+
+
+async def test_what_is_wrong_with_a_checkpoint_is_said_and_it_is_never_chosen(root: str, tmp_path: Path) -> None:
+    names = put(root, tmp_path, 1, 2, 3)
+    lost, spoiled = open_place(root, "r-s3", "1"), open_place(root, "r-s2", "1")
+    lost.remove(f"{names[2]}.safetensors")
+    manifest = tmp_path / "manifest"
+    manifest.write_text(json.dumps({**json.loads(spoiled.read(f"{names[1]}.json")), "env_steps": 99}))
+    spoiled.put(f"{names[1]}.json", manifest)
+    places = Artifacts(root)
+    assert [one.problem for one in await places.list()] == [
+        "",
+        "its manifest cannot be used: its check sum is wrong",
+        "its arrays are not there",
+    ]
+    assert (await choose(places, "")).name == names[0]
+    with pytest.raises(NotFoundError, match=f"There is no checkpoint {names[2]} in"):
+        await choose(places, names[2])
+
+
+async def test_arrays_that_were_damaged_on_the_way_are_not_kept(root: str, tmp_path: Path) -> None:
+    (name,) = put(root, tmp_path, 1)
+    other = tmp_path / "other"
+    other.write_bytes(b"\0" * 64)
+    open_place(root, "r-s1", "1").put(f"{name}.safetensors", other)
+    places = Artifacts(root)
+    with pytest.raises(BackendError, match=f"{name} is damaged: its check sum is wrong"):
+        await places.fetch(await choose(places, name), tmp_path / "got", lambda _: None)
+    assert not list((tmp_path / "got").iterdir())
+
+
+async def test_places_that_are_none_are_refused_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gs://x/y is no place for checkpoints"):
+        Artifacts("gs://x/y")
+    with pytest.raises(UsageError, match=r"s3://B_ names no bucket"):
+        Artifacts("s3://B_")
+    with pytest.raises(NotFoundError, match="There is no folder"):
+        await Artifacts(str(tmp_path / "nowhere")).list()
