@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
+from l2rtui.domain.snapshot import has_finished
 from l2rtui.domain.status import Phase
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def run_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]:
         "ready": sum(pod.ready for pod in pods),
         "failing": sum(pod.is_failing for pod in pods),
         "finished": sum(pod.phase is Phase.SUCCEEDED for pod in pods),
+        "complete": has_finished(run, pods),
         "terminating": run.is_terminating,
         "reason": run.reason or None,
         "message": run.message or None,

@@ -93,7 +93,7 @@ def _state_of_run(document: Document) -> str:
     if document["failing"]:
         return f"{document['failing']} failing"
     wanted = sum(one["replicas"] for one in document["sets"])
-    if document["finished"] and document["finished"] >= wanted:
+    if document["complete"] or (document["finished"] and document["finished"] >= wanted):
         return "Completed"
     return "Running" if document["ready"] + document["finished"] >= wanted else "Starting"
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from l2rtui.domain.ledger import Basis, Claim, Holder, Ledger, build_ledger
 from l2rtui.domain.node import Node, SlotId
 from l2rtui.domain.status import Level, Phase, Status, pod_status
-from l2rtui.domain.workload import Role
+from l2rtui.domain.workload import CENTRES, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,17 @@ class RunView:
     message: str = ""
     is_terminating: bool = False
     namespace: str = ""
+
+
+def has_finished(run: RunView, pods: Iterable[PodView]) -> bool:
+    """Whether those that a run is about have all ended well, whoever still waits for them.
+
+    Parameter servers of others' making never end by themselves.
+    """
+    role = next((role for kind, role in CENTRES.items() if kind == run.kind), None)
+    centre = [pod for pod in pods if role is not None and pod.role is role and not pod.is_terminating]
+    wanted = sum(one.replicas for one in run.sets if one.role is role)
+    return len(centre) >= wanted > 0 and all(pod.phase is Phase.SUCCEEDED for pod in centre)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,14 @@ class Role(StrEnum):
     JOB = "job"
 
 
+CENTRES = {
+    Kind.LEARNER_WORKERS: Role.LEARNER,
+    Kind.ELASTIC: Role.WORKER,
+    Kind.PARAMETER_SERVER: Role.WORKER,
+}
+"""Whose success finishes a run, by its kind. A job has no such role: each of its processes ends by itself."""
+
+
 class RestartPolicy(StrEnum):
     """When a process that ended is started again; Kubernetes' own words."""
 

@@ -27,7 +27,7 @@ from l2rtui.backends.local.layout import RunFolder
 from l2rtui.backends.local.pod import Pod, Surroundings
 from l2rtui.backends.local.records import PodRecord, PodWish, Proc, RunRecord, RunStatus, StopRequest
 from l2rtui.domain.status import Phase
-from l2rtui.domain.workload import Kind, Role
+from l2rtui.domain.workload import CENTRES
 
 WAKE = signal.SIGUSR1
 """Something is new in ``run.json`` or ``requests/``; sent only to the supervisor that its lock file names."""
@@ -43,12 +43,6 @@ _SWEEP_SECONDS = 0.02
 _SWEEPS = 100
 """How often a supervisor that takes over looks for processes without a pod before it goes on."""
 _NO_PIDFD_SECONDS = 0.5
-_CENTRES = {
-    Kind.LEARNER_WORKERS: Role.LEARNER,
-    Kind.PARAMETER_SERVER: Role.WORKER,
-    Kind.ELASTIC: Role.WORKER,
-}
-"""Whose success ends a run, by its kind; a job has none, each of its processes ends by itself."""
 
 
 class Supervisor:
@@ -173,7 +167,7 @@ class Supervisor:
 
         That is the learner; the workers of parameter servers, and the nodes of an elastic job.
         """
-        role = _CENTRES.get(self._around.record.spec.kind)
+        role = CENTRES.get(self._around.record.spec.kind)
         if role is None:
             return
         centre = [pod for pod in self._pods.values() if pod.record.plan.set_spec.role is role]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.domain.snapshot import PodView, RunView, has_finished
 from l2rtui.domain.status import Level, Status
 from l2rtui.domain.workload import Role
 from l2rtui.ui.text import GLYPHS, NOTHING, Span, Tone, count, decimal, plural, sparkline, status_text, tone_of
@@ -84,7 +84,7 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     ready = sum(pod.ready for pod in pods)
     if ready >= wanted(run) > 0:
         return Status("Running", Level.OK, f"all {ready} pods run")
-    if pods and all(pod.phase.is_over for pod in pods):
+    if has_finished(run, pods) or (pods and all(pod.phase.is_over for pod in pods)):
         return Status("Completed", Level.DONE, "has finished")
     return Status("Starting", Level.WAIT, f"{ready} of {plural(wanted(run), 'pod')} ready")
 

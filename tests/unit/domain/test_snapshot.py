@@ -6,7 +6,7 @@ import pytest
 
 from l2rtui.domain.ledger import Claim, SlotState
 from l2rtui.domain.node import Gpu, Node, SlotId
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView, SetView, has_finished
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 
@@ -91,3 +91,22 @@ def test_a_pod_that_fails_is_for_people_to_look_at():
 def test_the_empty_snapshot_is_empty():
     assert not EMPTY_SNAPSHOT.nodes
     assert EMPTY_SNAPSHOT.ledger.free() == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "phases", "is_done"),
+    [
+        ("parameter-server", (Phase.RUNNING, Phase.SUCCEEDED, Phase.SUCCEEDED), True),
+        ("parameter-server", (Phase.RUNNING, Phase.SUCCEEDED, Phase.RUNNING), False),
+        ("parameter-server", (Phase.RUNNING, Phase.SUCCEEDED), False),
+        ("elastic", (Phase.RUNNING, Phase.SUCCEEDED, Phase.SUCCEEDED), True),
+        ("job", (Phase.SUCCEEDED, Phase.SUCCEEDED, Phase.SUCCEEDED), False),
+    ],
+)
+def test_a_run_has_finished_when_those_it_is_about_have(kind, phases, is_done):
+    sets = (SetView("ps", Role.PS, 1), SetView("worker", Role.WORKER, 2))
+    roles = (("ps", Role.PS), ("worker", Role.WORKER), ("worker", Role.WORKER))
+    pods = [
+        pod(f"r-{n}", "r", *role, phase=phase) for n, (role, phase) in enumerate(zip(roles, phases, strict=False))
+    ]
+    assert has_finished(RunView("u", "r", "r", kind=kind, sets=sets), pods) is is_done

@@ -132,7 +132,7 @@ def test_the_examples_load_and_fit_the_published_schema(path):
         ("kind: learner-workers\nname: Big_Name\n", ":2: name is 'Big_Name': expected lower-case letters"),
         ("kind: learner-workers\n", "name is missing"),
         ("name: r\n", "kind is missing: write one of learner-workers, elastic, parameter-server, job"),
-        ("kind: elastick\nname: r\n", ":1: kind 'elastick' is not known: write one of learner-workers, job."),
+        ("kind: elastick\nname: r\n", ":1: kind 'elastick' is not known: write one of learner-workers, elastic, "),
         ("kind: job\nname: j\njob: {command: []}\n", ":3: job.command is []"),
         ("kind: job\nname: j\njob: {command: [a], restart: Sometimes}\n", "job.restart is 'Sometimes'"),
         (
