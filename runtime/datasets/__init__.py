@@ -1,0 +1,1 @@
+"""Data sets as the programs read them; bringing them to a volume is `runtime.fetching`."""

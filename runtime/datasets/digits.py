@@ -1,0 +1,44 @@
+"""scikit-learn's digits: 1,797 real handwritten digits of 8 x 8 grey values, small enough to come with the code.
+
+`digits.csv.gz` is the file of that name in scikit-learn (since 0.9, unchanged; BSD licence): the test set of the
+UCI "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak (1998, CC BY 4.0). Having it here saves
+an image the 150 MB of scikit-learn and SciPy.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+SIDE: Final = 8
+BRIGHTEST: Final = 16
+TEST_COUNT: Final = 360
+"""Pictures that nothing is trained on: the same ones always, a fifth of each digit or nearly so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Grey values from 0 to 16, (count, 8, 8), and the digits that they are."""
+
+    pictures: NDArray[np.uint8]
+    right: NDArray[np.intp]
+
+    def scaled(self) -> NDArray[np.float32]:
+        """Return the pictures as rows of numbers from 0 to 1, (count, 64)."""
+        return self.pictures.reshape(len(self.pictures), -1).astype(np.float32) / BRIGHTEST
+
+
+def load() -> tuple[Digits, Digits]:
+    """Return the pictures for training and those for testing."""
+    packed = files("runtime.datasets").joinpath("digits.csv.gz").read_bytes()
+    rows = np.loadtxt(io.BytesIO(gzip.decompress(packed)), delimiter=",", dtype=np.uint8)
+    # They were written by few people one after the other: mixed, so that both parts know all of them.
+    rows = rows[np.random.default_rng(0).permutation(len(rows))]
+    pictures, right = rows[:, :-1].reshape(-1, SIDE, SIDE), rows[:, -1].astype(np.intp)
+    return Digits(pictures[TEST_COUNT:], right[TEST_COUNT:]), Digits(pictures[:TEST_COUNT], right[:TEST_COUNT])

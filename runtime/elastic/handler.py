@@ -1,0 +1,86 @@
+"""torch's dynamic rendezvous with the habits that pods need.
+
+- A node that is told to go leaves the round at once, instead of being missed when its heartbeats stay out.
+- A node of the round that is gone begins a new round even where nothing fails by itself: a connection to a machine
+  that lost its power is silent, and a collective operation would wait for its own patience.
+- Heartbeats are missed after 10 seconds, so that a killed node is noticed within that and a moment.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Final
+
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousInfo
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    DynamicRendezvousHandler,
+    RendezvousTimeout,
+    _RendezvousExitOp,
+)
+
+from runtime.elastic.meeting import Meeting
+from runtime.elastic.plan import Plan
+
+BEAT_SECONDS: Final = 2
+BEATS_MISSED: Final = 5
+JOIN_SECONDS: Final = 60
+"""A node that waits for the fewest nodes says so this often."""
+_LEAVE_SECONDS: Final = 3.0
+
+
+class Handler(DynamicRendezvousHandler):
+    """The handler of one node."""
+
+    _company: frozenset[object] = frozenset()
+
+    @classmethod
+    def over(cls, meeting: Meeting, plan: Plan) -> Handler:
+        """Make a handler."""
+        made: Handler = cls.from_backend(
+            plan.run_id,
+            meeting.store,
+            meeting.backend,
+            plan.least_nodes,
+            plan.most_nodes,
+            plan.local_address,
+            RendezvousTimeout(
+                join=timedelta(seconds=JOIN_SECONDS),
+                last_call=timedelta(seconds=plan.gather_seconds),
+                close=timedelta(seconds=5),
+                heartbeat=timedelta(seconds=5),
+            ),
+            keep_alive_interval=BEAT_SECONDS,
+            keep_alive_max_attempt=BEATS_MISSED,
+        )
+        return made
+
+    @property
+    def round(self) -> int:
+        """The round that this node is in."""
+        return int(self._state_holder.state.round)
+
+    @property
+    def company(self) -> frozenset[object]:
+        """The nodes of the round that this node joined."""
+        return self._company
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Join the next round."""
+        info = super().next_rendezvous()
+        self._company = frozenset(self._state_holder.state.participants)
+        return info
+
+    def num_nodes_waiting(self) -> int:
+        """Return how many nodes wait for a new round, and count those that are gone from this one."""
+        waiting = super().num_nodes_waiting()
+        return int(waiting) + len(self._company.difference(self._state_holder.state.participants))
+
+    def leave(self) -> None:
+        """Take this node out of the round; a rendezvous that is gone is left already."""
+        self._stop_heartbeats()
+        try:
+            with self._heartbeat_lock:
+                self._op_executor.run(_RendezvousExitOp(), time.monotonic() + _LEAVE_SECONDS)
+        except RendezvousError:
+            pass

@@ -1,0 +1,107 @@
+"""What one node of an elastic job is to do, and where it meets the others (stdlib only)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from runtime import contract, peers
+from runtime.commands import run_id as id_of_run
+from runtime.endpoint import Endpoint, EndpointError, parse
+from runtime.process import UsageError, read_token
+
+ADDRESS_FILE: Final = "rendezvous"
+"""In the folder of an ``ipc://`` endpoint: HOST:PORT of the rendezvous on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One node's part."""
+
+    backend: str
+    endpoint: Endpoint
+    run_id: str
+    least_nodes: int
+    most_nodes: int
+    processes: int
+    max_restarts: int
+    gather_seconds: int
+    command: tuple[str, ...]
+    local_address: str
+    token: str = field(repr=False)
+    folder: Path | None
+
+    @classmethod
+    def from_environment(
+        cls,
+        environ: Mapping[str, str],
+        *,
+        backend: str,
+        set_name: str,
+        run_id: str,
+        least_nodes: int,
+        most_nodes: int,
+        processes: int,
+        max_restarts: int,
+        gather_seconds: int,
+        command: tuple[str, ...],
+    ) -> Plan:
+        """Return the plan of options and variables. Raises UsageError."""
+        endpoint = meeting_point(environ, set_name, 0)
+        token = read_token(environ.get(contract.ENV_TOKEN_FILE))
+        if not token and not endpoint.is_private():
+            raise UsageError(
+                f"the rendezvous {endpoint.data} can be reached from other machines and there is no token to sign "
+                f"what is written there; set {contract.ENV_TOKEN_FILE} to the run's token file"
+            )
+        address = environ.get(contract.ENV_POD_IP) or ("127.0.0.1" if endpoint.is_private() else "")
+        if not address:
+            raise UsageError(
+                f"{contract.ENV_POD_IP} is not set; it is the address at which other nodes reach this one"
+            )
+        folder = environ.get(contract.ENV_DIR)
+        return cls(
+            backend=backend,
+            endpoint=endpoint,
+            run_id=run_id or id_of_run(environ),
+            least_nodes=least_nodes,
+            most_nodes=most_nodes,
+            processes=processes,
+            max_restarts=max_restarts,
+            gather_seconds=gather_seconds,
+            command=command,
+            local_address=address,
+            token=token,
+            folder=Path(folder) if folder else None,
+        )
+
+    def address(self) -> tuple[str, int] | None:
+        """Return where the rendezvous listens, or None while it has not said so."""
+        if self.endpoint.folder is None:
+            return self.endpoint.host, self.endpoint.port
+        with contextlib.suppress(OSError, ValueError):
+            host, _, port = (
+                (self.endpoint.folder / ADDRESS_FILE).read_text(encoding="ascii").strip().rpartition(":")
+            )
+            return host, int(port)
+        return None
+
+
+def meeting_point(environ: Mapping[str, str], set_name: str, index: int) -> Endpoint:
+    """Return where the rendezvous is to be: an entry of ``L2R_PEERS``, or ``L2R_ENDPOINT``. Raises UsageError."""
+    if set_name:
+        text = peers.from_environment(environ).one(set_name, index)
+    else:
+        text = environ.get(contract.ENV_ENDPOINT) or ""
+        if not text:
+            raise UsageError(
+                f"{contract.ENV_ENDPOINT} is not set; it says where the nodes meet, for example "
+                f"{contract.ENV_ENDPOINT}=tcp://127.0.0.1:{contract.RENDEZVOUS_PORT}"
+            )
+    try:
+        return parse(text)
+    except EndpointError as error:
+        raise UsageError(str(error)) from error

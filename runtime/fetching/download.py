@@ -1,0 +1,142 @@
+"""One download: into a part file beside its destination, tried again from where it was cut, checked, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from runtime.commands import FailedError, InterruptedWorkError
+from runtime.fetching.sources import GoneError, Reply, Source
+from runtime.files import write_whole
+from runtime.stopping import Stop
+
+CHUNK_BYTES: Final = 256 * 1024
+TRIES: Final = 6
+"""Tries one after the other that bring nothing until a download is given up."""
+PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Seconds before each further try."""
+Progress = Callable[[int, int | None], None]
+"""Told the bytes that are there, and the size of the whole if it is known."""
+
+
+@dataclass(slots=True)
+class Download:
+    """A download to `dest`, a file's name. Raises FailedError, InterruptedWorkError, and OSError of the disk."""
+
+    source: Source
+    dest: Path
+    sha256: str
+    progress: Progress
+    stop: Stop
+    _part: Path = field(init=False)
+    _note: Path = field(init=False)
+    _version: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self._part = self.dest.with_name(f".part-{self.dest.name}")
+        self._note = self.dest.with_name(f".part-{self.dest.name}.json")
+
+    def run(self) -> None:
+        """Fetch until all is there."""
+        self.dest.parent.mkdir(parents=True, exist_ok=True)
+        with self._part.open("ab") as part:
+            self._recall(part.fileno())
+            size = self._fetch(part.fileno())
+            os.fsync(part.fileno())
+        self._check(size)
+        self._part.replace(self.dest)
+        self._note.unlink(missing_ok=True)
+        folder = os.open(self.dest.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _recall(self, part: int) -> None:
+        """Keep an earlier part if it is of this very source, and begin anew if not."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            note = json.loads(self._note.read_bytes())
+            if note["source"] == self.source.shown and note["version"]:
+                self._version = str(note["version"])
+                return
+        os.ftruncate(part, 0)
+
+    def _fetch(self, part: int) -> int:
+        """Return the size when everything has come."""
+        fruitless = 0
+        while True:
+            before = os.fstat(part).st_size
+            try:
+                if self._attempt(part):
+                    return os.fstat(part).st_size
+                sentence = f"{self.source.shown}: the connection was cut"
+            except (GoneError, http.client.HTTPException, OSError) as error:
+                if isinstance(error, OSError) and error.filename is not None:
+                    raise  # the disk, not the source
+                sentence = str(error) or type(error).__name__
+            fruitless = 0 if os.fstat(part).st_size > before else fruitless + 1
+            if fruitless >= TRIES:
+                raise FailedError(f"{sentence}; given up after {TRIES} tries, another one goes on from here")
+            self._pause(PAUSES[min(fruitless, len(PAUSES) - 1)])
+
+    def _attempt(self, part: int) -> bool:
+        """Read until the stream ends, and say whether it ended where it should."""
+        here = os.fstat(part).st_size
+        reply = self.source.open(here if self._version else 0, self._version)
+        with contextlib.closing(reply.stream):
+            if reply.offset != here or reply.version != self._version:
+                os.ftruncate(part, reply.offset)
+                here = reply.offset
+                self._version = reply.version
+                note = {"source": self.source.shown, "version": reply.version}
+                write_whole(self._note, json.dumps(note).encode(), durable=False)
+            return self._copy(reply, part, here)
+
+    def _copy(self, reply: Reply, part: int, here: int) -> bool:
+        while chunk := reply.stream.read(CHUNK_BYTES):
+            if self.stop.is_set():
+                raise InterruptedWorkError(f"{self.source.shown}: ended by {self.stop.reason} at {here} bytes")
+            _write(part, chunk, self._part)
+            here += len(chunk)
+            self.progress(here, reply.total)
+        return reply.total is None or here == reply.total
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.stop.is_set():
+                raise InterruptedWorkError(f"{self.source.shown}: ended by {self.stop.reason} between two tries")
+            time.sleep(0.05)
+
+    def _check(self, size: int) -> None:
+        """Compare the check sum of what lies on the disk; what is wrong is removed, it would only be kept on."""
+        if not self.sha256:
+            return
+        with self._part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != self.sha256:
+            self._part.unlink(missing_ok=True)
+            self._note.unlink(missing_ok=True)
+            raise FailedError(
+                f"{self.source.shown}: {size} bytes came, with the check sum {found} instead of {self.sha256}; "
+                "they were removed: is it the right file?"
+            )
+
+
+def _write(file: int, data: bytes, path: Path) -> None:
+    """Write all of `data` at the end; an error of the disk names the file."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(file, view) :]
+    except OSError as error:
+        error.filename = str(path)
+        raise
