@@ -28,15 +28,18 @@ examples:
   L2R_CONFIG='{"num_envs": 8, "total_env_steps": 100000}' l2r-runtime learner
   L2R_CONFIG='{"num_envs": 8}' l2r-runtime config
 
-exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner
+exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by the learner,
+143 ended by SIGTERM before the work was done (elastic, classify, step, fetch, ps, ps-worker)
 """
+_BEFORE_COMMANDS: Final = ("elastic", "fetch", "step")
+"""What runs a command that stands behind ``--``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     stop = Stop()
     stop.install()
-    options = _parser().parse_args(arguments)
+    options = _options(sys.argv[1:] if arguments is None else arguments)
     if options.role == "simulator":
         return _simulate(options)
     if options.role == "simulators":
@@ -45,12 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return visit.run(options)
 
     from runtime import contract
+    from runtime.commands import FailedError, InterruptedWorkError
     from runtime.endpoint import EndpointError
     from runtime.process import NotFiniteError, RefusedError, UsageError
     from runtime.settings import SettingsError
     from runtime.sim.errors import SimulatorError
 
     try:
+        if options.start is not None:
+            return int(options.start(options, stop))
         if options.role == "config":
             _config(as_json=options.json)
         else:
@@ -59,16 +65,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error, contract.EXIT_USAGE)
     except RefusedError as error:
         return _complain(error, contract.EXIT_REFUSED)
-    except (EndpointError, NotFiniteError, SimulatorError, OSError) as error:
+    except InterruptedWorkError as error:
+        return _complain(error, contract.EXIT_INTERRUPTED)
+    except (EndpointError, FailedError, NotFiniteError, SimulatorError, OSError) as error:
         return _complain(error, contract.EXIT_FAILED)
     return contract.EXIT_DONE
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    """Return what the command line says; `command` is what stands behind the first ``--``."""
+    at = words.index("--") if "--" in words else len(words)
+    parser = _parser()
+    options = parser.parse_args(words[:at])
+    options.command = list(words[at + 1 :])
+    options.start = getattr(options, "start", None)
+    if options.command and options.role not in _BEFORE_COMMANDS:
+        parser.error(f"{options.role} takes no command behind --")
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
     import argparse
 
+    from runtime.classify import options as classify
+    from runtime.elastic import options as elastic
+    from runtime.fetching import options as fetching
+    from runtime.ps import options as ps
     from runtime.sim import visit
     from runtime.sim.reference import options as simulator
+    from runtime.steps import options as steps
 
     class Version(argparse.Action):
         """Looks the version up only when it is asked for."""
@@ -87,18 +112,19 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="l2r-runtime",
-        description="Start one process of a run: its learner, a worker, or an evaluator.",
+        description="Start one process of a run: of reinforcement learning, of an elastic job, of a step, of its data.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="show the version and end")
-    names = "learner|worker|evaluator|simulator|simulators|config"
-    roles = parser.add_subparsers(dest="role", required=True, metavar=names)
+    roles = parser.add_subparsers(dest="role", required=True, metavar="COMMAND", title="commands")
     roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
     roles.add_parser("worker", help="fetch the policy, roll out, send")
     roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
     simulator.add_parser(roles)
     visit.add_parser(roles)
+    for each in (elastic, classify, ps, steps, fetching):
+        each.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
     return parser

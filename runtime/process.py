@@ -127,7 +127,7 @@ class Context:
             index=_index(environ),
             seed=_integer(environ, contract.ENV_SEED),
             endpoint=where,
-            token=_token(environ.get(contract.ENV_TOKEN_FILE)),
+            token=read_token(environ.get(contract.ENV_TOKEN_FILE)),
             folder=Path(folder) if folder else None,
             cpus=_cpus(environ.get(contract.ENV_CPUS)),
             settings=training,
@@ -175,7 +175,8 @@ def _cpus(value: str | None) -> float:
     return cpus
 
 
-def _token(path: str | None) -> str:
+def read_token(path: str | None) -> str:
+    """Return the token in a file, empty if there is no file to read. Raises UsageError."""
     if not path:
         return ""
     try:
