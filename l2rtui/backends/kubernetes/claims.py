@@ -13,16 +13,20 @@ scheduler sees, and by a resource that the device plugin gives out, which does n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.devices import MIG, SHARED, WHOLE, NodeDevices, quantity
-from l2rtui.backends.kubernetes.structs import Container, EnvVar, PodStruct
+from l2rtui.backends.kubernetes.structs import Container, EnvVar, PodStruct, Quantities
 from l2rtui.domain.ledger import Claim
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
+_NOTHING = ("none", "void", "")
+_NO_DEVICE = ("none", "void", "", "-1", "NoDevFiles")
+_VENDOR = "nvidia.com/"
 _UUID_PREFIXES = ("GPU-", "MIG-")
 _HAMI_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")
 
@@ -62,13 +66,13 @@ def holding(pod: PodStruct, devices: NodeDevices, seat: Sequence[int] | None = N
         seat: Slots that our own plan gave it; None for a pod of others, or when its seat is not known.
     """
     spec = pod.spec
-    containers = (*(spec.containers or ()), *(spec.init_containers or ()))
     flags: dict[str, None] = {}
     pinned: dict[Claim, None] = {}
-    for container in containers:
-        nvidia, cuda = _pins(container)
-        if nvidia is not _UNSET or cuda is not _UNSET:
-            pinned.update(dict.fromkeys(_pinned(nvidia, cuda, devices, flags)))
+    for container in (*(spec.containers or ()), *(spec.init_containers or ())):
+        if container.env:
+            nvidia, cuda = _pins(container.env)
+            if nvidia is not _UNSET or cuda is not _UNSET:
+                pinned.update(dict.fromkeys(_pinned(nvidia, cuda, devices, flags)))
     asked = _requested(pod, devices)
     if pinned and asked:
         flags["names a GPU and requests one too: it may hold two"] = None
@@ -108,19 +112,20 @@ def _own(
 
 
 # --- by variable ------------------------------------------------------------------------------------------------
-def _pins(container: Container) -> tuple[_Pin, _Pin]:
+def _pins(variables: Sequence[EnvVar]) -> tuple[_Pin, _Pin]:
     nvidia = cuda = _UNSET
-    for variable in container.env or ():  # of two with one name, the last one counts
+    for variable in variables:  # of two with one name, the last one counts
         if variable.name == NVIDIA:
-            nvidia = _read(variable, none=("none", "void", ""))
+            nvidia = _read(variable.value or "", variable.value_from is not None, _NOTHING)
         elif variable.name == CUDA:
-            cuda = _read(variable, none=("none", "void", "", "-1", "NoDevFiles"))
+            cuda = _read(variable.value or "", variable.value_from is not None, _NO_DEVICE)
     return nvidia, cuda
 
 
-def _read(variable: EnvVar, none: Iterable[str]) -> _Pin:
-    value = (variable.value or "").strip()
-    if variable.value_from is not None or "$(" in value:
+@lru_cache(maxsize=1024)  # a cluster's pods say the same few things ten thousand times
+def _read(text: str, is_hidden: bool, none: tuple[str, ...]) -> _Pin:
+    value = text.strip()
+    if is_hidden or "$(" in value:
         return _Pin(is_set=True, is_hidden=True)
     if value in none:
         return _Pin(is_set=True)
@@ -192,16 +197,29 @@ def _written(pin: _Pin) -> str:
 # --- by request -------------------------------------------------------------------------------------------------
 def _requested(pod: PodStruct, devices: NodeDevices) -> int:
     """Slots of devices that the pod has asked the scheduler for."""
-    own = [_slots_asked(one, devices) for one in pod.spec.containers or ()]
-    before = [(one, _slots_asked(one, devices)) for one in pod.spec.init_containers or ()]
-    sidecars = sum(slots for one, slots in before if one.restart_policy == "Always")
-    return max(sum(own) + sidecars, *(slots for _, slots in before), 0)
-
-
-def _slots_asked(container: Container, devices: NodeDevices) -> int:
-    if container.resources is None:
+    own = [wanted for one in pod.spec.containers or () if (wanted := _wanted(one))]
+    before = [(one, wanted) for one in pod.spec.init_containers or () if (wanted := _wanted(one))]
+    if not own and not before:
         return 0
-    wanted = {**(container.resources.requests or {}), **(container.resources.limits or {})}
+    sidecars = sum(_slots(wanted, devices) for one, wanted in before if one.restart_policy == "Always")
+    together = sum(_slots(wanted, devices) for wanted in own) + sidecars
+    return max(together, *(_slots(wanted, devices) for _, wanted in before), 0)
+
+
+def _wanted(container: Container) -> Quantities:
+    """What a container asks for of the resources that are GPUs, or parts of them."""
+    resources = container.resources
+    if resources is None:
+        return {}
+    found: Quantities = {}
+    for quantities in (resources.requests, resources.limits):
+        for name in quantities or ():
+            if name.startswith(_VENDOR):
+                found[name] = (quantities or {})[name]
+    return found
+
+
+def _slots(wanted: Quantities, devices: NodeDevices) -> int:
     whole = int(quantity(wanted, WHOLE))
     slots = whole if devices.counts_shares else whole * devices.slots_per_gpu
     slots += int(quantity(wanted, SHARED))
@@ -211,7 +229,9 @@ def _slots_asked(container: Container, devices: NodeDevices) -> int:
 def _by_hami(pod: PodStruct, devices: NodeDevices) -> tuple[Claim, ...]:
     """The GPUs that HAMi has chosen, or the one that the pod has asked it for."""
     told = pod.metadata.annotation(labels.HAMI_ALLOCATED) or pod.metadata.annotation(labels.HAMI_WISH)
-    uuids = dict.fromkeys(_HAMI_UUID.findall(told)) if told else {}
+    if not told:
+        return ()
+    uuids = dict.fromkeys(_HAMI_UUID.findall(told))
     if not uuids or (len(uuids) > 1 and not pod.metadata.annotation(labels.HAMI_ALLOCATED)):
         return ()
     return tuple(dict.fromkeys(Claim(devices.uuids.get(uuid)) for uuid in uuids))

@@ -12,12 +12,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.decode import Decoder, Unread
+from l2rtui.backends.kubernetes.decode import Unread
 from l2rtui.backends.kubernetes.devices import SlotRule
 from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.backends.kubernetes.join import Join
 from l2rtui.backends.kubernetes.kinds import KINDS
-from l2rtui.backends.kubernetes.lists import Scope, Whole, pages
+from l2rtui.backends.kubernetes.lists import Scope
+from l2rtui.backends.kubernetes.look import STRUCTS, look, putter, whole_of
 from l2rtui.backends.kubernetes.pace import Gate, Timing
 from l2rtui.backends.kubernetes.sight import (
     View,
@@ -27,14 +28,7 @@ from l2rtui.backends.kubernetes.sight import (
     unread_problems,
     view_problems,
 )
-from l2rtui.backends.kubernetes.structs import (
-    ConfigMapStruct,
-    ControllerStruct,
-    EventStruct,
-    NodeMetricsStruct,
-    NodeStruct,
-    PodStruct,
-)
+from l2rtui.backends.kubernetes.structs import NodeMetricsStruct
 from l2rtui.backends.kubernetes.watch import Reflector, probe
 from l2rtui.domain.change import Change, ProblemsChanged, apply
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
@@ -48,16 +42,6 @@ _LOOK_SECONDS = 1.0
 _METRICS_SECONDS = 30.0
 _NO_METRICS_SECONDS = 300.0
 _METRICS: Final = Scope("NodeMetrics")
-_STRUCTS: Final[dict[str, type[Any]]] = {
-    "Node": NodeStruct,
-    "Pod": PodStruct,
-    "ReplicaSet": ControllerStruct,
-    "StatefulSet": ControllerStruct,
-    "Job": ControllerStruct,
-    "ConfigMap": ConfigMapStruct,
-    "Event": EventStruct,
-    "NodeMetrics": NodeMetricsStruct,
-}
 
 
 class Feed:
@@ -95,26 +79,25 @@ class Feed:
         view = await find_view(self._api)
         join = self._join(view)
         wanted = scopes(view)
-        problems: list[str] = []
         if (await self._metrics_verbs()) & {"list", "watch"}:
             wanted.append(_METRICS)
-        wholes = await asyncio.gather(*(self._look(scope) for scope in wanted), return_exceptions=True)
+        found = await look(self._api, wanted, join, self._timing.page)
+        problems: list[str] = []
         unread: list[Unread] = []
-        for scope, whole in zip(wanted, wholes, strict=True):
-            if isinstance(whole, ApiError) and scope.kind != "Pod":
-                problems.append(missing(scope, whole))
-            elif isinstance(whole, BaseException):
-                raise whole
-            else:
-                put = _putter(join, scope.kind)
-                for item in whole.items.values():
-                    put(None, item)
+        for scope in wanted:
+            if (error := found.errors.get(scope)) is not None:
                 if scope.kind == "Pod":
-                    unread += whole.unread.values()
-                problems += unread_problems(scope, whole.unread, whole.lost)
+                    raise error
+                problems.append(missing(scope, error))
+                continue
+            whole = found.wholes[scope]
+            if scope.kind == "Pod":
+                unread += whole.unread.values()
+            problems += unread_problems(scope, whole.unread, whole.lost)
         join.set_unread_pods(unread)
         problems += view_problems(view)
-        return apply(EMPTY_SNAPSHOT, [*join.changes(), ProblemsChanged(tuple(dict.fromkeys(problems)))])
+        last = ProblemsChanged(tuple(dict.fromkeys(problems)))
+        return apply(EMPTY_SNAPSHOT, [*found.changes, *join.changes(), last])
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         """Give changes as they happen, for ever; the first batch builds everything."""
@@ -122,6 +105,7 @@ class Feed:
         join, wake = self._join(view), asyncio.Event()
         gate = Gate(lambda: probe(self._api), self._timing)
         self._reflectors = [self._reflector(scope, join, wake, gate) for scope in scopes(view)]
+        early = await self._begin(join)
         async with _running(
             [*(one.run() for one in self._reflectors), self._follow_metrics(join, wake, gate)], wake
         ) as check:
@@ -135,7 +119,8 @@ class Feed:
                 if began - ticked >= _CLOCK_SECONDS:
                     join.watch_the_clock()
                     ticked = began
-                changes = self._changes(join)
+                changes = (*early, *self._changes(join, view))
+                early = ()
                 before, problems = problems, self._problems(view)
                 if before != problems:
                     changes = (*changes, ProblemsChanged(problems))
@@ -150,18 +135,36 @@ class Feed:
     # --- inside ------------------------------------------------------------------------------------------------
     def _join(self, view: View) -> Join:
         join = Join(self._rule, self._clock)
-        join.set_view(homes=view.homes, is_use_known=view.is_cluster_wide, is_derived=not view.has_nodes)
+        self._set_view(join, view)
         return join
 
+    @staticmethod
+    def _set_view(join: Join, view: View, *, is_listed: bool = True) -> None:
+        is_use_known = view.is_cluster_wide and is_listed
+        join.set_view(homes=view.homes, is_use_known=is_use_known, is_derived=not view.has_nodes)
+
     def _reflector(self, scope: Scope, join: Join, wake: asyncio.Event, gate: Gate) -> Reflector[Any]:
-        put = _putter(join, scope.kind)
+        put = putter(join, scope.kind)
 
         def changed(old: Any, new: Any) -> None:
             if old is not new:
                 put(old, new)
             wake.set()
 
-        return Reflector(self._api, scope, _STRUCTS[scope.kind], changed, gate, self._timing)
+        return Reflector(self._api, scope, STRUCTS[scope.kind], changed, gate, self._timing)
+
+    async def _begin(self, join: Join) -> tuple[Change, ...]:
+        """Read everything page by page where the server cannot stream lists, and let each watch begin there.
+
+        What cannot be read is left to its reflector, which tries again in its own time.
+        """
+        if any(one.streams_lists for one in self._reflectors):
+            return ()
+        found = await look(self._api, [one.scope for one in self._reflectors], join, self._timing.page)
+        for one in self._reflectors:
+            if (whole := found.wholes.get(one.scope)) is not None:
+                one.begin_with(whole)
+        return tuple(found.changes)
 
     async def _settled(self) -> None:
         """Wait until everything has been listed, or until something keeps us from it for a while."""
@@ -172,8 +175,10 @@ class Feed:
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await asyncio.gather(*(one.settled.wait() for one in self._reflectors))
 
-    def _changes(self, join: Join) -> tuple[Change, ...]:
-        pods = (one for one in self._reflectors if one.scope.kind == "Pod")
+    def _changes(self, join: Join, view: View) -> tuple[Change, ...]:
+        pods = [one for one in self._reflectors if one.scope.kind == "Pod"]
+        # Slots of pods that have not been listed yet are not free: nobody knows.
+        self._set_view(join, view, is_listed=all(one.is_listed for one in pods))
         join.set_unread_pods(unread for one in pods for unread in one.unread.values())
         return join.changes()
 
@@ -197,13 +202,6 @@ class Feed:
         found.update(dict.fromkeys(view_problems(view)))
         return tuple(found)
 
-    async def _look(self, scope: Scope) -> Whole[Any]:
-        whole: Whole[Any] = Whole()
-        decoder: Decoder[Any] = Decoder(_STRUCTS[scope.kind])
-        async for page in pages(self._api, scope, decoder, self._timing.page):
-            whole.add(page)
-        return whole
-
     # --- CPU and memory in use -----------------------------------------------------------------------------------
     async def _metrics_verbs(self) -> frozenset[str]:
         """What may be done with node metrics on this server; nothing where nobody measures."""
@@ -224,24 +222,14 @@ class Feed:
         known: dict[str, NodeMetricsStruct] = {}
         while True:
             with contextlib.suppress(ApiError):  # what was measured last stays, as with `kubectl top`
-                newest: dict[str, NodeMetricsStruct] = (await self._look(_METRICS)).items
+                newest: dict[str, NodeMetricsStruct] = (
+                    await whole_of(self._api, _METRICS, self._timing.page)
+                ).items
                 for key in {*known, *newest}:
                     join.put_metrics(known.get(key), newest.get(key))
                 known = newest
                 wake.set()
             await asyncio.sleep(_METRICS_SECONDS)
-
-
-def _putter(join: Join, kind: str) -> Callable[[Any, Any], None]:
-    """Where the join takes objects of a kind."""
-    puts: dict[str, Callable[[Any, Any], None]] = {
-        "Node": join.put_node,
-        "Pod": join.put_pod,
-        "ConfigMap": join.put_run,
-        "Event": join.put_event,
-        "NodeMetrics": join.put_metrics,
-    }
-    return puts.get(kind, join.put_controller)
 
 
 @contextlib.asynccontextmanager

@@ -90,11 +90,18 @@ class Reflector(Generic[T]):
         quiet = now - self._heard_at
         return quiet if self._has_bookmarks and quiet > self._timing.quiet else 0.0
 
+    def begin_with(self, whole: Whole[T]) -> None:
+        """Take over a list that somebody else has read and told of; to be called before run()."""
+        self.lists += 1
+        self.items, self.unread, self.lost = whole.items, whole.unread, whole.lost
+        self._revision = whole.revision
+        self._settle()
+
     async def run(self) -> None:
         """Follow the objects until cancelled."""
         while True:
             try:
-                if not self._revision and not self._streams_lists:
+                if not self._revision and not self.streams_lists:
                     await self._list()
                 await self._watch()
             except ApiError as error:
@@ -102,7 +109,8 @@ class Reflector(Generic[T]):
                 await self._recover(error)
 
     @property
-    def _streams_lists(self) -> bool:
+    def streams_lists(self) -> bool:
+        """Whether it begins with a list that the server streams as events."""
         return self._api.has_streamed_lists and self._api.server_version >= _STREAMED_LISTS_SINCE
 
     # --- one list ----------------------------------------------------------------------------------------------
@@ -262,7 +270,7 @@ class Reflector(Generic[T]):
                 return
             await asyncio.sleep(self._back_off.pause())
             return
-        if error.is_invalid and not self._revision and self._streams_lists:
+        if error.is_invalid and not self._revision and self.streams_lists:
             self._api.has_streamed_lists = False
             return
         self.error = error
