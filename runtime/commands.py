@@ -1,4 +1,4 @@
-"""What the programs beside a run's loops have in common: their words for a command line and for an end (stdlib only).
+"""What the programs beside a run's loops have in common: words for a command line and for an end (stdlib only).
 
 A step, a fetch, a node of an elastic job or a parameter server takes options instead of settings, may be followed
 by ``-- COMMAND``, and is stopped in the middle of work that is not done: then it must not look finished.
@@ -46,7 +46,7 @@ def program(command: Sequence[str]) -> list[str]:
 
 
 def exit_code(returned: int) -> int:
-    """Return the exit code that a shell gives for what `Popen.wait` returned: signals become 128 and their number."""
+    """Return the exit code that a shell gives for what `Popen.wait` returned: 128 and the number of a signal."""
     return 128 - returned if returned < 0 else returned
 
 
@@ -55,6 +55,6 @@ def become(command: Sequence[str]) -> None:
     sys.stdout.flush()
     words = program(command)
     try:
-        os.execvp(words[0], words)
+        os.execvp(words[0], words)  # noqa: S606  (a shell is what is not wanted)
     except OSError as error:
         raise FailedError(f"{words[0]} cannot be started: {error}") from error

@@ -45,10 +45,16 @@ class Gradients:
         """Return the mean of the oldest `count` gradients, once there are as many; they are gone then."""
         import torch
 
+        taken = self.take_array()
+        return None if taken is None else torch.from_numpy(taken)
+
+    def take_array(self) -> NDArray[np.float32] | None:
+        """Return what `take` does, for whoever needs no torch."""
         if len(self._waiting) < self._count:
             return None
         taken = [self._waiting.popleft() for _ in range(self._count)]
-        return torch.from_numpy(np.mean(taken, axis=0) if len(taken) > 1 else taken[0])
+        mean: NDArray[np.float32] = np.mean(taken, axis=0) if len(taken) > 1 else taken[0]
+        return mean
 
     def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
         """Copies of the gradients that wait; they are few, so `most_bytes` is not asked."""

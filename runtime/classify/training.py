@@ -1,13 +1,14 @@
 """Training: alone, or as one of many processes that share each batch and come and go from round to round.
 
 What a step computes does not depend on how many processes there are: the pictures of each batch follow from the
-seed, each process takes its share, and the gradients are summed with weights. So a round with more or fewer nodes
-goes on where the last snapshot was, on the same course. The first process reads and writes snapshots; the others get
-what it read, so that only one volume has to be right.
+seed, each process takes its share, and the slopes are summed. So a round with more or fewer nodes goes on where the
+last snapshot was, on the same course. The first process reads and writes snapshots; the others get what it read, so
+that only one volume has to be right.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -21,9 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
 
 from runtime import contract
 from runtime.checkpoints import Checkpoints
@@ -98,9 +97,7 @@ class _Training:
         self._end = plan.epochs * self._steps_each
         torch.manual_seed(seed)
         self._network = net.Classifier(len(names)).to(place.device)
-        self._optimiser = torch.optim.SGD(
-            self._network.parameters(), lr=plan.lr, momentum=net.MOMENTUM, weight_decay=net.WEIGHT_DECAY
-        )
+        self._descent = net.Descent(self._network)
         self._checkpoints = Checkpoints(folder / "checkpoints", SNAPSHOTS_KEPT) if place.rank == 0 else None
         self._step = self._resume()
         self._loss, self._hits, self._seen = 0.0, 0, 0
@@ -108,9 +105,6 @@ class _Training:
     def run(self, stop: Stop) -> None:
         """Train until the last epoch is over."""
         place, plan = self._place, self._plan
-        model: nn.Module = self._network
-        if place.world_size > 1:
-            model = DistributedDataParallel(self._network)
         self._console.say(
             f"training on {len(self._pictures)} pictures from step {self._step} of {self._end}: "
             f"process {place.rank} of {place.world_size} on {place.device}, round {place.round}"
@@ -118,7 +112,7 @@ class _Training:
         told = float("-inf")
         while self._step < self._end:
             began = time.monotonic()
-            self._learn(model)
+            self._learn()
             if self._step % plan.snapshot_steps == 0 and self._step < self._end:
                 self._snapshot()
             if time.monotonic() - told >= RECORD_SECONDS:
@@ -145,7 +139,7 @@ class _Training:
                 arrays = found.tensors
                 try:
                     net.load_network(self._network, arrays)
-                    net.load_momentum(self._network, self._optimiser, arrays)
+                    net.load_momentum(self._descent, arrays)
                     step = int(found.facts["step"])
                 except (ValueError, KeyError, TypeError) as error:
                     raise FailedError(
@@ -157,33 +151,27 @@ class _Training:
         return step
 
     def _share(self, step: int) -> int:
-        """Give every process the first one's optimiser and step; the network is shared when it is wrapped."""
+        """Give every process the first one's network, momentum and step."""
         steps = torch.tensor([step], device=self._place.device)
-        dist.broadcast(steps, 0)
-        for parameter in self._network.parameters():
-            momentum = self._optimiser.state[parameter].get("momentum_buffer")
-            if momentum is None:
-                momentum = torch.zeros_like(parameter)
-                self._optimiser.state[parameter]["momentum_buffer"] = momentum
-            dist.broadcast(momentum, 0)
+        for each in (steps, self._descent.weights, self._descent.momentum):
+            dist.broadcast(each, 0)
         return int(steps.item())
 
-    def _learn(self, model: nn.Module) -> None:
-        """Take one step: this process's share of the batch, weighted so that all shares make the batch's mean."""
+    def _learn(self) -> None:
+        """Take one step: the slopes of this process's share of the batch, summed with those of the others."""
         pixels, right, weight = self._share_of_batch()
-        for group in self._optimiser.param_groups:
-            group["lr"] = 0.5 * self._plan.lr * (1.0 + float(np.cos(np.pi * self._step / self._end)))
-        logits = model(net.to_images(pixels, self._place.device))
+        logits = self._network(net.to_images(pixels, self._place.device))
         target = torch.from_numpy(right).to(self._place.device)
         total = functional.cross_entropy(logits, target, reduction="sum")
-        self._optimiser.zero_grad(set_to_none=True)
-        (total * (weight * self._place.world_size / self._batch)).backward()  # type: ignore[no-untyped-call]
-        self._optimiser.step()
+        (total * (weight / self._batch)).backward()  # type: ignore[no-untyped-call]
+        if self._place.world_size > 1:
+            dist.all_reduce(self._descent.slopes)
+        self._descent.step(0.5 * self._plan.lr * (1.0 + math.cos(math.pi * self._step / self._end)))
         self._step += 1
         self._loss += float(total.item()) * weight
         self._hits += int((logits.argmax(dim=1) == target).sum().item() * weight)
         self._seen += int(len(right) * weight)
-        if not np.isfinite(self._loss):
+        if not math.isfinite(self._loss):
             raise NotFiniteError(f"the loss is not finite at step {self._step}; lower --lr")
 
     def _share_of_batch(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], float]:
@@ -211,7 +199,7 @@ class _Training:
             "epoch": self._step / self._steps_each,
             "world_size": self._place.world_size,
         }
-        arrays = net.state(self._network, self._optimiser)
+        arrays = net.state(self._network, self._descent)
         if not all(np.isfinite(each).all() for each in arrays.values()):
             raise NotFiniteError(f"the network holds values that are not finite at step {self._step}; lower --lr")
         self._checkpoints.save(self._step, self._step * self._batch, arrays, facts)

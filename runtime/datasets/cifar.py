@@ -1,7 +1,7 @@
-"""CIFAR-10's own binary files: records of one byte for the class and 3,072 for the picture, 32 x 32, plane by plane.
+"""CIFAR-10's own binary files: records of a byte for the class and 3,072 for the picture, 32 x 32, plane by plane.
 
-`data_batch_1.bin` to `data_batch_5.bin` are for training, `test_batch.bin` for testing, `batches.meta.txt` names the
-classes, one a line. Files are mapped and not read: every process of a node shares the pages.
+`data_batch_1.bin` to `data_batch_5.bin` are for training, `test_batch.bin` for testing, `batches.meta.txt` names
+the classes, one a line. Files are mapped and not read: every process of a node shares the pages.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Digits:
 
     def scaled(self) -> NDArray[np.float32]:
         """Return the pictures as rows of numbers from 0 to 1, (count, 64)."""
-        return self.pictures.reshape(len(self.pictures), -1).astype(np.float32) / BRIGHTEST
+        return self.pictures.reshape(len(self.pictures), -1).astype(np.float32) / np.float32(BRIGHTEST)
 
 
 def load() -> tuple[Digits, Digits]:

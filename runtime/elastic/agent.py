@@ -57,7 +57,7 @@ class Agent(LocalElasticAgent):
         os.environ[contract.ENV_ROUND] = str(self._handler.round)
         self.tell("training", worker_group)
 
-    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002  (torch's signature)
         self._shutdown(timeout=SHUTDOWN_SECONDS)
 
     def tell(self, state: str, group: WorkerGroup | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Connecting a node to the rendezvous: torch's store or etcd, with what is read there believed only if it is signed.
+"""Connecting a node to the rendezvous: torch's store or etcd, and what is read there only believed if it is signed.
 
 torch keeps the state of a rendezvous as a pickle, and unpickling is running code. Whoever reaches the port could
 write one, so each state carries an HMAC under the run's token and is not looked at without it.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed.distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousStateError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token

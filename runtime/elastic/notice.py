@@ -76,7 +76,7 @@ class EtcdNotice:
     def write(self, word: str) -> None:
         """Set the key if there is none."""
         body = urllib.parse.urlencode({"value": word, "prevExist": "false"}).encode()
-        request = urllib.request.Request(self._url, body, method="PUT")
+        request = urllib.request.Request(self._url, body, method="PUT")  # noqa: S310
         try:
             urllib.request.urlopen(request, timeout=_SECONDS).close()  # noqa: S310
         except urllib.error.HTTPError as error:

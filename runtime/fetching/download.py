@@ -1,4 +1,4 @@
-"""One download: into a part file beside its destination, tried again from where it was cut, checked, then renamed."""
+"""One download: into a part beside its destination, tried again from where it was cut, checked, then renamed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""`l2r-runtime ps` and `l2r-runtime ps-worker`: their options, read without importing what they start."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from runtime.stopping import Stop
+
+_EXAMPLES: Final = """\
+example:
+  export L2R_PEERS='{"ps":["tcp://127.0.0.1:2222","tcp://127.0.0.1:2232"]}' L2R_DIR=/tmp/ps TRAIN_STEPS=200
+  L2R_INDEX=0 l2r-runtime ps & L2R_INDEX=1 l2r-runtime ps &
+  L2R_INDEX=0 l2r-runtime ps-worker & L2R_INDEX=1 l2r-runtime ps-worker
+
+A server needs its port and the next one. Settings come from L2R_CONFIG (JSON), or as variables in capitals:
+  batch_size (20), learning_rate (0.001, of Adam), train_steps (200; 0: no end), hidden_units (128),
+  max_staleness (8: steps that a gradient's weights may be behind), log_dir ($L2R_DIR)
+Servers keep checkpoints in L2R_DIR/ps-INDEX and go on from them. All end with 0 after train_steps global steps;
+143 when they were stopped before.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add both commands."""
+    for name, text in (
+        ("ps", "hold a shard of the weights, and move it against the gradients of the workers"),
+        ("ps-worker", "compute gradients on scikit-learn's digits for the parameter servers"),
+    ):
+        parser = commands.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=_EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(start=start)
+
+
+def start(options: argparse.Namespace, stop: Stop) -> int:
+    """Serve or work, and return the exit code."""
+    import os
+
+    from runtime.metrics import Console
+    from runtime.ps.hyper import Hyper
+    from runtime.ps.place import Place
+
+    role = "ps" if options.role == "ps" else "worker"
+    place = Place.from_environment(os.environ, role, Hyper.from_environment(os.environ))
+    if role == "ps":
+        from runtime.ps import server
+
+        return server.run(place, stop, Console())
+    from runtime.ps import worker
+
+    return worker.run(place, stop, Console())
