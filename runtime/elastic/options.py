@@ -15,8 +15,8 @@ examples:
 
 It listens where L2R_PEERS says for --set and L2R_INDEX, or else at L2R_ENDPOINT; for ipc:///DIR at a free port of
 this machine alone, which it writes to DIR/rendezvous. It ends with 0 a moment after a node has said that the
-training is done, with 1 when a node has given it up. Started anew it has forgotten everything: the nodes meet again, and
-training goes on from the last snapshot.
+training is done, with 1 when a node has given it up. Started anew it has forgotten everything: the nodes meet
+again, and training goes on from the last snapshot.
 """
 _ELASTIC: Final = """\
 examples:

@@ -99,7 +99,7 @@ def _announce(endpoint: Endpoint, host_name: str, port: int) -> None:
 @contextlib.contextmanager
 def _store(listener: socket.socket, environ: Mapping[str, str]) -> Iterator[Notice]:
     """Serve torch's store on the socket."""
-    from torch.distributed.distributed_c10d import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host_name, port = listener.getsockname()[:2]
     listener.listen(_BACKLOG)

@@ -1,4 +1,4 @@
-"""Adam (Kingma & Ba 2015, algorithm 1) on one flat array; the first thousand gradients of a server need no torch."""
+"""Adam (Kingma & Ba 2015, algorithm 1) on one flat array, for servers that do without torch."""
 
 from __future__ import annotations
 

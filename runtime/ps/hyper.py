@@ -28,7 +28,7 @@ class Hyper:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Hyper:
-        """Return the settings that the variables state; what is not known is for other programs. Raises UsageError."""
+        """Return the settings that the variables state; unknown ones are for other programs. Raises UsageError."""
         try:
             given = json.loads(environ.get(contract.ENV_CONFIG) or "{}")
         except ValueError as error:

@@ -38,7 +38,7 @@ WAIT_SECONDS: Final = 0.2
 WAITING_GRADIENTS: Final = 4
 """Gradients that may wait beside the one that is applied: more would only grow old."""
 FAREWELL_SECONDS: Final = (2.0, 30.0)
-"""How long a server that is done stays at least for workers that come late, and at most for those that are there."""
+"""How long a server that is done stays at least, for late workers, and at most, for those that are there."""
 LOCK_SECONDS: Final = 10.0
 
 

@@ -1,4 +1,4 @@
-"""A worker of parameter servers: fetch the shards, compute a gradient, send each part to its server, wait for nobody.
+"""A worker of parameter servers: fetch the shards, compute a gradient, send each part to its server, and so on.
 
 The shards of one gradient may be of different steps; each is marked with the version that it was computed at, and
 each server judges for itself whether that is too old.
@@ -33,7 +33,7 @@ LAST_WEIGHTS_SECONDS: Final = 3.0
 
 
 def run(place: Place, stop: Stop, console: Console) -> int:
-    """Work until the servers have enough, and return the exit code. Raises RefusedError and InterruptedWorkError."""
+    """Work until the servers have enough; return the exit code. Raises RefusedError and InterruptedWorkError."""
     with ExitStack() as holds:
         logged = LoggedConsole(place.log, console)
         holds.callback(logged.close)
