@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 PREFIX = "L2RTUI_"
 
 
+CONTEXT_TABLE = "context"
+"""Table of the file with a part for each context: ``[context.NAME]``."""
+_FILE_ONLY = ("keys", "filters", "protected")
+"""Settings that make no sense as a variable: tables, and what a wrong variable must not switch off."""
+
+
 def _setting(
     default: object, *, low: float | None = None, high: float | None = None, words: tuple[str, ...] = ()
 ) -> Any:
@@ -62,6 +68,14 @@ class Settings:
             Default 10 MiB, as kubelet's containerLogMaxSize.
         backoff_seconds: Seconds before the second restart in a row of a failing process; doubles up to 30 times
             this, and is forgotten after 60 times this without a failure. Default 10: kubelet's 10 s, 5 min, 10 min.
+        protected: Each change wants the name of the context typed, and the app has a frame of its own. Default off:
+            set it in ``[context.NAME]`` of a cluster on which other people depend.
+        keys: ``[keys]``: keys of the app by the names in ``docs/keys.md``, such as ``"run.destroy" = "ctrl+x"``.
+        filters: ``[filters]``: filters with a name, each a view and what is typed after it, such as
+            ``broken = "pods status=Failed"``; ``:filter broken`` shows it.
+
+    A table ``[context.NAME]`` holds settings for one context of the kubeconfig alone; ``local`` and ``demo`` stand
+    for those backends. It wins over the rest of the file.
     """
 
     backend: str = _setting("")
@@ -81,6 +95,9 @@ class Settings:
     grace_seconds: float | None = _setting(None, low=0, high=86400)
     log_max_bytes: int = _setting(10 << 20, low=4096, high=1 << 40)
     backoff_seconds: float = _setting(10.0, low=0.001, high=3600)
+    protected: bool = _setting(default=False)
+    keys: tuple[tuple[str, str], ...] = _setting(())
+    filters: tuple[tuple[str, str], ...] = _setting(())
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -97,15 +114,46 @@ def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[st
         ConfigError: a name or a value is wrong, or the file cannot be read; the sentence says where.
     """
     environ = os.environ if environ is None else environ
-    values = _from_file(environ)
+    values, contexts = _from_file(environ)
+    given: dict[str, Any] = {}
     for name, text in environ.items():
         if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG":
             key = name.removeprefix(PREFIX).lower()
-            values[key] = _decode(key, text, f"The variable {name}", PREFIX)
+            if key in _FILE_ONLY:
+                raise ConfigError(f"The variable {name} means nothing: {key} is set in the file alone.")
+            given[key] = _decode(key, text, f"The variable {name}", PREFIX)
     for key, value in (flags or {}).items():
         if value is not None:
-            values[key] = _decode(key, value, f"The flag --{key.replace('_', '-')}")
-    return Settings(**values)
+            given[key] = _decode(key, value, f"The flag --{key.replace('_', '-')}")
+    if contexts:
+        values |= contexts.get(context_name({**values, **given}, environ), {})
+    return Settings(**values | given)
+
+
+def context_name(values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> str:
+    """What ``[context.NAME]`` calls the place that is looked at: a backend that has no contexts, or a context.
+
+    Args:
+        values: Of the settings ``backend`` and ``context``, as far as they are given.
+    """
+    backend, context = values.get("backend", ""), values.get("context", "")
+    if backend not in ("", "kubernetes"):
+        return str(backend)
+    return str(context) or current_context(os.environ if environ is None else environ) or "local"
+
+
+def current_context(environ: Mapping[str, str]) -> str:
+    """The context that the kubeconfig marks as current; read as text: a YAML parser costs more than the answer."""
+    listed = [Path(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+    for path in listed or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]:
+        try:
+            lines = path.read_text("utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.startswith("current-context:") and (name := line.partition(":")[2].strip().strip("\"'")):
+                return name
+    return ""
 
 
 def state_dir() -> Path:
@@ -142,11 +190,12 @@ def _xdg(variable: str, default: str) -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / default) / "l2rtui"
 
 
-def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
+def _from_file(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Settings of the file, and those of each context."""
     named = environ.get(f"{PREFIX}CONFIG", "")
     path = Path(named) if named else config_dir() / "config.toml"
     if not named and not path.exists():
-        return {}
+        return {}, {}
     import tomllib
 
     try:
@@ -158,7 +207,21 @@ def _from_file(environ: Mapping[str, str]) -> dict[str, Any]:
         ) from error
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"The configuration file {path} is not TOML: {error}.", "Correct that line.") from error
-    return {key: _decode(key, value, f"The setting {key} in {path}") for key, value in table.items()}
+    contexts = table.pop(CONTEXT_TABLE, {}) if isinstance(table.get(CONTEXT_TABLE), dict) else {}
+    parts: dict[str, dict[str, Any]] = {}
+    for name, part in contexts.items():
+        if not isinstance(part, dict):
+            raise ConfigError(
+                f"context.{name} in {path} is {part!r}: a table [context.{name}] is wanted.",
+                'One context for all is written `context = "NAME"`.',
+            )
+        for key in ("backend", "context"):
+            if key in part:
+                raise ConfigError(f"The setting context.{name}.{key} in {path} would change which context it is.")
+        parts[name] = {
+            key: _decode(key, value, f"The setting context.{name}.{key} in {path}") for key, value in part.items()
+        }
+    return {key: _decode(key, value, f"The setting {key} in {path}") for key, value in table.items()}, parts
 
 
 def _decode(key: str, value: object, source: str, prefix: str = "") -> Any:
@@ -203,6 +266,12 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(part.strip() for part in map(_text, parts) if part.strip())
 
 
+def _pairs(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return tuple((_text(name), _text(one)) for name, one in value.items())
+
+
 def _switch(value: object) -> bool:
     if isinstance(value, bool):
         return value
@@ -238,6 +307,7 @@ def _number_or_none(value: object) -> float | None:
 _DECODERS = {
     "str": _text,
     "tuple[str, ...]": _names,
+    "tuple[tuple[str, str], ...]": _pairs,
     "bool": _switch,
     "int": _whole,
     "float": _number,
@@ -246,6 +316,7 @@ _DECODERS = {
 _WANTED = {
     "str": "text",
     "tuple[str, ...]": "a list of names, or names with commas between",
+    "tuple[tuple[str, str], ...]": "a table of names and texts",
     "bool": "true or false",
     "int": "a whole number",
     "float": "a number",

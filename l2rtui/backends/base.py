@@ -7,7 +7,7 @@ they hold. Values go in and out; no client library's types cross this border.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -182,6 +182,18 @@ class Capturing(Protocol):
 
     async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
         """Run a command beside the pod's process, without input; cancelled, it is ended where that is possible."""
+        ...
+
+
+@runtime_checkable
+class Permitting(Protocol):
+    """What a backend offers besides Backend where somebody else decides what one may do."""
+
+    async def denied(self) -> Mapping[str, str]:
+        """Why deeds are not possible, by name: ``launch``, ``kill``, ``scale``, ``destroy``, ``exec``, ``forward``.
+
+        Each reason names the missing verb; deeds that are possible are left out.
+        """
         ...
 
 

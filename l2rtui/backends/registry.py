@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from l2rtui.backends.base import Backend
-from l2rtui.config import Settings, nearest, user_name
+from l2rtui.config import Settings, current_context, nearest, user_name
 from l2rtui.errors import UsageError
 
 
@@ -66,17 +65,4 @@ def chosen_backend(settings: Settings, environ: Mapping[str, str] | None = None)
     """The backend for somebody who names none: the cluster that a kubeconfig points at, else this machine."""
     if settings.context or settings.namespaces:
         return "kubernetes"
-    environ = os.environ if environ is None else environ
-    listed = [Path(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
-    paths = listed or [Path.home() / ".kube" / "config"]
-    return "kubernetes" if any(_names_a_context(path) for path in paths) else "local"
-
-
-def _names_a_context(path: Path) -> bool:
-    """Whether a kubeconfig marks a context as current; read as text: a YAML parser costs more than the answer."""
-    try:
-        lines = path.read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    values = (line.partition(":")[2].strip() for line in lines if line.startswith("current-context:"))
-    return any(value.strip("\"'") for value in values)
+    return "kubernetes" if current_context(os.environ if environ is None else environ) else "local"

@@ -20,6 +20,13 @@ class Cell(NamedTuple):
     upper: Colour
     lower: Colour
 
+    @property
+    def shade(self) -> str:
+        """One character as light as both."""
+        red, green, blue = (upper + lower for upper, lower in zip(self.upper, self.lower, strict=True))
+        light = (299 * red + 587 * green + 114 * blue) // 2000
+        return SHADES[min(len(SHADES) - 1, light * len(SHADES) // 256)]
+
 
 def cells(picture: Picture, columns: int, rows: int) -> Iterator[tuple[Cell, ...]]:
     """The picture as rows of cells, as large as fits, its shape kept."""
@@ -35,18 +42,11 @@ def cells(picture: Picture, columns: int, rows: int) -> Iterator[tuple[Cell, ...
         yield tuple(Cell(pixel(column, 2 * row), pixel(column, 2 * row + 1)) for column in range(width))
 
 
-def shade(cell: Cell) -> str:
-    """One character as light as a cell."""
-    red, green, blue = (upper + lower for upper, lower in zip(cell.upper, cell.lower, strict=True))
-    light = (299 * red + 587 * green + 114 * blue) // 2000
-    return SHADES[min(len(SHADES) - 1, light * len(SHADES) // 256)]
-
-
 def ansi(picture: Picture, columns: int, rows: int, *, has_colours: bool) -> Iterator[str]:
     """Lines for a terminal; without colours in shades of ASCII."""
     for row in cells(picture, columns, rows):
         if not has_colours:
-            yield "".join(map(shade, row)).rstrip()
+            yield "".join(cell.shade for cell in row).rstrip()
             continue
         parts = (
             f"\x1b[38;2;{cell.upper[0]};{cell.upper[1]};{cell.upper[2]}"

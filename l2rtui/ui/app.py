@@ -19,15 +19,16 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from l2rtui.backends.base import Backend, Placed
-from l2rtui.config import Settings, user_name
+from l2rtui.backends.base import Backend, Permitting, Placed
+from l2rtui.config import Settings, context_name, user_name
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import L2RError
+from l2rtui.services import filters
 from l2rtui.services.monitor import Monitor
 from l2rtui.ui.background import Background
 from l2rtui.ui.feeds import MetricsFeed
-from l2rtui.ui.keys import Place, bindings, keys_of
+from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
 from l2rtui.ui.messages import LeaveWanted, LookWanted, MetricsArrived, SnapshotArrived
 from l2rtui.ui.news import Watch
@@ -51,6 +52,9 @@ class L2RApp(App[None]):
         make: Makes the backend, off the event loop and after the first frame; may raise L2RError.
         clock: Seconds since the epoch.
 
+    Raises:
+        ConfigError: ``[keys]`` or ``[filters]`` of the settings is wrong.
+
     Attributes:
         failure: Why the backend could not be made; the caller prints it.
     """
@@ -71,6 +75,15 @@ class L2RApp(App[None]):
         self.background = Background(self, self._show_health)
         context = " · ".join(filter(None, (settings.backend, settings.context)))
         self.link = Link(settings, self.background, clock, context)
+        if settings.protected:
+            self.link.protected = context_name({"backend": settings.backend, "context": settings.context})
+            self.add_class("protected")
+        filters.checked(settings.filters)
+        if settings.keys:
+            from l2rtui.ui.keymap import key_table, keymap
+
+            self.link.keys = key_table(settings.keys)
+            self.set_keymap(keymap(self.link.keys))
         self.cluster = ClusterScreen(self.link)
         self._make = make
         self._monitor: Monitor | None = None
@@ -95,6 +108,13 @@ class L2RApp(App[None]):
     def _begin(self) -> None:
         self.background.start(self._connect(), group="watch", what="the backend")
 
+    async def _ask_rights(self) -> None:
+        """Find out what somebody else does not let us do, so that its keys are grey and say why."""
+        backend: object = self.link.backend
+        if isinstance(backend, Permitting):
+            self.link.deny(await backend.denied())
+            self.cluster.show_keys()
+
     async def _connect(self) -> None:
         try:
             backend = await asyncio.to_thread(self._make)
@@ -107,6 +127,7 @@ class L2RApp(App[None]):
         self.cluster.mount_prompt()
         self._monitor = Monitor(backend)
         self.background.start(self._monitor.run(), group="watch", what="the watch")
+        self.background.start(self._ask_rights(), group="rights", what="the rights", is_exclusive=True)
         async for snapshot in self._monitor.updates():
             if isinstance(backend, Placed) and backend.place:
                 self.link.context = f"{backend.name} · {backend.place}"
@@ -164,6 +185,7 @@ class L2RApp(App[None]):
             snapshot = await self.link.backend.snapshot()
             self.cluster.snapshot = snapshot
             self.background.say("looked again")
+            await self._ask_rights()
 
         self.background.start(look(), group="look", what="looking again", is_exclusive=True)
 
@@ -172,7 +194,12 @@ class L2RApp(App[None]):
         silent = time.monotonic() - monitor.heard_at if monitor and monitor.heard_at is not None else 0.0
         error = monitor.error if monitor else ""
         self.cluster.health = replace(
-            Health(self.link.context, is_readonly=self.link.settings.readonly),
+            Health(
+                self.link.context,
+                is_readonly=self.link.settings.readonly,
+                is_protected=bool(self.link.protected),
+                is_admin=self.link.is_admin,
+            ),
             is_connected=monitor is not None and monitor.heard_at is not None,
             error=error,
             silent_seconds=silent if error else 0.0,
@@ -183,7 +210,7 @@ class L2RApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette offers what the keys offer, and the themes."""
         if screen is self.cluster:
-            for key in keys_of(Place.CLUSTER):
+            for key in self.link.keys.of(Place.CLUSTER):
                 if "%" not in key.action and not self.link.forbidden(key.action):
                     name = key.action.partition("(")[0]
                     yield SystemCommand(

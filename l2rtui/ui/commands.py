@@ -15,7 +15,8 @@ class Command:
         name: The word. takes: what may follow, for people; empty when nothing does.
         tooltip: One sentence.
         action: The action without ``action_``; ``%`` stands for what follows, as a text.
-        words: Which words complete what follows: ``columns``, ``runs``, ``specs``, ``themes``, or none.
+        words: Which words complete what follows: ``columns``, ``runs``, ``specs``, ``themes``,
+            ``filters``, or none.
         changes: ``--readonly`` forbids it.
     """
 
@@ -38,10 +39,19 @@ COMMANDS: Final = (
     Command("charts", "", "Charts of the marked runs", "view('charts',%)"),
     Command("place", "[FILE]", "Place a run on slots by cursor", "place(%)", "specs", changes=True),
     Command("launch", "[FILE]", "Launch a run from a spec file", "launch(%)", "specs", changes=True),
-    Command("destroy", "[RUN]", "Destroy a run and all it owns", "destroy(%)", "runs", changes=True),
-    Command("kill", "[RUN[/SET[/INDEX]]]", "Kill pods; they come back", "kill(%)", "runs", changes=True),
-    Command("relaunch", "", "Destroy the run and launch it again", "relaunch", changes=True),
+    Command("destroy", "[RUN]", "Destroy a run, or all that are `mine`", "destroy(%)", "runs", changes=True),
+    Command("kill", "[RUN[/SET[/INDEX]]]", "Kill pods, which come back", "kill(%)", "runs", changes=True),
+    Command("relaunch", "[RUN]", "Launch again, also what is gone", "relaunch(%)", "runs", changes=True),
+    Command("edit", "", "Edit the run's spec or scale in $EDITOR", "edit", changes=True),
     Command("shell", "", "Open a shell beside the pod's process", "shell", changes=True),
+    Command("attach", "", "Only this pod's output, on the whole screen", "attach"),
+    Command("signal", "[NAME]", "Send the pod's process a signal", "signal(%)", changes=True),
+    Command("forward", "[LOCAL:REMOTE]", "Carry a port to the pod, or end it", "forward(%)", changes=True),
+    Command("simulators", "", "See to the simulators of a worker", "simulators"),
+    Command("admin", "", "Act for other people, or no more; their names are typed", "admin", changes=True),
+    Command("filter", "[NAME]", "Show what a filter with a name shows; lists them", "filter(%)", "filters"),
+    Command("keep", "NAME", "Keep the filter of this view under a name", "keep_filter(%)", "filters"),
+    Command("forget", "NAME", "Forget a filter that was kept", "forget_filter(%)", "filters"),
     Command("include", "[PATTERN]", "Show only log lines that match", "narrow_log('include',%)"),
     Command("exclude", "[PATTERN]", "Hide log lines that match", "narrow_log('exclude',%)"),
     Command("save", "[FILE]", "Save the shown log lines", "save_log(%)"),

@@ -1,5 +1,5 @@
-"""One table of keys. Bindings, the key bar, the help screen, the command palette, the grey of ``--readonly`` and
-the tests are all made from it, so none of them can say something else.
+"""One table of keys. Bindings, the key bar, the help screen, the menu, the command palette, ``docs/keys.md``, the
+grey of ``--readonly`` and the tests are all made from it, so none of them can say something else.
 
 Conventions are those of k9s and kdash where they have one. Nothing needs a function key, a ctrl-shift chord or
 the mouse. Pasted text comes as one event and never as keys.
@@ -23,6 +23,7 @@ class Place(StrEnum):
     TABLE = "In tables"
     LOG = "In the log"
     PLACE = "While placing"
+    SIMULATOR = "Among a worker's simulators"
     DIALOG = "In a dialog"
     APP = "In the whole app"
 
@@ -51,6 +52,11 @@ class Key:
     place: Place = Place.CLUSTER
     changes: bool = False
 
+    @property
+    def name(self) -> str:
+        """One or two words for people, also where the bar has none."""
+        return self.label or self.action.partition("(")[0].replace("_", " ")
+
 
 DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
 SINCE_DIGITS: Final = "0,1,2,3,4,5,6"
@@ -63,6 +69,11 @@ KEYS: Final = (
     Key("run.relaunch", "R", "R", "relaunch", "relaunch", "Destroy the run and launch it again", changes=True),
     Key("set.grow", "plus", "+", "scale(1)", "scale", "One replica more in the selected set", changes=True),
     Key("set.shrink", "underscore", "_", "scale(-1)", "", "One replica less in the selected set", changes=True),
+    Key("run.edit", "e", "e", "edit", "edit", "Edit the run's spec or scale in $EDITOR, then review", changes=True),
+    Key("pod.attach", "a", "a", "attach", "", "Only this pod's output, on the whole screen, from now on"),
+    Key("pod.signal", "S", "S", "signal", "", "Send the pod's process a signal", changes=True),
+    Key("pod.forward", "F", "F", "forward", "", "Carry a port of this machine to a pod, or end it", changes=True),
+    Key("pod.simulators", "i", "i", "simulators", "sims", "See to the simulators of a worker"),
     Key("pod.shell", "s", "s", "shell", "shell", "Open a shell beside the pod's process", changes=True),
     Key("log.show", "l", "l", "logs", "logs", "Go to the log of the selection, or of the marked pods"),
     Key("log.split", "vertical_line", "|", "split", "split", "Keep this log and open another pane, up to four"),
@@ -151,17 +162,16 @@ KEYS: Final = (
     Key("place.name", "n", "n", "ask('name')", "name", "Give the run another name", Place.PLACE),
     Key("place.help", "question_mark", "?", "help", "help", "Show all keys", Place.PLACE),
     Key("place.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.PLACE),
+    Key("simulator.restart", "R", "R", "restart", "restart", "End it; another is started", Place.SIMULATOR, True),
+    Key("simulator.signal", "S", "S", "send", "signal", "Send it a signal", Place.SIMULATOR, True),
+    Key("simulator.frame", "v", "v", "look", "see", "What its camera sees now", Place.SIMULATOR),
+    Key("simulator.again", "r", "r", "again", "again", "Ask again how they are", Place.SIMULATOR),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", Place.DIALOG),
     Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", Place.DIALOG),
     Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", Place.APP),
     Key("app.quit_always", "ctrl+q,ctrl+c", "ctrl+q", "leave", "", "Leave the app from everywhere", Place.APP),
 )  # fmt: skip
-
-
-def keys_of(place: Place) -> tuple[Key, ...]:
-    """The keys of one place, in the order of the table."""
-    return tuple(key for key in KEYS if key.place is place)
 
 
 def bindings(place: Place) -> list[Binding]:
@@ -176,7 +186,8 @@ def bindings(place: Place) -> list[Binding]:
             id=f"{key.id}.{pressed}" if "%" in key.action else key.id,
             priority=place is Place.APP,
         )
-        for key in keys_of(place)
+        for key in KEYS
+        if key.place is place
         for pressed in (key.keys.split(",") if "%" in key.action else (key.keys,))
     ]
 
@@ -186,6 +197,20 @@ def changing_actions() -> frozenset[str]:
     return frozenset(key.action.partition("(")[0] for key in KEYS if key.changes)
 
 
-def key_of(pressed: str, keys: Iterable[Key] = KEYS) -> Key | None:
-    """The entry that a pressed key belongs to, by Textual's name of the key or its character."""
-    return next((key for key in keys if pressed in key.keys.split(",")), None)
+class KeyTable:
+    """The keys as one person has them: the table above, with what the settings bind otherwise."""
+
+    def __init__(self, keys: Iterable[Key] = KEYS) -> None:
+        self.keys = tuple(keys)
+
+    def of(self, place: Place) -> tuple[Key, ...]:
+        """The keys of one place, in the order of the table."""
+        return tuple(key for key in self.keys if key.place is place)
+
+    def pressed(self, name: str, place: Place = Place.CLUSTER) -> Key | None:
+        """The entry of a place that a key belongs to, by Textual's name of the key."""
+        return next((key for key in self.of(place) if name in key.keys.split(",")), None)
+
+    def face(self, key_id: str) -> str:
+        """How the key of an entry is written."""
+        return next(key.face for key in self.keys if key.id == key_id)

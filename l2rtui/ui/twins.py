@@ -12,19 +12,60 @@ from typing import Final
 _SPANS: Final = {60.0: "1m", 300.0: "5m", 900.0: "15m", 1800.0: "30m", 3600.0: "1h", 86_400.0: "24h"}
 
 
-def kill(targets: Sequence[str]) -> str:
+def kill(targets: Sequence[str], *, is_admin: bool = False) -> str:
     """Stop pods."""
-    return shlex.join(["l2rtui", "kill", *targets])
+    return shlex.join(["l2rtui", "kill", *targets, *_admin(is_admin)])
 
 
-def destroy(runs: Sequence[str]) -> str:
+def destroy(runs: Sequence[str], *, is_admin: bool = False) -> str:
     """Remove runs."""
-    return shlex.join(["l2rtui", "destroy", *runs])
+    return shlex.join(["l2rtui", "destroy", *runs, *_admin(is_admin)])
 
 
-def scale(target: str, replicas: int) -> str:
+def relaunch(runs: Sequence[str], *, is_admin: bool = False) -> str:
+    """Remove runs and launch them again."""
+    return " && ".join([destroy(runs, is_admin=is_admin), *map(launch_again, runs)])
+
+
+def launch_again(run: str) -> str:
+    """Launch what was destroyed; without a name the last of it."""
+    return shlex.join(["l2rtui", "relaunch", *filter(None, [run])])
+
+
+def scale(target: str, replicas: int, *, is_admin: bool = False) -> str:
     """Give a set another number of replicas."""
-    return shlex.join(["l2rtui", "scale", target, str(replicas)])
+    return shlex.join(["l2rtui", "scale", target, str(replicas), *_admin(is_admin)])
+
+
+def attach(target: str) -> str:
+    """Follow one pod from now on."""
+    return shlex.join(["l2rtui", "logs", target, "-f", "--tail", "0"])
+
+
+def signal(target: str, name: str, pid: int) -> str:
+    """Send a pod's process a signal."""
+    return shlex.join(["l2rtui", "exec", target, "--", *signal_command(name, pid)])
+
+
+def signal_command(name: str, pid: int) -> tuple[str, str, str]:
+    """What sends it, beside the process: every image that has a shell can."""
+    return "sh", "-c", f"kill -s {shlex.quote(name)} {pid}"
+
+
+def forward(target: str, ports: str) -> str:
+    """Carry a port."""
+    return shlex.join(["l2rtui", "port-forward", target, ports])
+
+
+def simulator(what: str, target: str, index: int = 0, *, signal_name: str = "", is_admin: bool = False) -> str:
+    """See to a worker's simulator."""
+    number = ["--index", str(index)] if index else []
+    name = ["--signal", signal_name] if signal_name else []
+    return shlex.join(["l2rtui", "simulator", what, target, *number, *name, *_admin(is_admin)])
+
+
+def _admin(is_admin: bool) -> list[str]:
+    return ["--admin"] if is_admin else []
 
 
 def shell(target: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -164,3 +165,108 @@ class LeakText(Protocol):
     def reason(self) -> str:
         """Why it should not be there."""
         ...
+
+
+class PodRecord(Protocol):
+    """What a pod says of itself: ``services.podnews.PodNews``, or anything of its shape."""
+
+    @property
+    def rate(self) -> float | None:
+        """Environment steps a second."""
+        ...
+
+    @property
+    def simulator(self) -> str:
+        """State of its worst simulator; empty where it drives none."""
+        ...
+
+    @property
+    def simulator_restarts(self) -> int:
+        """Of all its simulators."""
+        ...
+
+    @property
+    def simulator_fps(self) -> float:
+        """Poses a second, of all its simulators."""
+        ...
+
+    @property
+    def simulator_error(self) -> str:
+        """The newest, a sentence."""
+        ...
+
+    @property
+    def rank(self) -> int | None:
+        """Among the processes that work together now."""
+        ...
+
+    @property
+    def world_size(self) -> int | None:
+        """How many these are."""
+        ...
+
+    @property
+    def step(self) -> str:
+        """What it is at."""
+        ...
+
+
+class SimulatorFacts(Protocol):
+    """One simulator: ``services.simulators.Simulator``, or anything of its shape."""
+
+    @property
+    def index(self) -> int:
+        """Its number at its worker."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """How it is run."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """One word, or two."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """Starts beyond the first."""
+        ...
+
+    @property
+    def uptime_seconds(self) -> float:
+        """Since it was ready."""
+        ...
+
+    @property
+    def fps(self) -> float:
+        """Poses a second."""
+        ...
+
+    @property
+    def error(self) -> str:
+        """Its newest failure."""
+        ...
+
+
+class PictureCell(Protocol):
+    """Two pixels, one over the other: ``services.pictures.Cell``, or anything of its shape."""
+
+    @property
+    def upper(self) -> tuple[int, int, int]:
+        """Red, green and blue."""
+        ...
+
+    @property
+    def lower(self) -> tuple[int, int, int]:
+        """Red, green and blue."""
+        ...
+
+    @property
+    def shade(self) -> str:
+        """One character as light as both."""
+        ...
+
+
+PictureRows = Sequence[Sequence[PictureCell]]

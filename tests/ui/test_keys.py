@@ -6,11 +6,12 @@ import pytest
 
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.commands import COMMANDS
-from l2rtui.ui.keys import KEYS, Key, Place, bindings, changing_actions, key_of, keys_of
+from l2rtui.ui.keys import KEYS, Key, KeyTable, Place, bindings, changing_actions
 from l2rtui.ui.screens.cluster import ClusterScreen
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.screens.help import help_lines
 from l2rtui.ui.screens.place import PlaceScreen
+from l2rtui.ui.screens.simulators import SimulatorsScreen
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -22,8 +23,10 @@ OWNERS = {
     Place.LOG: LogPane,
     Place.PLACE: PlaceScreen,
     Place.DIALOG: Dialog,
+    Place.SIMULATOR: SimulatorsScreen,
     Place.APP: L2RApp,
 }
+TABLE = KeyTable()
 FOCUS = {Place.GRID: "1", Place.TABLE: "3", Place.LOG: "5"}
 PREPARED = {  # what must have happened before a key can do something
     "grid.left": ["right"],
@@ -52,6 +55,10 @@ PREPARED = {  # what must have happened before a key can do something
     "table.cell_left": ["2", "right"],
     "table.cell_right": ["2"],
     "pod.shell": ["3"],
+    "pod.attach": ["3"],
+    "pod.signal": ["3"],
+    "pod.forward": ["3"],
+    "pod.simulators": ["3", "down", "down"],
     "log.since": ["3"],
     "log.close": ["vertical_line"],
     "log.up": [],
@@ -98,7 +105,7 @@ def test_ids_are_unique_and_every_action_is_defined_where_its_key_works():
 
 @pytest.mark.parametrize("place", list(Place))
 def test_no_key_stands_twice_in_one_place(place):
-    pressed = [one for key in keys_of(place) for one in key.keys.split(",")]
+    pressed = [one for key in TABLE.of(place) for one in key.keys.split(",")]
     assert len(pressed) == len(set(pressed))
 
 
@@ -112,8 +119,9 @@ def test_bindings_come_from_the_table():
         for digit in key.keys.split(",")
     }
     assert bound == plain | digits
-    assert key_of("L").id == "run.launch"
-    assert key_of("no such key") is None
+    assert TABLE.pressed("L").id == "run.launch"
+    assert TABLE.pressed("no such key") is None
+    assert TABLE.pressed("f", Place.LOG).id == "log.follow"
 
 
 def test_nothing_needs_a_function_key_or_a_control_shift_chord():
@@ -124,15 +132,15 @@ def test_nothing_needs_a_function_key_or_a_control_shift_chord():
 
 
 def test_the_help_screen_shows_the_whole_table():
-    text = "\n".join("".join(span.text for span in line) for line in help_lines(lambda _: ""))
+    text = "\n".join("".join(span.text for span in line) for line in help_lines(TABLE, lambda _: ""))
     assert all(key.tooltip in text for key in KEYS)
     assert all(command.tooltip in text for command in COMMANDS)
     assert "off: " not in text
-    grey = "\n".join("".join(span.text for span in line) for line in help_lines(lambda _: "a reason"))
-    assert grey.count("off: a reason") == sum(key.changes for key in KEYS)
+    grey = "\n".join("".join(span.text for span in line) for line in help_lines(TABLE, lambda _: "a reason"))
+    assert grey.count("off: a reason") == len(TABLE.of(Place.CLUSTER)) + len(TABLE.of(Place.SIMULATOR))
 
 
-WORKING = [key for key in KEYS if key.place not in (Place.DIALOG, Place.PLACE)]
+WORKING = [key for key in KEYS if key.place not in (Place.DIALOG, Place.PLACE, Place.SIMULATOR)]
 
 
 @pytest.mark.parametrize("key", WORKING, ids=lambda key: key.id)
@@ -156,7 +164,7 @@ PLACING = {  # what must have happened in place mode before a key can do somethi
 }
 
 
-@pytest.mark.parametrize("key", keys_of(Place.PLACE), ids=lambda key: key.id)
+@pytest.mark.parametrize("key", TABLE.of(Place.PLACE), ids=lambda key: key.id)
 async def test_every_key_of_place_mode_does_something(desk, key: Key, tmp_path, monkeypatch):
     for name in ("first", "second"):
         spec = f"kind: learner-workers\nname: {name}\nworkers: [{{name: w, replicas: 2}}, {{name: v}}]\n"
@@ -179,7 +187,7 @@ async def test_every_key_of_place_mode_does_something(desk, key: Key, tmp_path, 
         await one.until(lambda: seen() != before, f"{key.face} did nothing")
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.changes], ids=lambda key: key.id)
+@pytest.mark.parametrize("key", [key for key in TABLE.of(Place.CLUSTER) if key.changes], ids=lambda key: key.id)
 async def test_readonly_forbids_what_changes_and_says_why(desk, key: Key):
     async with desk(readonly=True) as one:
         snapshot = await one.backend.snapshot()
@@ -189,12 +197,14 @@ async def test_readonly_forbids_what_changes_and_says_why(desk, key: Key):
         assert one.top == "ClusterScreen"
         assert await one.backend.snapshot() == snapshot
         assert "READ-ONLY" in one.words()
-        assert f"({key.label or 'scale'})" in one.words()
+        assert f"({key.name})" in one.says()[0]
+        assert not key.label or f"({key.label})" in one.words()
         assert not any(command.help == key.tooltip for command in one.app.get_system_commands(one.app.screen))
 
 
 def test_changing_actions_are_those_that_the_table_marks():
-    assert changing_actions() == {"place", "launch", "kill", "destroy", "relaunch", "scale", "shell"}
+    of_runs = {"place", "launch", "kill", "destroy", "relaunch", "scale", "edit"}
+    assert changing_actions() == of_runs | {"shell", "signal", "forward", "restart", "send"}
 
 
 async def test_pasted_text_fires_no_key(desk):

@@ -36,7 +36,7 @@ def test_home(snap_compare, size):
 
 
 def test_destroy_question(snap_compare, monkeypatch):
-    monkeypatch.setattr("l2rtui.ui.screens.asks.user_name", lambda: "me")
+    monkeypatch.setattr("l2rtui.ui.screens.asking.user_name", lambda: "me")
 
     async def before(pilot) -> None:
         await settle(pilot)

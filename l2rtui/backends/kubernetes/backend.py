@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ from l2rtui.backends.base import (
     Receipt,
     StepDone,
 )
-from l2rtui.backends.kubernetes import checks, describe, destroy, doctor, kill, leaks, portforward, scale
+from l2rtui.backends.kubernetes import checks, describe, destroy, doctor, kill, leaks, portforward, rights, scale
 from l2rtui.backends.kubernetes import exec as execution
 from l2rtui.backends.kubernetes import launch as launching
 from l2rtui.backends.kubernetes import logs as logging
@@ -35,6 +35,7 @@ from l2rtui.backends.kubernetes.devices import SlotRule
 from l2rtui.backends.kubernetes.feed import Feed
 from l2rtui.backends.kubernetes.manifests import differences, plan_manifests
 from l2rtui.backends.kubernetes.podspec import ServerFacts
+from l2rtui.backends.kubernetes.volumes import Volumes
 from l2rtui.config import Settings
 from l2rtui.domain.change import Change
 from l2rtui.domain.node import Node
@@ -215,6 +216,11 @@ class KubernetesBackend:
             async for item in items:
                 yield item
 
+    async def denied(self) -> Mapping[str, str]:
+        """Why deeds are not possible in the namespace of runs, by their names."""
+        api = await self.api()
+        return await rights.denied(api, api.namespace)
+
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
         """Run a command in a pod on the caller's own terminal; its exit code."""
         return await execution.run(await self.api(), pod, argv)
@@ -228,6 +234,10 @@ class KubernetesBackend:
         async with aclosing(portforward.forward(await self.api(), pod, local, remote)) as news:
             async for sentence in news:
                 yield sentence
+
+    def volumes(self, owner: str, image: str = "") -> Volumes:
+        """The persistent volume claims of the namespace."""
+        return Volumes(self.api, image or self._settings.image, owner)
 
     # --- the connection ----------------------------------------------------------------------------------------
     async def api(self) -> Api:

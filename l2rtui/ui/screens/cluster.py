@@ -11,11 +11,11 @@ from textual import events, on
 from textual.binding import BindingType
 
 from l2rtui.domain.node import SlotId
-from l2rtui.ui.keys import Place, bindings, key_of
+from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.messages import LeaveWanted
+from l2rtui.ui.screens.beside import Beside
 from l2rtui.ui.screens.changes import Changes
 from l2rtui.ui.screens.panes import LISTS
-from l2rtui.ui.screens.reading import Reading
 from l2rtui.ui.screens.selection import Pane
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import KeyBar
@@ -27,7 +27,7 @@ SETTLE_SECONDS: Final = 0.15
 MOST_HISTORY: Final = 50
 
 
-class ClusterScreen(Reading, Changes):
+class ClusterScreen(Beside, Changes):
     """Everything at a glance, and a key for each thing to do."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.CLUSTER)]
@@ -41,9 +41,9 @@ class ClusterScreen(Reading, Changes):
 
     def on_key(self, event: events.Key) -> None:
         """Say why a forbidden key does nothing."""
-        key = key_of(event.key)
-        if key is not None and key.place is Place.CLUSTER and (reason := self.may(key.action)):
-            self.link.background.say(f"{key.face} ({key.label or 'scale'}) is off: {reason}.")
+        key = self.link.keys.pressed(event.key)
+        if key is not None and (reason := self.may(key.action)):
+            self.link.background.say(f"{key.face} ({key.name}) is off: {reason}.")
 
     @on(KeyBar.Clicked)
     async def _key_clicked(self, event: KeyBar.Clicked) -> None:
@@ -205,7 +205,7 @@ class ClusterScreen(Reading, Changes):
         """All keys."""
         from l2rtui.ui.screens.help import HelpScreen
 
-        self.app.push_screen(HelpScreen(self.may))
+        self.app.push_screen(HelpScreen(self.link.keys, self.may))
 
     def action_menu(self) -> None:
         """What can be done with the selection, and the command line of each."""

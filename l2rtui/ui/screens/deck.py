@@ -126,6 +126,11 @@ class Deck(Horizontal):
         self._active = desk
         return desk
 
+    def show_alone(self, desk: Desk | None) -> None:
+        """Show one desk and hide the others, or with None all of them."""
+        for one in self.desks:
+            one.pane.display = desk is None or one is desk
+
     def close(self, desk: Desk) -> bool:
         """Close a desk; the last one stays."""
         if len(self.desks) == 1:

@@ -10,7 +10,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from l2rtui.ui.commands import COMMANDS
-from l2rtui.ui.keys import Place, keys_of
+from l2rtui.ui.keys import KeyTable, Place
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.text import Line, Span, Tone
 
@@ -25,8 +25,9 @@ _FILTERS: Final = (
 class HelpScreen(Dialog[None]):
     """Every key and what it does."""
 
-    def __init__(self, may: Callable[[str], str] = lambda _: "") -> None:
+    def __init__(self, keys: KeyTable, may: Callable[[str], str] = lambda _: "") -> None:
         super().__init__(id="help")
+        self._keys = keys
         self._may = may
 
     def compose(self) -> ComposeResult:
@@ -39,11 +40,11 @@ class HelpScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Write the table down."""
         self.show("title", [(Span("Keys", Tone.STRONG), Span("   esc closes", Tone.DIM))])
-        self.show("lines", help_lines(self._may))
+        self.show("lines", help_lines(self._keys, self._may))
         self.query_one("#body").focus()
 
 
-def help_lines(may: Callable[[str], str]) -> list[Line]:
+def help_lines(keys: KeyTable, may: Callable[[str], str]) -> list[Line]:
     """The tables of keys and commands as lines.
 
     Args:
@@ -52,8 +53,8 @@ def help_lines(may: Callable[[str], str]) -> list[Line]:
     lines: list[Line] = []
     for place in Place:
         lines.append((Span(f"{'' if not lines else chr(10)}{place}", Tone.ACCENT),))
-        for key in keys_of(place):
-            reason = may(key.action) if key.changes else ""
+        for key in keys.of(place):
+            reason = may(key.action) if key.place in (Place.CLUSTER, Place.SIMULATOR) else ""
             note = (Span(f"  off: {reason}", Tone.WARN),) if reason else ()
             text = Span(key.tooltip, Tone.DIM if reason else Tone.PLAIN)
             lines.append((Span(f"  {key.face:<12}", Tone.DIM if reason else Tone.STRONG), text, *note))

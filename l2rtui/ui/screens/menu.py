@@ -11,7 +11,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.keys import Key, Place, keys_of
+from l2rtui.ui.keys import Key, Place
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.text import Span, Tone
@@ -29,7 +29,7 @@ class MenuScreen(Dialog[str | None]):
         super().__init__(id="menu")
         self._link = link
         self._twin = twin
-        self._keys: tuple[Key, ...] = tuple(key for key in keys_of(Place.CLUSTER) if key.label)
+        self._keys: tuple[Key, ...] = tuple(key for key in link.keys.of(Place.CLUSTER) if key.label)
 
     def compose(self) -> ComposeResult:
         """One list."""

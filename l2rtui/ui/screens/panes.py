@@ -6,6 +6,7 @@ The view holds the newest snapshot and hands each widget its part of it; widgets
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from textual import events
@@ -23,11 +24,13 @@ from l2rtui.config import user_name
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.services.metrics import RunMetrics
+from l2rtui.services.podnews import PodNews
 from l2rtui.ui.digest import Digest
 from l2rtui.ui.feeds import LogFeed
-from l2rtui.ui.keys import Place, keys_of
+from l2rtui.ui.keys import Place
 from l2rtui.ui.link import Link
-from l2rtui.ui.screens.deck import Deck
+from l2rtui.ui.podfeed import PodFeed
+from l2rtui.ui.screens.deck import Deck, Desk
 from l2rtui.ui.screens.selection import Pane, Selection
 from l2rtui.ui.text import Line
 from l2rtui.ui.theme import plain
@@ -38,7 +41,8 @@ from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.metric_strip import MetricStrip
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.paint import Painted, is_plain
-from l2rtui.ui.widgets.pod_table import PodTable, pod_row
+from l2rtui.ui.widgets.pod_table import PodTable, pod_row, told_of
+from l2rtui.ui.widgets.pod_table import columns_for as columns_for_pods
 from l2rtui.ui.widgets.report_tables import EventTable, LeakTable
 from l2rtui.ui.widgets.run_table import RunTable, columns_for, run_row, sets_of
 from l2rtui.ui.widgets.status_bar import Health, StatusBar
@@ -90,6 +94,9 @@ class ClusterView(Screen[None]):
         self.leaks, self.charts = LeakTable(id=Pane.LEAKS), ChartView(id=Pane.CHARTS)
         self.detail, self.deck = MetricStrip(id="detail"), Deck(link)
         self.settling: Timer | None = None
+        self.records: dict[str, PodNews] = {}
+        self._pod_feed = PodFeed(link, self._take_records)
+        self._attached: Desk | None = None
         self._rows = ""
         self._shown_titles: dict[Widget, Content] = {}
 
@@ -206,11 +213,22 @@ class ClusterView(Screen[None]):
 
     def zoom(self, pane: Pane | None) -> None:
         """Give the whole screen to a pane, or with None to all of them again."""
+        if pane is not Pane.LOG and self._attached is not None:
+            attached, self._attached = self._attached, None
+            self.deck.close(attached)
+            self.deck.show_alone(None)
+            self.set_focus(self.pane(self.last_list))
         self.zoomed = pane
         self.set_class(pane is not None, "zoomed")
         for one in Pane:
             self.set_class(one is pane, f"zoom-{one}")
         self.show_titles()
+
+    def attach(self, desk: Desk) -> None:
+        """Give the whole screen to one log until esc takes it back, and its pane with it."""
+        self._attached = desk
+        self.deck.show_alone(desk)
+        self.zoom(Pane.LOG)
 
     # --- values in ---------------------------------------------------------------------------------------------
     def watch_snapshot(self) -> None:
@@ -275,7 +293,11 @@ class ClusterView(Screen[None]):
         if self.is_mine_only:
             me = user_name()
             pods = tuple(pod for pod in pods if pod.owner == me)
-        self.pods.take(((pod.uid, pod) for pod in pods), pod_row)
+        records = self.records
+        told = told_of(records[pod.uid] for pod in pods if pod.uid in records) if records else frozenset()
+        self.pods.set_columns(columns_for_pods(told))
+        items = ((pod.uid, (pod, records.get(pod.uid))) for pod in pods)
+        self.pods.take(items, lambda source: pod_row(*source, told))
 
     def show_nodes(self) -> None:
         """Rows of all nodes with their slots."""
@@ -302,16 +324,27 @@ class ClusterView(Screen[None]):
         """What is known of the selection."""
         run = self.selection.run(self.snapshot)
         metrics = self.metrics.get(run.uid) if run else None
-        return self.selection.about(self.snapshot, metrics, self.link.clock(), max(20, self.detail.size.width))
+        width = max(20, self.detail.size.width)
+        return self.selection.about(self.snapshot, metrics, self.link.clock(), width, self.records)
 
     def show_log(self) -> None:
         """The log of the selection; pods that came since are added to it, and to the logs that are kept."""
         self.deck.follow(self.selection.subject(self.snapshot, self.pods.marked, self.runs.marked))
+        run = self.selection.run(self.snapshot)
+        self._pod_feed.follow(self.digest.pods_of(run.name) if run is not None else ())
         for desk in self.deck.desks[1:]:
             newer = self.newer_pods(desk.feed.subject.key)
             if newer:
                 desk.join(newer)
         self.show_titles()
+
+    def _take_records(self, news: Mapping[str, PodNews]) -> None:
+        """Pods have said something of themselves."""
+        there = self.snapshot.pods
+        self.records = {**{uid: one for uid, one in self.records.items() if uid in there}, **news}
+        if self.lower is Pane.PODS:
+            self.show_pods()
+        self.show_detail()
 
     def newer_pods(self, key: str) -> tuple[PodView, ...]:
         """The pods of a log that is kept, by its key, as they are now; none where it cannot be told."""
@@ -367,6 +400,10 @@ class ClusterView(Screen[None]):
             f"{len(table.marked)} marked" if table.marked else "",
         ]
 
+    def post_health(self) -> None:
+        """Show whether what is seen is true, and what may be done, as it is now."""
+        self.health = replace(self.health, is_admin=self.link.is_admin)
+
     def may(self, action: str) -> str:
         """Why an action is not possible now; empty when it is."""
         return self.link.forbidden(action)
@@ -381,11 +418,9 @@ class ClusterView(Screen[None]):
             if isinstance(focused, VirtualTable)
             else None
         )
-        own = keys_of(place) if place else ()
-        keys = [*own, *keys_of(Place.CLUSTER)] if place is Place.LOG else [*keys_of(Place.CLUSTER), *own]
-        self.key_bar.choices = tuple(
-            Choice(key, not (key.changes and self.may(key.action))) for key in keys if key.label
-        )
+        own, common = self.link.keys.of(place) if place else (), self.link.keys.of(Place.CLUSTER)
+        keys = [*own, *common] if place is Place.LOG else [*common, *own]
+        self.key_bar.choices = tuple(Choice(key, self.may(key.action)) for key in keys if key.label)
 
     def _fit_rows(self) -> None:
         """Give the slots the lines that they need, at most two fifths of the screen; the seeds what they need."""

@@ -32,7 +32,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher, specfile
-from l2rtui.ui.keys import Place, bindings, keys_of
+from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.review import ReviewScreen, finding_line
 from l2rtui.ui.specfiles import example_specs
@@ -99,7 +99,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._grid.border_title = " Slots "
         self._sets.border_title = " Sets "
         self._checks.border_title = " Preflight "
-        self._keys.choices = tuple(Choice(key, True) for key in keys_of(Place.PLACE) if key.label)
+        self._keys.choices = tuple(Choice(key) for key in self._link.keys.of(Place.PLACE) if key.label)
         self.take_snapshot(self._snapshot)
         self._link.background.start(self._open(), group="place", what="place mode", is_exclusive=True)
 
@@ -284,7 +284,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         """All keys."""
         from l2rtui.ui.screens.help import HelpScreen
 
-        self.app.push_screen(HelpScreen(self._link.forbidden))
+        self.app.push_screen(HelpScreen(self._link.keys, self._link.forbidden))
 
     def action_ask(self, what: str) -> None:
         """Open the field for seeds or name."""

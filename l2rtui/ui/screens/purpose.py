@@ -13,4 +13,6 @@ class Purpose(StrEnum):
     INCLUDE = "show only lines that match this pattern"
     EXCLUDE = "hide lines that match this pattern"
     COMMAND = "command; tab completes, ? lists them"
+    SIGNAL = "signal to the pod's process: name or number, such as USR1"
+    FORWARD = "ports LOCAL:REMOTE, such as 6006:6006"
     SAVE = "save the shown lines to this file"

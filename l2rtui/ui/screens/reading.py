@@ -8,7 +8,7 @@ import io
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from textual import on
 
@@ -16,6 +16,7 @@ from l2rtui.backends.base import Inspector
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.workload import RunSpec
+from l2rtui.services import filters
 from l2rtui.ui import twins
 from l2rtui.ui.commands import COMMANDS, command_named, complete
 from l2rtui.ui.feeds import Subject
@@ -33,6 +34,16 @@ if TYPE_CHECKING:  # the first frame needs no field
     from textual.widgets import Input
 
     from l2rtui.ui.screens.prompt import Prompt
+
+
+_VIEWS: Final = {
+    "slots": Pane.SLOTS,
+    "seeds": Pane.RUNS,
+    "pods": Pane.PODS,
+    "nodes": Pane.NODES,
+    "events": Pane.EVENTS,
+}
+"""What filters with a name call the views."""
 
 
 class Reading(ClusterView):
@@ -109,6 +120,10 @@ class Reading(ClusterView):
                 self.action_narrow_log("exclude", value)
             case Purpose.SAVE:
                 self.action_save_log(value)
+            case Purpose.SIGNAL if value:
+                await self.run_command(f"signal {value}")
+            case Purpose.FORWARD if value:
+                await self.run_command(f"forward {value}")
 
     def close_prompt(self, *, keep: bool) -> None:
         """Take the line away and give the focus back; without ``keep`` as if nothing had been typed."""
@@ -150,6 +165,7 @@ class Reading(ClusterView):
             "events": [column.key for column in self.kube_events.model.columns],
             "runs": sorted(run.name for run in self.snapshot.runs.values()),
             "themes": sorted(self.app.available_themes),
+            "filters": sorted(self._filters()),
             "specs": [str(path) for path, _ in example_specs()] if text.startswith(("place ", "launch ")) else [],
         }
         return complete(text, words)
@@ -164,6 +180,51 @@ class Reading(ClusterView):
         """Go to a pane; the keys remember the way."""
         self.go_to(Pane(pane))
         self.entered(Pane(pane))
+
+    # --- filters with a name -----------------------------------------------------------------------------------
+    def _filters(self) -> dict[str, str]:
+        """Those that were kept, then those of the settings, which win."""
+        return {**filters.kept(), **dict(self.link.settings.filters)}
+
+    def action_filter(self, name: str) -> None:
+        """Show what a filter shows; without a name, say which there are."""
+        found = self._filters()
+        text = found.get(name)
+        if text is None:
+            names = ", ".join(f"{one} ({found[one]})" for one in sorted(found))
+            known = f"Filters: {names}." if found else "No filter has a name yet: `:keep NAME` gives one."
+            self.link.background.say(
+                f"There is no filter {name!r}. {known}" if name else known, is_error=bool(name)
+            )
+            return
+        view, _, rest = text.partition(" ")
+        self.action_view(_VIEWS[view], rest.strip())
+
+    def action_keep_filter(self, name: str) -> None:
+        """Keep the filter of this view under a name."""
+        view = next((view for view, pane in _VIEWS.items() if pane is self.last_list), "")
+        table = self.nodes if self.last_list is Pane.SLOTS else self.table
+        text = table.model.filter_text if table is not None else ""
+        if not view or not text or not name:
+            self.link.background.say("Filter a view with / and then write `:keep NAME`.", is_error=True)
+            return
+        self._keep(name, f"{view} {text}", f"`:filter {name}` shows {view} {text}")
+
+    def action_forget_filter(self, name: str) -> None:
+        """Forget a filter that was kept."""
+        if name in dict(self.link.settings.filters):
+            self.link.background.say(f"{name} stands in the settings file: remove it there.", is_error=True)
+        elif name not in filters.kept():
+            self.link.background.say(f"There is no filter {name!r}.", is_error=True)
+        else:
+            self._keep(name, "", f"{name} is forgotten")
+
+    def _keep(self, name: str, text: str, sentence: str) -> None:
+        async def keep() -> None:
+            await asyncio.to_thread(filters.keep, name, text)
+            self.link.background.say(sentence)
+
+        self.link.background.start(keep(), group="filters", what="the filters")
 
     def action_theme(self, name: str) -> None:
         """Other colours."""

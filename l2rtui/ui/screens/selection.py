@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.services.metrics import RunMetrics
+from l2rtui.services.podnews import PodNews
 from l2rtui.ui.feeds import NO_SUBJECT, Subject
 from l2rtui.ui.text import Line
 from l2rtui.ui.widgets.metric_strip import about_pod, about_run, about_slot
@@ -110,14 +112,20 @@ class Selection:
         return Subject(f"run {run.uid}/{self.cell}", title, run.name, pods, is_merged=True)
 
     def about(
-        self, snapshot: ClusterSnapshot, metrics: RunMetrics | None, now: float, width: int
+        self,
+        snapshot: ClusterSnapshot,
+        metrics: RunMetrics | None,
+        now: float,
+        width: int,
+        records: Mapping[str, PodNews] = MappingProxyType({}),
     ) -> tuple[Line, ...]:
         """Lines about what is selected; the first is its sentence."""
         if self.pane is Pane.SLOTS and self.slot is not None:
             held = snapshot.ledger.slots.get(self.slot)
             if held is not None:
-                return about_slot(held, snapshot.nodes.get(self.slot.node), self.pod(snapshot), now)
+                record = records.get(held.pod_uid)
+                return about_slot(held, snapshot.nodes.get(self.slot.node), self.pod(snapshot), now, record)
         pod, run = self.pod(snapshot), self.run(snapshot)
         if pod is not None:
-            return about_pod(pod, now)
+            return about_pod(pod, now, records.get(pod.uid))
         return about_run(run, snapshot.pods_of(run.name), metrics, now, width) if run is not None else ()

@@ -16,10 +16,15 @@ from l2rtui.ui.widgets.paint import Painted
 
 
 class Choice(NamedTuple):
-    """A key of the bar, and whether it does something now."""
+    """A key of the bar, and why it does nothing now; empty where it does something."""
 
     key: Key
-    is_possible: bool
+    reason: str = ""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether it does something now."""
+        return not self.reason
 
 
 class KeyBar(Painted):
@@ -38,13 +43,24 @@ class KeyBar(Painted):
 
     def on_click(self, event: events.Click) -> None:
         """Say which key was clicked."""
+        if (choice := self._at(event.x)) is not None:
+            self.post_message(self.Clicked(choice.key))
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Tell what the key under the mouse does, or why it does nothing."""
+        choice = self._at(event.x)
+        told = "" if choice is None else f"Off: {choice.reason}." if choice.reason else f"{choice.key.tooltip}."
+        if told != (self.tooltip or ""):
+            self.tooltip = told or None
+
+    def _at(self, column: int) -> Choice | None:
         x = 1
         for choice in fitting(self.choices, self.size.width):
-            width = _width(choice.key)
-            if x <= event.x < x + width:
-                self.post_message(self.Clicked(choice.key))
-                return
+            width = _width(choice)
+            if x <= column < x + width:
+                return choice
             x += width
+        return None
 
     def render_line(self, y: int) -> Strip:  # noqa: ARG002  (there is one line)
         """Keys and labels, as many as fit."""
@@ -59,17 +75,17 @@ class KeyBar(Painted):
 def fitting(choices: Sequence[Choice], width: int) -> list[Choice]:
     """The keys that fit; ``?``, which shows all of them, always does."""
     last = [choice for choice in choices if choice.key.action == "help"]
-    room = width - 1 - sum(_width(choice.key) for choice in last)
+    room = width - 1 - sum(map(_width, last))
     found: list[Choice] = []
     for choice in choices:
         if choice in last:
             continue
-        room -= _width(choice.key) + (0 if choice.is_possible else 2)
+        room -= _width(choice)
         if room < 0:
             break
         found.append(choice)
     return found + last
 
 
-def _width(key: Key) -> int:
-    return len(key.face) + len(key.label) + 3
+def _width(choice: Choice) -> int:
+    return len(choice.key.face) + len(choice.key.label) + 3 + (2 if choice.reason else 0)

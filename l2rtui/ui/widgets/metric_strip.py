@@ -12,10 +12,23 @@ from l2rtui.domain.node import Node
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
-from l2rtui.ui.text import GLYPHS, NOTHING, Line, Span, Tone, age, count, decimal, plural, sparkline, tone_of
-from l2rtui.ui.values import Learning
+from l2rtui.ui.text import (
+    GLYPHS,
+    NOTHING,
+    Line,
+    Span,
+    Tone,
+    age,
+    count,
+    decimal,
+    plural,
+    sparkline,
+    status_text,
+    tone_of,
+)
+from l2rtui.ui.values import Learning, PodRecord
 from l2rtui.ui.widgets.paint import Painted
-from l2rtui.ui.widgets.pod_table import slot_text
+from l2rtui.ui.widgets.pod_table import simulator_level, slot_text
 from l2rtui.ui.widgets.run_table import run_status, shown_return
 
 _LABEL = 10
@@ -72,8 +85,8 @@ def about_run(
     return tuple(lines)
 
 
-def about_pod(pod: PodView, now: float) -> tuple[Line, ...]:
-    """A pod: its sentence, its place, its past."""
+def about_pod(pod: PodView, now: float, record: PodRecord | None = None) -> tuple[Line, ...]:
+    """A pod: its sentence, its place, its past, and what it says of itself."""
     status = pod.status
     ended = NOTHING if pod.exit_code is None else str(pod.exit_code)
     created = age(now - pod.created) if pod.created else NOTHING
@@ -87,10 +100,33 @@ def about_pod(pod: PodView, now: float) -> tuple[Line, ...]:
         _field("run", f"{sanitize(pod.run) or NOTHING}   set {sanitize(pod.set_name) or NOTHING}"),
         _field("process", f"pid {pod.pid or NOTHING}   restarts {pod.restarts}   last exit {ended}"),
         _field("owner", f"{sanitize(pod.owner) or NOTHING}   age {created}"),
+        *(_about_record(record) if record is not None else ()),
     )
 
 
-def about_slot(slot: Slot, node: Node | None, pod: PodView | None, now: float) -> tuple[Line, ...]:
+def _about_record(record: PodRecord) -> tuple[Line, ...]:
+    lines: list[Line] = []
+    if record.simulator:
+        level = simulator_level(record.simulator)
+        facts = f"   restarts {record.simulator_restarts}   {count(round(record.simulator_fps))} fps"
+        state = Span(status_text(sanitize(record.simulator), level), tone_of(level))
+        lines.append((*_field("simulator", ""), state, Span(facts)))
+        if record.simulator_error:
+            lines.append(_field("", sanitize(record.simulator_error)))
+    if record.rank is not None:
+        lines.append(
+            _field("rank", f"{record.rank} of {NOTHING if record.world_size is None else record.world_size}")
+        )
+    if record.step:
+        lines.append(_field("step", sanitize(record.step)))
+    if record.rate is not None:
+        lines.append(_field("steps/s", count(round(record.rate))))
+    return tuple(lines)
+
+
+def about_slot(
+    slot: Slot, node: Node | None, pod: PodView | None, now: float, record: PodRecord | None = None
+) -> tuple[Line, ...]:
     """A slot: who holds it, and its device."""
     words = {
         SlotState.FREE: (" · ", Tone.DIM, "is free"),
@@ -108,7 +144,7 @@ def about_slot(slot: Slot, node: Node | None, pod: PodView | None, now: float) -
         memory = f"   {format_bytes(gpu.memory_bytes)}" if gpu.memory_bytes else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
         lines.append(_field("device", f"{gpu.label}   {name}{memory}   {plural(gpu.slots, 'slot')}"))
-    return (*lines, *about_pod(pod, now)[1:]) if pod is not None else tuple(lines)
+    return (*lines, *about_pod(pod, now, record)[1:]) if pod is not None else tuple(lines)
 
 
 def _field(label: str, text: str) -> Line:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import NOTHING, Span, Tone, status_text, tone_of
+from l2rtui.ui.text import NOTHING, Span, Tone, count, status_text, tone_of
+from l2rtui.ui.values import PodRecord
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -23,6 +24,15 @@ COLUMNS: Final = (
     Column("restarts", "restarts", most=8, right=True, rank=2),
     Column("exit", "exit", most=5, right=True, rank=3),
     Column("age", "age", most=6, right=True, rank=1, is_age=True),
+)
+_OF_RECORDS: Final = (
+    ("sim", Column("sim", "simulator", most=18, rank=2)),
+    ("sim", Column("fps", "fps", most=6, right=True, rank=3)),
+    ("rank", Column("rank", "rank", most=9, right=True, rank=2)),
+    ("step", Column("step", "step", most=14, rank=3)),
+)
+"""Columns for what pods say of themselves, there as soon as one of them says it, and what that is."""
+_LAST: Final = (
     Column("run", "run", most=24, rank=7),
     Column("owner", "owner", most=12, rank=8),
     Column("seed", "seed", most=6, right=True, rank=9),
@@ -30,11 +40,45 @@ COLUMNS: Final = (
 )
 
 
+_STATES: Final = {
+    "ready": Level.OK,
+    "starting": Level.WAIT,
+    "stopped": Level.DONE,
+    "lost": Level.WARN,
+    "given up": Level.BAD,
+}
+Told = frozenset[str]
+"""What pods say of themselves: of ``sim``, ``rank`` and ``step``, those that some pod has."""
+
+
 class PodTable(VirtualTable):
     """The pods of a run, or all pods."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
-        super().__init__(COLUMNS, empty="No pods.", clock=clock, id=id)
+        super().__init__(columns_for(frozenset()), empty="No pods.", clock=clock, id=id)
+
+
+def told_of(records: Iterable[PodRecord]) -> Told:
+    """What some of these records say."""
+    found: set[str] = set()
+    for one in records:
+        if one.simulator:
+            found.add("sim")
+        if one.rank is not None:
+            found.add("rank")
+        if one.step:
+            found.add("step")
+    return frozenset(found)
+
+
+def columns_for(told: Told) -> tuple[Column, ...]:
+    """The columns of a table whose pods say this."""
+    return (*COLUMNS, *(column for what, column in _OF_RECORDS if what in told), *_LAST)
+
+
+def simulator_level(state: str) -> Level:
+    """How bad the state of a simulator is."""
+    return _STATES.get(state, Level.WARN)
 
 
 def slot_text(pod: PodView) -> str:
@@ -52,8 +96,9 @@ def slot_text(pod: PodView) -> str:
     return ",".join(f"{gpu}.{slot}" for gpu, slot in slots)
 
 
-def pod_row(pod: PodView) -> Row:
-    """One pod."""
+def pod_row(pod: PodView, record: PodRecord | None = None, told: Told = frozenset()) -> Row:
+    """One pod, and what it says of itself where the table has columns for it."""
+    said, values = _said(record, told)
     status = pod.status
     role = str(pod.role) if pod.role else NOTHING
     slot = slot_text(pod)
@@ -67,6 +112,7 @@ def pod_row(pod: PodView) -> Row:
         Span(str(pod.restarts) if pod.restarts else NOTHING, Tone.WARN if pod.restarts else Tone.DIM),
         Span(NOTHING if pod.exit_code is None else str(pod.exit_code), Tone.WARN if pod.exit_code else Tone.DIM),
         Span("", Tone.DIM),
+        *said,
         Span(sanitize(pod.run) or NOTHING, Tone.DIM),
         Span(sanitize(pod.owner) or NOTHING, Tone.DIM),
         Span(str(pod.seed) if pod.run else NOTHING, Tone.DIM),
@@ -82,9 +128,37 @@ def pod_row(pod: PodView) -> Row:
         pod.restarts,
         -1 if pod.exit_code is None else pod.exit_code,
         -pod.created,  # as ages go, but it stands still
+        *values,
         pod.run,
         pod.owner,
         pod.seed,
         pod.pid or 0,
     )
-    return Row(pod.uid, cells, sort, is_fault=status.level in (Level.BAD, Level.WARN))
+    is_lost = record is not None and simulator_level(record.simulator or "ready") in (Level.BAD, Level.WARN)
+    return Row(pod.uid, cells, sort, is_fault=is_lost or status.level in (Level.BAD, Level.WARN))
+
+
+def _said(record: PodRecord | None, told: Told) -> tuple[list[Span], list[object]]:
+    """Cells and sort values of what a pod says of itself."""
+    spans: list[Span] = []
+    values: list[object] = []
+    if "sim" in told:
+        state = record.simulator if record else ""
+        level, again = simulator_level(state), record.simulator_restarts if record else 0
+        text = f"{status_text(sanitize(state), level)}{f' x{again}' if again else ''}" if state else NOTHING
+        fps = record.simulator_fps if record and state else -1.0
+        spans += [
+            Span(text, tone_of(level) if state else Tone.DIM),
+            Span(NOTHING if fps < 0 else count(round(fps)), Tone.DIM),
+        ]
+        values += [state, fps]
+    if "rank" in told:
+        rank, size = (record.rank, record.world_size) if record else (None, None)
+        of = "" if size is None else f"/{size}"
+        spans.append(Span(NOTHING if rank is None else f"{rank}{of}"))
+        values.append(-1 if rank is None else rank)
+    if "step" in told:
+        step = record.step if record else ""
+        spans.append(Span(sanitize(step) or NOTHING, Tone.PLAIN if step else Tone.DIM))
+        values.append(step)
+    return spans, values

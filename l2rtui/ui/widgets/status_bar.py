@@ -21,6 +21,7 @@ class Health:
 
     Attributes:
         context: The backend and its context.
+        is_protected: Every change wants the context's name typed. is_admin: other people's runs may be changed.
         is_connected: A first snapshot has come.
         error: Why the watch is down; empty when it is well. silent_seconds: since when nothing was heard.
         busy: What this app is doing at this moment, for example a launch; empty when nothing.
@@ -28,6 +29,8 @@ class Health:
 
     context: str = ""
     is_readonly: bool = False
+    is_protected: bool = False
+    is_admin: bool = False
     is_connected: bool = False
     error: str = ""
     silent_seconds: float = 0.0
@@ -106,6 +109,10 @@ def right_of(snapshot: ClusterSnapshot, health: Health) -> Line:
         spans.append(Span(f" ▲ partial: {shorten(sanitize(snapshot.problems[0]), 48)} ", Tone.WARN))
     else:
         spans.append(Span(" ● live ", Tone.OK))
+    if health.is_admin:
+        spans.append(Span(" ▲ ADMIN ", Tone.WARN))
+    if health.is_protected:
+        spans.append(Span(" ▲ PROTECTED ", Tone.BAD))
     spans.append(
         Span(" READ-ONLY " if health.is_readonly else " RW ", Tone.WARN if health.is_readonly else Tone.DIM)
     )

@@ -1,0 +1,104 @@
+"""What single pods say of themselves in metric records: simulators, rates, ranks, steps.
+
+Records come from inside the run and are not trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from l2rtui.backends.base import Backend, LogQuery
+from l2rtui.domain.snapshot import PodView
+from l2rtui.services.metrics import parse_record
+
+BACKLOG_LINES: Final = 60
+"""Of these, the newest record tells how a pod stands when one first looks."""
+SILENT_LINES: Final = 2_000
+"""A pod that writes so much without a record has none to write."""
+_MOST_TEXT: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class PodNews:
+    """The newest record of one pod.
+
+    Attributes:
+        kind: Of the record: ``worker``, ``evaluator``, ``step``, ``elastic``, or another.
+        rate: Environment steps a second; None where it says nothing of that.
+        simulator: State of its worst simulator; empty where it drives none.
+        simulator_restarts, simulator_fps, simulator_error: Of all its simulators.
+        rank, world_size: Place among the processes that work together now; None where that means nothing.
+        step: What it is at: the state of a job's step, or what an elastic process does; empty when it says nothing.
+    """
+
+    kind: str
+    time: float = 0.0
+    rate: float | None = None
+    simulator: str = ""
+    simulator_restarts: int = 0
+    simulator_fps: float = 0.0
+    simulator_error: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    step: str = ""
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether more of it is worth a stream."""
+        return bool(self.simulator or self.step) or self.rank is not None
+
+
+def read(line: str) -> PodNews | None:
+    """Read one line of a log; None when it is no record, or a learner's."""
+    record = parse_record(line)
+    if record is None or record["l2r"] == "learner":
+        return None
+    rank, world_size = _number(record.get("rank")), _number(record.get("world_size"))
+    return PodNews(
+        record["l2r"],
+        _number(record.get("time")) or 0.0,
+        _number(record.get("env_steps_per_second")),
+        _text(record.get("simulator_state")),
+        int(_number(record.get("simulator_restarts")) or 0),
+        _number(record.get("simulator_fps")) or 0.0,
+        _text(record.get("simulator_error")),
+        None if rank is None else int(rank),
+        None if world_size is None else int(world_size),
+        _text(record.get("state")) or _text(record.get("step")),
+    )
+
+
+async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodNews, None]:
+    """Give the news of a pod, the newest first, until it is gone or turns out to have none."""
+    silent = 0
+    query = LogQuery(follow=True, tail=BACKLOG_LINES, seam=True)
+    newest: PodNews | None = None
+    is_live = False
+    async with aclosing(backend.logs(pod, query)) as lines:
+        async for line in lines:
+            if line.is_seam:
+                is_live = True
+                if newest is not None:
+                    yield newest
+            elif (news := read(line.text)) is not None:
+                newest, silent = news, 0
+                if is_live:
+                    yield news
+                if not news.is_telling:
+                    return
+            else:
+                silent += 1
+                if silent > SILENT_LINES:
+                    return
+
+
+def _text(value: Any) -> str:
+    return value[:_MOST_TEXT] if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 1e15 else None
