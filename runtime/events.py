@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.messages import Evaluation, Message, ProtocolError, Ring, Trajectory
+from runtime.messages import Evaluation, Message, ProtocolError, Ring, Rows
 
 
 # --- events -----------------------------------------------------------------------------------------------
@@ -74,10 +74,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Put these segments, which lie in the message's arena from byte `start` on, into the learner's store."""
+    """Put segments into the learner's store: those from number `seq` on, from byte `start` of the arena on."""
 
     pod: str
-    segments: tuple[Trajectory, ...]
+    seq: int
+    rows: Rows
     start: int
 
 

@@ -287,23 +287,19 @@ class Exchange:
         if inbound.port is Port.MODEL:
             self._answer(inbound.route, message)
             return
+        spoiled: frozenset[int] = frozenset()
         if isinstance(message, Segments):
-            size = self._membership.terms.transition_bytes * sum(row.transitions for row in message.rows)
+            counts = message.rows.transitions
+            size = self._membership.terms.transition_bytes * sum(counts)
             if message.ring:
                 ring = self._rings.get(inbound.route)
                 arena = ring.arena(message.seq, size) if ring else None
-            spoiled = self._spoiled(message, arena, size)
-        else:
-            spoiled = frozenset()
+            # Of a message with a wrong size it is not asked what its numbers are.
+            if arena is not None and arena.nbytes == size and all(counts):
+                spoiled = self._finite.spoiled(arena, counts)
         arrived = Arrived(time.monotonic(), inbound.route, message, arena.nbytes if arena else 0, spoiled)
         with self._changed:
             self._handle(arrived, arena)
-
-    def _spoiled(self, message: Segments, arena: memoryview | None, size: int) -> frozenset[int]:
-        """Return the places of segments that are not finite; of a message with a wrong size that is not asked."""
-        if arena is None or arena.nbytes != size or not all(row.transitions for row in message.rows):
-            return frozenset()
-        return self._finite.spoiled(arena, [row.transitions for row in message.rows])
 
     def _answer(self, route: bytes, message: Message) -> None:
         if isinstance(message, Get):
@@ -333,18 +329,17 @@ class Exchange:
 
     def _keep(self, keep: Keep, arena: memoryview | None) -> None:
         assert arena is not None  # noqa: S101  (segments that are kept have come with one)
-        layout, start, segments = self._experience.layout, keep.start, keep.segments
-        if self._slots is not None and all(each.transitions == self._full for each in segments):
-            self._slots.put_arena(arena[start : start + len(segments) * self._full_bytes], len(segments))
+        layout, start, rows = self._experience.layout, keep.start, keep.rows
+        counts = rows.transitions
+        if self._slots is not None and min(counts) == max(counts) == self._full:
+            self._slots.put_arena(arena[start : start + len(rows) * self._full_bytes], len(rows))
         else:
-            for segment in segments:
-                end = start + segment.transitions * layout.item_bytes
-                self._experience.put(layout.columns(arena[start:end], segment.transitions))
+            for count in counts:
+                end = start + count * layout.item_bytes
+                self._experience.put(layout.columns(arena[start:end], count))
                 start = end
-        version = self._membership.policy_version
-        for each in segments:
-            self._lag.add(max(0, version - each.policy_version_min), max(0, version - each.policy_version_max))
-            self._returns.add(each)
+        self._lag.add(self._membership.policy_version, rows)
+        self._returns.add(rows)
         self._changed.notify_all()
 
     def _attach(self, attach: Attach) -> Ringed:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from runtime.algos.actor import NumpyActor
 from runtime.envs.base import VectorEnv
+from runtime.framing import Arena
 from runtime.layout import Layout
 from runtime.messages import Trajectory
 from runtime.process import NotFiniteError
@@ -76,8 +77,6 @@ def _collected(gradient: NDArray[np.float32], version: int, episodes: int, retur
         )
     raw = np.ascontiguousarray(gradient, dtype=np.float32)
     segment = Trajectory(
-        epoch=0,
-        seq=0,
         transitions=1,
         policy_version_min=version,
         policy_version_max=version,
@@ -85,7 +84,7 @@ def _collected(gradient: NDArray[np.float32], version: int, episodes: int, retur
         return_sum=return_sum,
         progress_sum=0.0,
     )
-    return Collected(segment, raw.data.cast("B"))
+    return Collected(segment, Arena.of(raw.data))
 
 
 def cross_entropy_gradient(

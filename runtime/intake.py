@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from runtime.layout import Layout, is_finite
-from runtime.messages import Trajectory
+from runtime.messages import Rows
 
 RECENT_EPISODES: Final = 100
 """Episodes whose mean is the `mean_return` of a record."""
@@ -26,12 +26,14 @@ class Lag:
     total: int = 0
     segments: int = 0
 
-    def add(self, oldest: int, newest: int) -> None:
-        """Count a segment by how many versions its oldest and newest actions were behind."""
-        self.least = newest if not self.segments else min(self.least, newest)
-        self.most = max(self.most, oldest)
-        self.total += oldest + newest
-        self.segments += 1
+    def add(self, version: int, rows: Rows) -> None:
+        """Count segments by how many versions their oldest and newest actions were behind `version`."""
+        least = max(0, version - max(rows.policy_version_max))
+        self.least = least if not self.segments else min(self.least, least)
+        self.most = max(self.most, version - min(rows.policy_version_min))
+        behind = 2 * version * len(rows) - sum(rows.policy_version_min) - sum(rows.policy_version_max)
+        self.total += max(0, behind)
+        self.segments += len(rows)
 
     def figures(self) -> list[float]:
         """[min, mean, max] in versions; zeros if nothing came."""
@@ -43,25 +45,31 @@ class Returns:
     """Mean return of the latest training episodes."""
 
     kept: deque[tuple[int, float]] = field(default_factory=deque)
+    _episodes: int = 0
+    """In `kept`."""
 
-    def add(self, segment: Trajectory) -> None:
-        """Count the episodes that ended in a segment."""
-        if segment.episodes:
-            self.kept.append((segment.episodes, segment.return_sum))
-            while sum(count for count, _ in self.kept) - self.kept[0][0] >= RECENT_EPISODES:
-                self.kept.popleft()
+    def add(self, rows: Rows) -> None:
+        """Count the episodes that ended in segments."""
+        if not any(rows.episodes):
+            return
+        for episodes, return_sum in zip(rows.episodes, rows.return_sum, strict=True):
+            if episodes:
+                self.kept.append((episodes, return_sum))
+                self._episodes += episodes
+        while self._episodes - self.kept[0][0] >= RECENT_EPISODES:
+            self._episodes -= self.kept.popleft()[0]
 
     def mean(self) -> float | None:
         """Mean return of an episode, or None before the first."""
-        count = sum(count for count, _ in self.kept)
-        return sum(total for _, total in self.kept) / count if count else None
+        return sum(total for _, total in self.kept) / self._episodes if self._episodes else None
 
 
 class FiniteCheck:
-    """Finds segments with numbers that are infinite or none, at the cost of one sum.
+    """Finds segments with numbers that are infinite or none, at the cost of one sum of squares.
 
-    A sum is finite only if all its terms are, so one sum over the floats of all segments of a message clears them
-    all. Only where it is not finite (large numbers can do that as well) is each segment looked at number by number.
+    A sum of squares is finite only if all its terms are, so those over the floats of all segments of a message
+    clear them all, at the speed of memory. Only where one is not finite (large numbers can do that as well) is each
+    segment looked at number by number.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -83,7 +91,7 @@ class FiniteCheck:
 
         The arena has their size in all.
         """
-        if min(counts) == max(counts) and self._sums_up(arena, counts[0], len(counts)):
+        if not self._spans or (min(counts) == max(counts) and self._sums_up(arena, counts[0], len(counts))):
             return frozenset()
         found = set()
         start = 0
@@ -95,12 +103,12 @@ class FiniteCheck:
         return frozenset(found)
 
     def _sums_up(self, arena: memoryview, items: int, segments: int) -> bool:
-        """Say whether the floats of equal segments have finite sums."""
+        """Say whether the floats of equal segments have finite sums of squares."""
         stride = items * self._item_bytes
         with np.errstate(all="ignore"):
             for dtype, first, last in self._spans:
                 shape = segments, items * (last - first) // dtype.itemsize
                 values = np.ndarray(shape, dtype, arena, items * first, (stride, dtype.itemsize))
-                if not math.isfinite(np.add.reduce(values, axis=None)):
+                if not math.isfinite(np.add.reduce(np.vecdot(values, values))):
                     return False
         return True

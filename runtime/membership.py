@@ -17,6 +17,7 @@ who wants credit waits in a queue, and acknowledgements are gathered until the n
 from __future__ import annotations
 
 import hmac
+import operator
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ from runtime.messages import (
     Refused,
     Ring,
     Ringed,
+    Rows,
     Segments,
     Trajectory,
     Welcome,
@@ -311,53 +313,85 @@ class Membership:
     # --- segments ---
     def _segments(self, member: Member, message: Segments, event: Arrived) -> Iterator[Instruction]:
         """Book every segment of the message; accepted ones that follow one another are kept together."""
-        account, item_bytes = member.account, self.terms.transition_bytes
-        fits = event.arena_bytes == item_bytes * sum(row.transitions for row in message.rows)
-        account.claim(message.seq + len(message.rows) - 1)
-        run: list[Trajectory] = []
-        start = end = 0
-        for number, row in enumerate(message.rows):
-            if row.seq > account.last_seq + 1 or row.seq > member.limit:
-                account.early += len(message.rows) - number
+        account, rows, first = member.account, message.rows, message.seq
+        fits = event.arena_bytes == self.terms.transition_bytes * sum(rows.transitions)
+        account.claim(first + len(rows) - 1)
+        if fits and not event.spoiled and self._is_welcome(member, first, rows):
+            self._accept(member, len(rows), sum(rows.transitions))
+            account.last_seq += len(rows)
+            yield Keep(member.hello.pod, first, rows, 0)
+        else:
+            yield from self._one_by_one(member, message, event, fits=fits)
+        member.moved = event.now
+        self._queue(member)
+        self._dirty[member.route] = None
+
+    def _is_welcome(self, member: Member, first: int, rows: Rows) -> bool:
+        """Say whether all segments of a message are the next ones, possible and fresh: nearly every message is."""
+        return (
+            first == member.account.last_seq + 1
+            and first + len(rows) - 1 <= member.limit
+            and min(rows.transitions) > 0
+            and max(rows.transitions) <= member.hello.segment_transitions
+            and all(map(operator.le, rows.policy_version_min, rows.policy_version_max))
+            and self.policy_version - min(rows.policy_version_min) <= self.terms.max_policy_lag
+        )
+
+    def _accept(self, member: Member, segments: int, transitions: int) -> None:
+        self._inflight -= member.hello.segment_transitions * segments
+        member.account.accepted += segments
+        member.account.transitions += transitions
+        self.env_steps += transitions
+
+    def _one_by_one(
+        self, member: Member, message: Segments, event: Arrived, *, fits: bool
+    ) -> Iterator[Instruction]:
+        """Book a message of which some segments are not what a learner wants."""
+        account, rows = member.account, message.rows
+        run: int | None = None  # the place where a stretch of segments that are kept begins
+        start = end = 0  # of that stretch, in bytes of the arena
+        for number in range(len(rows)):
+            seq, row = message.seq + number, rows[number]
+            if seq > account.last_seq + 1 or seq > member.limit:
+                account.early += len(rows) - number
                 yield from self._again(event.now, member)
                 break
-            is_new = row.seq == account.last_seq + 1
+            is_new = seq == account.last_seq + 1
             if is_new and self._book(member, row, is_sound=fits and number not in event.spoiled):
-                run.append(row)
+                if run is None:
+                    run, start = number, end
             else:
-                if run:
-                    yield Keep(member.hello.pod, tuple(run), start)
-                run, start = [], end + row.transitions * item_bytes
+                if run is not None:
+                    yield Keep(member.hello.pod, message.seq + run, rows.part(run, number), start)
+                    run = None
                 if not is_new:
                     account.duplicate += 1
-            end += row.transitions * item_bytes
-        if run:
-            yield Keep(member.hello.pod, tuple(run), start)
+            end += row.transitions * self.terms.transition_bytes
+        else:
+            number = len(rows)
+        if run is not None:
+            yield Keep(member.hello.pod, message.seq + run, rows.part(run, number), start)
         if account.misfit > member.told_misfit:
             member.told_misfit = account.misfit
             yield Note(
                 f"{_who(member)} sent segments that are not what it declared, or not finite; they are not used "
                 f"({account.misfit} so far)"
             )
-        member.moved = event.now
-        self._queue(member)
-        self._dirty[member.route] = None
 
     def _book(self, member: Member, row: Trajectory, *, is_sound: bool) -> bool:
         """Write the next segment of a worker into one column of its account; say whether it is to be kept."""
         account, full = member.account, member.hello.segment_transitions
-        account.last_seq = row.seq
-        self._inflight -= full
+        account.last_seq += 1
         is_possible = 0 < row.transitions <= full and row.policy_version_min <= row.policy_version_max
-        if not (is_sound and is_possible):
-            account.misfit += 1
-        elif self.policy_version - row.policy_version_min > self.terms.max_policy_lag:
+        is_fresh = self.policy_version - row.policy_version_min <= self.terms.max_policy_lag
+        if is_sound and is_possible and is_fresh:
+            self._accept(member, 1, row.transitions)
+            return True
+        self._inflight -= full
+        if is_sound and is_possible:
             account.stale += 1
         else:
-            account.accepted += 1
-            account.transitions += row.transitions
-            self.env_steps += row.transitions
-            return True
+            account.misfit += 1
         return False
 
     def _again(self, now: float, member: Member) -> Iterator[Instruction]:
@@ -405,7 +439,7 @@ class Membership:
             self._waiting.append(member.route)
 
     def _grant(self) -> None:
-        """Hand out segments one at a time and in turn, as far as pace and memory allow."""
+        """Hand out equal shares in turn, as far as pace and memory allow; where they are scarce, one at a time."""
         while self._waiting and self._finished is None:
             member = self.members.get(self._waiting[0])
             if member is None or not member.waits or member.outstanding >= self.terms.window:
@@ -414,13 +448,16 @@ class Membership:
                 self._waiting.popleft()
                 continue
             size = member.hello.segment_transitions
-            in_pace = self.env_steps + self._inflight + size <= self.ceiling
-            starving = self._inflight == 0 and self.env_steps < self.ceiling
-            in_memory = self._inflight + size <= max(self.terms.inflight_transitions, size)
-            if not (in_pace or starving) or not in_memory:
+            room = self.ceiling - self.env_steps - self._inflight
+            if self._inflight == 0 and self.env_steps < self.ceiling:
+                room = max(room, size)  # who may do anything may do one segment
+            room = min(room, max(self.terms.inflight_transitions, size) - self._inflight)
+            if room < size:
                 return
-            self._inflight += size
-            member.limit = max(member.limit, member.account.last_seq) + 1
+            share = max(1, room // (size * len(self._waiting)))
+            more = min(share, self.terms.window - member.outstanding)
+            self._inflight += size * more
+            member.limit = max(member.limit, member.account.last_seq) + more
             self._dirty[member.route] = None
             self._waiting.rotate(-1)
 

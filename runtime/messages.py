@@ -9,11 +9,10 @@ arrives is a `ProtocolError`, which the receiver counts and survives.
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, ClassVar, Final, TypeGuard
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeGuard
 
 from runtime.contract import PROTOCOL_VERSION
 
@@ -137,16 +136,12 @@ class Done:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Trajectory:
+class Trajectory(NamedTuple):
     """One segment, as a row of `Segments`: what is said of the transitions in its part of the arena.
 
-    `epoch` and `seq` are filled in when it is sent. `return_sum` and `progress_sum` (metres) are over the
-    `episodes` that ended inside the segment.
+    `return_sum` and `progress_sum` (metres) are over the `episodes` that ended inside the segment.
     """
 
-    epoch: int
-    seq: int
     transitions: int
     policy_version_min: int
     policy_version_max: int
@@ -154,11 +149,30 @@ class Trajectory:
     return_sum: float
     progress_sum: float
 
-    def numbered(self, epoch: int, seq: int) -> Trajectory:
-        """Return the same segment under a number."""
-        return Trajectory(
-            epoch,
-            seq,
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a message by column: a learner looks at a column of a whole message at once.
+
+    All columns have the same length, and none is empty.
+    """
+
+    transitions: tuple[int, ...]
+    policy_version_min: tuple[int, ...]
+    policy_version_max: tuple[int, ...]
+    episodes: tuple[int, ...]
+    return_sum: tuple[float, ...]
+    progress_sum: tuple[float, ...]
+
+    @classmethod
+    def of(cls, *rows: Trajectory) -> Self:
+        """Return the columns of some rows, at least one."""
+        return cls(*zip(*rows, strict=True))
+
+    @property
+    def columns(self) -> tuple[tuple[Any, ...], ...]:
+        """The columns in the order of a row."""
+        return (
             self.transitions,
             self.policy_version_min,
             self.policy_version_max,
@@ -167,8 +181,15 @@ class Trajectory:
             self.progress_sum,
         )
 
+    def __len__(self) -> int:
+        return len(self.transitions)
 
-Rows = tuple[Trajectory, ...]
+    def __getitem__(self, place: int) -> Trajectory:
+        return Trajectory(*(column[place] for column in self.columns))
+
+    def part(self, first: int, end: int) -> Rows:
+        """Return the rows from place `first` to before `end`."""
+        return Rows(*(column[first:end] for column in self.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +355,7 @@ KINDS: Final[Mapping[str, type[Message]]] = {
     )
 }
 _NAMES: Final = {kind: {one.name: str(one.type) for one in fields(cls)} for kind, cls in KINDS.items()}
-_ROW: Final = tuple(one for one in fields(Trajectory) if one.name not in {"epoch", "seq"})
-_row: Final = operator.attrgetter(*(one.name for one in _ROW))
+_ROW: Final = {one.name: "float" if one.name.endswith("_sum") else "int" for one in fields(Rows)}
 
 
 def has_arena(message: Message) -> bool:
@@ -344,10 +364,19 @@ def has_arena(message: Message) -> bool:
 
 
 def to_fields(message: Message) -> dict[str, Any]:
-    """Return the message as a flat mapping with its kind first; the rows of segments as lists."""
+    """Return the message as a flat mapping with its kind first; the rows of segments as lists.
+
+    Raises ProtocolError for a number that is not finite: JSON has none.
+    """
     given = {"kind": message.kind, **{name: getattr(message, name) for name in _NAMES[message.kind]}}
+    values: Iterable[Any] = given.values()
     if isinstance(message, Segments):
-        given["rows"] = [_row(row) for row in message.rows]
+        rows = message.rows
+        given["rows"] = list(zip(*rows.columns, strict=True))
+        values = (*rows.return_sum, *rows.progress_sum)
+    for value in values:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ProtocolError(f"{message.kind}: {value} is no number that can be sent")
     return given
 
 
@@ -370,29 +399,29 @@ def from_fields(given: object) -> Message:
         raise ProtocolError(f"{kind}: fields missing or unknown: {', '.join(map(str, wrong))[:200]}")
     checked: dict[str, Any] = {name: _checked(kind, name, types[name], given[name]) for name in types}
     if kind == Segments.kind:
-        checked["rows"] = _rows(checked["epoch"], checked["seq"], checked["rows"])
+        checked["rows"] = _rows(checked["rows"])
     return KINDS[kind](**checked)
 
 
-def _rows(epoch: int, seq: int, given: Sequence[Sequence[object]]) -> Rows:
+def _rows(given: list[object]) -> Rows:
     """Return the segments that the rows of a header state."""
-    rows = []
-    for number, row in enumerate(given):
-        if not isinstance(row, list) or len(row) != len(_ROW):
-            raise ProtocolError(f"{Segments.kind}.rows: a row is a list of {len(_ROW)} numbers")
-        transitions, oldest, newest, episodes, return_sum, progress_sum = row
-        # Nearly every row holds exactly these types; the others are looked at one by one, for their sentence.
-        if not (
-            type(transitions) is type(oldest) is type(newest) is type(episodes) is int
-            and type(return_sum) is type(progress_sum) is float
-            and min(transitions, oldest, newest, episodes) >= 0
-            and max(transitions, oldest, newest, episodes) <= MAX_INTEGER
-            and math.isfinite(return_sum)
-            and math.isfinite(progress_sum)
-        ):
-            row = [_checked("row", one.name, str(one.type), value) for one, value in zip(_ROW, row, strict=True)]  # noqa: PLW2901
-        rows.append(Trajectory(epoch, seq + number, *row))
-    return tuple(rows)
+    rows: list[list[Any]] = [row for row in given if isinstance(row, list) and len(row) == len(_ROW)]
+    if len(rows) != len(given):
+        raise ProtocolError(f"{Segments.kind}.rows: a row is a list of {len(_ROW)} numbers")
+    columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True))
+    for place, (column, (name, declared)) in enumerate(zip(columns, _ROW.items(), strict=True)):
+        # Nearly every column is plainly sound; the others are looked at one by one, for their sentence.
+        if not (_are_integers(column) if declared == "int" else _are_floats(column)):
+            columns[place] = tuple(_checked("row", name, declared, value) for value in column)
+    return Rows(*columns)
+
+
+def _are_integers(column: tuple[Any, ...]) -> bool:
+    return set(map(type, column)) == {int} and min(column) >= 0 and max(column) <= MAX_INTEGER
+
+
+def _are_floats(column: tuple[Any, ...]) -> bool:
+    return set(map(type, column)) == {float} and math.isfinite(sum(column))
 
 
 def _checked(kind: str, name: str, declared: str, value: object) -> object:

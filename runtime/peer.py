@@ -15,7 +15,7 @@ from runtime.algos.actor import ActorShape, NumpyActor
 from runtime.arenas import gather
 from runtime.channels import PeerChannel, Port
 from runtime.contract import PROTOCOL_VERSION
-from runtime.framing import Buffer, decode, encode
+from runtime.framing import Arena, Buffer, decode, encode
 from runtime.layout import Layout
 from runtime.messages import (
     Current,
@@ -147,7 +147,7 @@ class Peer(AbstractContextManager["Peer"]):
         else:
             self.policy_version = version
 
-    def offer(self, segment: Trajectory, arena: memoryview) -> None:
+    def offer(self, segment: Trajectory, arena: Arena) -> None:
         """Queue a segment for the learner."""
         self.session.offer(segment, arena)
 

@@ -22,7 +22,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from runtime.framing import Buffer
+from runtime.arenas import stretches
+from runtime.framing import Arena
 from runtime.messages import Ring
 
 HEAD_BYTES: Final = mmap.PAGESIZE
@@ -82,13 +83,12 @@ class RingWriter:
             nonce=self.nonce,
         )
 
-    def put(self, seq: int, arenas: Sequence[Buffer]) -> None:
+    def put(self, seq: int, arenas: Sequence[Arena]) -> None:
         """Copy the arenas of the segments from number `seq` on into their slots."""
         at = HEAD_BYTES + seq % self.slots * self.slot_bytes
-        for arena in arenas:
-            size = memoryview(arena).nbytes
-            self._view[at : at + size] = arena
-            at += size
+        for piece in stretches(arenas):
+            self._view[at : at + piece.nbytes] = piece
+            at += piece.nbytes
 
     def close(self) -> None:
         """Let go of the memory; the learner's mapping stays whole until it lets go too."""

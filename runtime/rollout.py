@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.arenas import Arenas
 from runtime.envs.base import EpisodeSummary, VectorEnv
+from runtime.framing import Arena
 from runtime.layout import Layout, is_finite
 from runtime.messages import Trajectory
 from runtime.process import NotFiniteError
@@ -23,7 +25,12 @@ class Collected:
     """A full segment, ready to be sent; nobody writes its arena any more."""
 
     segment: Trajectory
-    arena: memoryview
+    memory: Arena
+
+    @property
+    def arena(self) -> memoryview:
+        """Its bytes."""
+        return self.memory.view
 
 
 class Rollout:
@@ -45,12 +52,13 @@ class Rollout:
         self._obs = env.reset(seed)
         self._ended = np.zeros(self._count, dtype=np.uint8)
         """1 for terminated, 2 for truncated."""
+        self._arenas = Arenas(self._count * layout.item_bytes)
         self._begin()
 
     def _begin(self) -> None:
         """Take a fresh arena: the last one may still be on its way to the learner."""
-        self._arena = np.empty(self._count * self._layout.item_bytes, dtype=np.uint8)
-        columns = self._layout.columns(self._arena, self._count)
+        self._arena = self._arenas.take()
+        columns = self._layout.columns(self._arena.view, self._count)
         self._columns = dict(zip(self._layout.names, columns, strict=True))
         self._at = 0
         self._versions: tuple[int, int] | None = None
@@ -98,8 +106,6 @@ class Rollout:
             self._look_ahead()
         low, high = self._versions or (0, 0)
         segment = Trajectory(
-            epoch=0,
-            seq=0,
             transitions=self._count,
             policy_version_min=low,
             policy_version_max=high,
@@ -107,7 +113,7 @@ class Rollout:
             return_sum=float(sum(each.return_ for each in self._episodes)),
             progress_sum=float(sum(each.progress_metres for each in self._episodes)),
         )
-        finished = Collected(segment, self._arena.data)
+        finished = Collected(segment, self._arena)
         self._begin()
         return finished
 

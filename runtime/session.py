@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from runtime.framing import Buffer
+from runtime.framing import Arena
 from runtime.messages import (
     MAX_BUNDLE,
     Ack,
@@ -24,6 +25,7 @@ from runtime.messages import (
     Refused,
     Ring,
     Ringed,
+    Rows,
     Segments,
     Trajectory,
     Welcome,
@@ -45,7 +47,7 @@ class Habits:
     silence_seconds: float = 5.0
     kept_bytes: int = 64 * 1024 * 1024
     linger_seconds: float = 0.002
-    bundle_bytes: int = 512 * 1024
+    bundle_bytes: int = 576 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,15 @@ class Outgoing:
     """One message to send, with the arenas of its segments if it has any, in order."""
 
     message: Message
-    arenas: tuple[Buffer, ...] = ()
+    arenas: tuple[Arena, ...] = ()
+
+
+class Kept(NamedTuple):
+    """A segment under its number, until it is in a checkpoint of the learner."""
+
+    seq: int
+    row: Trajectory
+    arena: Arena
 
 
 @dataclass(slots=True)
@@ -82,8 +92,10 @@ class Session:
     _acked: int = 0
     _sent: int = 0
     _offered: int = 0
-    _kept: deque[tuple[int, Trajectory, Buffer]] = field(default_factory=deque)
+    _kept: deque[Kept] = field(default_factory=deque)
     _kept_bytes: int = 0
+    _unsent: deque[Kept] = field(default_factory=deque)
+    """Those of `_kept` that are above `_sent`."""
     _seen: int = 0
     """Segments that were offered when `outgoing` was last asked."""
     _burst: int = 0
@@ -115,12 +127,15 @@ class Session:
         waits = self.is_joined and self._sent < min(self._offered, self._limit)
         return self.habits.linger_seconds if waits else self.habits.ping_seconds
 
-    def offer(self, segment: Trajectory, arena: Buffer) -> None:
-        """Queue a segment; its `epoch` and `seq` are filled in here. `arena` must not be written any more."""
+    def offer(self, segment: Trajectory, arena: Arena) -> None:
+        """Queue a segment; it gets its number here. `arena` must not be written any more."""
         self._offered += 1
-        self._kept.append((self._offered, segment, arena))
-        self._kept_bytes += memoryview(arena).nbytes
-        self._forget()
+        kept = Kept(self._offered, segment, arena)
+        self._kept.append(kept)
+        self._unsent.append(kept)
+        self._kept_bytes += arena.nbytes
+        while self._kept_bytes > self.habits.kept_bytes and self._kept[0].seq <= self._acked:
+            self._drop_oldest()
 
     def outgoing(self, now: float, env_steps: int, env_steps_per_second: float, own_version: int) -> list[Outgoing]:
         """Return what is to be sent now, in order."""
@@ -150,7 +165,7 @@ class Session:
     def unsent(self, message: Message) -> None:
         """Take back a message that the transport could not take: it has no connection just now."""
         if isinstance(message, Segments):
-            self._sent = min(self._sent, message.seq - 1)
+            self._rewind(min(self._sent, message.seq - 1))
         elif isinstance(message, Ring):
             self._ring_said = False
 
@@ -210,7 +225,7 @@ class Session:
         # A learner may know more than we: a number that we have not given out yet must not be used again.
         self._offered = max(self._offered, welcome.last_seq)
         self._settle(welcome.last_seq, welcome.durable_seq)
-        self._sent = welcome.last_seq
+        self._rewind(welcome.last_seq)
 
     # --- bundles ---
     def _lingers(self, now: float) -> bool:
@@ -229,56 +244,48 @@ class Session:
 
     def _bundles(self) -> list[Outgoing]:
         """Return what may be sent and has not been, as few messages as the bounds on their size allow."""
-        first, last = self._sent + 1, min(self._offered, self._limit)
-        oldest = self._offered - len(self._kept) + 1
         found: list[Outgoing] = []
-        rows: list[Trajectory] = []
-        arenas: list[Buffer] = []
-        size = 0
-        for seq in range(max(first, oldest), last + 1):
-            _, segment, arena = self._kept[seq - oldest]
-            nbytes = memoryview(arena).nbytes
-            if rows and self._parts(rows, size + nbytes, segment, seq):
-                found.append(self._bundle(rows, arenas))
-                rows, arenas, size = [], [], 0
-            rows.append(segment.numbered(self.epoch, seq))
-            arenas.append(arena)
-            size += nbytes
-        if rows:
-            found.append(self._bundle(rows, arenas))
-        self._sent = max(self._sent, last)
+        waiting, bundle, size = self._unsent, list[Kept](), 0
+        while waiting and waiting[0].seq <= self._limit:
+            next_ = waiting.popleft()
+            size += next_.arena.nbytes
+            if bundle and self._parts(bundle, size, next_):
+                found.append(self._bundle(bundle))
+                bundle, size = [], next_.arena.nbytes
+            bundle.append(next_)
+        if bundle:
+            found.append(self._bundle(bundle))
+        self._sent = max(self._sent, min(self._offered, self._limit))
         return found
 
-    def _parts(self, rows: list[Trajectory], size: int, segment: Trajectory, seq: int) -> bool:
-        """Say whether `segment` begins a new message: the one before is full, or the ring begins anew."""
+    def _parts(self, bundle: list[Kept], size: int, next_: Kept) -> bool:
+        """Say whether `next_` begins a new message: the one before is full, or the ring begins anew."""
+        if len(bundle) >= MAX_BUNDLE or size > self.habits.bundle_bytes:
+            return True
         full = self.hello.segment_transitions
-        return (
-            len(rows) >= MAX_BUNDLE
-            or size > self.habits.bundle_bytes
-            or (
-                self.slots > 0
-                and (seq % self.slots == 0 or not segment.transitions == rows[-1].transitions == full)
-            )
+        return self.slots > 0 and (
+            next_.seq % self.slots == 0 or not next_.row.transitions == bundle[-1].row.transitions == full
         )
 
-    def _bundle(self, rows: list[Trajectory], arenas: list[Buffer]) -> Outgoing:
-        return Outgoing(Segments(self.epoch, rows[0].seq, self.slots > 0, tuple(rows)), tuple(arenas))
+    def _bundle(self, bundle: list[Kept]) -> Outgoing:
+        _, rows, arenas = zip(*bundle, strict=True)
+        return Outgoing(Segments(self.epoch, bundle[0].seq, self.slots > 0, Rows.of(*rows)), arenas)
+
+    def _rewind(self, sent: int) -> None:
+        """Go back to where `sent` is the last number that was sent."""
+        self._sent = sent
+        self._unsent = deque(each for each in self._kept if each.seq > sent)
 
     def _settle(self, last_seq: int, durable_seq: int) -> None:
         self._acked = max(self._acked, min(last_seq, self._offered))
-        while self._kept and self._kept[0][0] <= durable_seq:
-            self._drop_oldest()
-
-    def _forget(self) -> None:
-        while self._kept_bytes > self.habits.kept_bytes and self._kept[0][0] <= self._acked:
+        while self._kept and self._kept[0].seq <= durable_seq:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        _, _, arena = self._kept.popleft()
-        self._kept_bytes -= memoryview(arena).nbytes
+        self._kept_bytes -= self._kept.popleft().arena.nbytes
 
     def _hello(self) -> Hello:
-        oldest = self._kept[0][0] if self._kept else self._offered + 1
+        oldest = self._kept[0].seq if self._kept else self._offered + 1
         return dataclasses.replace(self.hello, oldest=oldest)
 
     def _say(self, sentence: str) -> None:

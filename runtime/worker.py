@@ -78,7 +78,7 @@ class Worker:
         finished = self._collect(self._peer.policy_version)
         self._peer.env_steps += self._steps_each
         if finished is not None:
-            self._peer.offer(finished.segment, finished.arena)
+            self._peer.offer(finished.segment, finished.memory)
             if finished.segment.episodes:
                 self._episodes += finished.segment.episodes
                 self._returns.append((finished.segment.episodes, finished.segment.return_sum))

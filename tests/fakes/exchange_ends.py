@@ -135,12 +135,12 @@ def worker(context: Context, index: int) -> int:
                     sent = max(sent, peer.session.offered) + 1
                     arena = arenas.take()
                     for column, value in zip(
-                        LAYOUT.columns(arena, TRANSITIONS), (index, born, sent, sent), strict=True
+                        LAYOUT.columns(arena.view, TRANSITIONS), (index, born, sent, sent), strict=True
                     ):
                         column[:] = value
                     version = peer.policy_version
-                    row = Trajectory(0, 0, TRANSITIONS, version, version, 0, 0.0, 0.0)
-                    peer.offer(row, arena.data)
+                    row = Trajectory(TRANSITIONS, version, version, 0, 0.0, 0.0)
+                    peer.offer(row, arena)
                     peer.env_steps += TRANSITIONS
         except RefusedError as error:
             print(f"refused: {error}")

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.arenas import SLAB_BYTES, Arenas, gather
-from runtime.intake import FiniteCheck, Lag
+from runtime.framing import Arena
+from runtime.intake import RECENT_EPISODES, FiniteCheck, Lag, Returns
 from runtime.layout import Field, Layout
+from runtime.messages import Rows, Trajectory
 
 LAYOUT = Layout(
     (
@@ -66,20 +68,31 @@ def test_arenas_lie_side_by_side_and_are_sent_from_where_they_lie() -> None:
     arenas = Arenas(SLAB_BYTES // 4)
     taken = [arenas.take() for _ in range(5)]
     for number, each in enumerate(taken):
-        each[:] = number
-    whole = memoryview(gather([each.data for each in taken[1:4]]))
-    taken[2][0] = 77
+        each.view[:] = bytes([number]) * each.nbytes
+    whole = memoryview(gather(taken[1:4]))
+    taken[2].view[0] = 77
     assert whole.nbytes == 3 * SLAB_BYTES // 4
     assert whole[SLAB_BYTES // 4] == 77, "no copy"
     for apart in ([taken[0], taken[2]], [taken[3], taken[4]], [taken[1], taken[0]]):
-        assert bytes(gather([each.data for each in apart])) == b"".join(each.tobytes() for each in apart)
-    assert gather([b"alone"]) == b"alone"
-    assert bytes(gather([b"to", bytearray(b"get"), b"her"])) == b"together"
+        assert bytes(gather(apart)) == b"".join(each.view for each in apart)
+    assert bytes(gather([Arena.of(b"alone")])) == b"alone"
+    assert bytes(gather([Arena.of(part) for part in (b"to", bytearray(b"get"), b"her")])) == b"together"
 
 
 def test_lag_is_told_as_least_mean_and_most() -> None:
     lag = Lag()
     assert lag.figures() == [0, 0.0, 0]
-    lag.add(4, 2)
-    lag.add(1, 1)
-    assert lag.figures() == [1, 2.0, 4]
+    lag.add(9, Rows.of(Trajectory(8, 5, 7, 0, 0.0, 0.0), Trajectory(8, 6, 8, 0, 0.0, 0.0)))
+    assert lag.figures() == [1, 2.5, 4]
+    lag.add(9, Rows.of(Trajectory(8, 9, 9, 0, 0.0, 0.0)))
+    assert lag.figures() == [0, 10 / 6, 4]
+
+
+def test_the_mean_return_is_of_the_latest_episodes() -> None:
+    returns = Returns()
+    returns.add(Rows.of(Trajectory(8, 0, 0, 0, 0.0, 0.0)))
+    assert returns.mean() is None
+    returns.add(Rows.of(Trajectory(8, 0, 0, 4, 400.0, 0.0)))
+    for _ in range(RECENT_EPISODES // 10):
+        returns.add(Rows.of(Trajectory(8, 0, 0, 5, 5.0, 0.0), Trajectory(8, 0, 0, 5, 10.0, 0.0)))
+    assert returns.mean() == 1.5

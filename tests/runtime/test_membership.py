@@ -41,6 +41,7 @@ from runtime.messages import (
     Refused,
     Ring,
     Ringed,
+    Rows,
     Segments,
     Trajectory,
     Welcome,
@@ -76,7 +77,7 @@ def arrive(
     membership: Membership, message: Message, now: float = 0.0, route: bytes = b"a", size: int | None = None
 ) -> list[Instruction]:
     """What comes of a message and of the tick that follows it."""
-    whole = 10 * sum(row.transitions for row in message.rows) if isinstance(message, Segments) else 0
+    whole = 10 * sum(message.rows.transitions) if isinstance(message, Segments) else 0
     done = membership.handle(Arrived(now, route, message, whole if size is None else size))
     return done + membership.handle(Ticked(now, membership.ceiling))
 
@@ -86,23 +87,23 @@ def tick(membership: Membership, now: float = 0.0) -> list[Instruction]:
 
 
 def kept(instructions: list[Instruction]) -> list[int]:
-    return [segment.seq for each in instructions if isinstance(each, Keep) for segment in each.segments]
+    return [each.seq + place for each in instructions if isinstance(each, Keep) for place in range(len(each.rows))]
 
 
 def sent(instructions: list[Instruction], kind: type[Message]) -> list[Message]:
     return [each.message for each in instructions if isinstance(each, Send) and isinstance(each.message, kind)]
 
 
-def row(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) -> Trajectory:
-    return Trajectory(epoch, seq, transitions, version, version, 0, 0.0, 0.0)
+def row(version: int = 0, transitions: int = 8) -> Trajectory:
+    return Trajectory(transitions, version, version, 0, 0.0, 0.0)
 
 
-def bundle(*rows: Trajectory, ring: bool = False) -> Segments:
-    return Segments(rows[0].epoch, rows[0].seq, ring, rows)
+def bundle(seq: int, *rows: Trajectory, epoch: int = 5, ring: bool = False) -> Segments:
+    return Segments(epoch, seq, ring, Rows.of(*rows))
 
 
 def segment(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) -> Segments:
-    return bundle(row(seq, version, epoch, transitions))
+    return bundle(seq, row(version, transitions), epoch=epoch)
 
 
 def test_a_hello_is_welcomed_with_credit() -> None:
@@ -151,7 +152,7 @@ def test_an_accepted_segment_is_stored_and_acknowledged_with_new_credit() -> Non
     membership = machine()
     arrive(membership, HELLO)
     done = arrive(membership, segment(1))
-    assert Keep("w-0", (row(1),), 0) in done
+    assert Keep("w-0", 1, Rows.of(row()), 0) in done
     assert sent(done, Ack) == [Ack(epoch=5, last_seq=1, durable_seq=0, limit=4, policy_version=0)]
     assert membership.env_steps == 8
 
@@ -369,11 +370,11 @@ def test_segments_of_a_bundle_are_booked_one_by_one_and_kept_in_runs() -> None:
     arrive(membership, HELLO)
     arrive(membership, segment(1, version=5))
     membership.handle(Published(6))
-    mixed = bundle(row(1, 6), row(2, 6), row(3, 6), row(4, 0), row(5, 6, transitions=4))
+    mixed = bundle(1, row(6), row(6), row(6), row(0), row(6, transitions=4))
     done = arrive(membership, mixed)
     assert [each for each in done if isinstance(each, Keep)] == [
-        Keep("w-0", mixed.rows[1:3], 80),
-        Keep("w-0", mixed.rows[4:], 320),
+        Keep("w-0", 2, mixed.rows.part(1, 3), 80),
+        Keep("w-0", 5, mixed.rows.part(4, 5), 320),
     ]
     totals = membership.accounts.totals
     assert (totals.accepted, totals.stale, totals.duplicate, totals.missing) == (4, 1, 1, 0)
@@ -451,7 +452,7 @@ def bundles(draw: st.DrawFn) -> Segments:
     epoch, seq = draw(st.sampled_from([4, 5, 5, 5])), draw(st.integers(0, 6))
     versions, sizes = st.integers(0, 9), st.sampled_from([0, 8, 8, 8, 9])
     count = draw(st.integers(1, 4))
-    return bundle(*(row(seq + n, draw(versions), epoch, draw(sizes)) for n in range(count)))
+    return bundle(seq, *(row(draw(versions), draw(sizes)) for _ in range(count)), epoch=epoch)
 
 
 MESSAGES = st.one_of(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from runtime.accounts import Accounts
 from runtime.contract import PROTOCOL_VERSION
 from runtime.events import Arrived, Keep, Saved, Send, Ticked
+from runtime.framing import Arena
 from runtime.membership import Membership, Terms
 from runtime.messages import (
     Ack,
@@ -32,7 +33,7 @@ from runtime.messages import (
 from runtime.session import Habits, Session
 
 HELLO = Hello(PROTOCOL_VERSION, "r", "r-1", "", "worker", "w-0", 1, 1, "racing", "obs:f4", 100, 8)
-SEGMENT = Trajectory(0, 0, 8, 0, 0, 0, 0.0, 0.0)
+SEGMENT = Trajectory(8, 0, 0, 0, 0.0, 0.0)
 WELCOME = Welcome(epoch=5, last_seq=0, durable_seq=0, limit=2, window=4, policy_version=1, max_policy_lag=9)
 
 
@@ -40,8 +41,16 @@ def out(session: Session, now: float) -> list[Message]:
     return [each.message for each in session.outgoing(now, 0, 0.0, 0)]
 
 
-def segments(session: Session, now: float) -> list[Trajectory]:
-    return [row for each in out(session, now) if isinstance(each, Segments) for row in each.rows]
+def segments(session: Session, now: float) -> list[int]:
+    return [seq for each in out(session, now) if isinstance(each, Segments) for seq in numbers(each)]
+
+
+def numbers(message: Segments) -> list[int]:
+    return [message.seq + place for place in range(len(message.rows))]
+
+
+def arena(content: bytes = b"x") -> Arena:
+    return Arena.of(content)
 
 
 def joined(limit: int = 2) -> Session:
@@ -72,19 +81,19 @@ def test_it_says_once_that_the_learner_is_away() -> None:
 def test_it_sends_within_its_credit_and_asks_for_no_more_than_that() -> None:
     session = joined(limit=1)
     assert session.has_credit
-    session.offer(SEGMENT, b"1")
+    session.offer(SEGMENT, arena(b"1"))
     assert not session.has_credit
-    session.offer(SEGMENT, b"2")
-    sent = segments(session, 0.1)
-    assert [(each.epoch, each.seq) for each in sent] == [(5, 1)]
+    session.offer(SEGMENT, arena(b"2"))
+    (first,) = [each for each in out(session, 0.1) if isinstance(each, Segments)]
+    assert (first.epoch, numbers(first)) == (5, [1])
     session.receive(0.2, Ack(5, 1, 0, 2, 1))
-    assert [each.seq for each in segments(session, 0.2)] == [2]
+    assert segments(session, 0.2) == [2]
 
 
 def test_a_new_learner_gets_what_it_lacks_and_nothing_else() -> None:
     session = joined(limit=4)
     for _ in range(4):
-        session.offer(SEGMENT, b"x")
+        session.offer(SEGMENT, arena())
     out(session, 0.1)
     session.receive(0.2, Ack(5, 4, 2, 8, 1))
     session.receive(0.3, Who(6))
@@ -92,22 +101,22 @@ def test_a_new_learner_gets_what_it_lacks_and_nothing_else() -> None:
     assert isinstance(hello, Hello)
     assert hello.oldest == 3
     session.receive(0.4, replace(WELCOME, epoch=6, last_seq=2, durable_seq=2, limit=6))
-    sent = segments(session, 0.4)
-    assert [(each.epoch, each.seq) for each in sent] == [(6, 3), (6, 4)]
+    (again,) = [each for each in out(session, 0.4) if isinstance(each, Segments)]
+    assert (again.epoch, numbers(again)) == (6, [3, 4])
 
 
 def test_what_the_transport_did_not_take_is_sent_again() -> None:
     session = joined()
-    session.offer(SEGMENT, b"x")
+    session.offer(SEGMENT, arena())
     (first,) = [each for each in out(session, 0.1) if isinstance(each, Segments)]
     session.unsent(first)
-    assert segments(session, 0.2) == list(first.rows)
+    assert segments(session, 0.2) == numbers(first)
 
 
 def test_an_acknowledgement_of_a_learner_that_is_gone_changes_nothing() -> None:
     session = joined()
     session.receive(0.1, Ack(4, 9, 9, 9, 9))
-    session.offer(SEGMENT, b"x")
+    session.offer(SEGMENT, arena())
     assert session.unsettled == 1
     assert session.policy_version == 1
 
@@ -117,10 +126,10 @@ def test_what_it_keeps_is_bounded_but_what_was_not_taken_is_never_let_go() -> No
     out(session, 0.0)
     session.receive(0.0, replace(WELCOME, limit=100))
     for _ in range(5):
-        session.offer(SEGMENT, b"12345")
+        session.offer(SEGMENT, arena(b"12345"))
     assert len(segments(session, 0.1)) == 5
     session.receive(0.2, Ack(5, 5, 0, 100, 1))
-    session.offer(SEGMENT, b"12345")
+    session.offer(SEGMENT, arena(b"12345"))
     session.receive(0.3, Who(5))
     (hello,) = out(session, 0.3)
     assert isinstance(hello, Hello)
@@ -133,14 +142,14 @@ def test_segments_that_come_fast_go_together_and_a_slow_one_goes_at_once() -> No
     session.receive(0.0, replace(WELCOME, limit=100, window=100))
     now, sizes = 1.0, []
     for _ in range(9):
-        session.offer(SEGMENT, b"12345")
+        session.offer(SEGMENT, arena(b"12345"))
         sizes += [len(each.rows) for each in out(session, now) if isinstance(each, Segments)]
         now += 0.001
     assert sizes == [1, 4, 4]
-    session.offer(SEGMENT, b"12345")
+    session.offer(SEGMENT, arena(b"12345"))
     assert segments(session, now) == []
     assert len(segments(session, now + 0.011)) == 1
-    session.offer(SEGMENT, b"12345")
+    session.offer(SEGMENT, arena(b"12345"))
     assert len(segments(session, now + 1.0)) == 1
 
 
@@ -153,7 +162,7 @@ def test_a_ring_is_used_once_the_learner_took_it_and_its_end_parts_a_bundle() ->
     assert session.slots == 0
     session.receive(0.2, Ringed(5, "n", True))
     for _ in range(5):
-        session.offer(SEGMENT, b"x")
+        session.offer(SEGMENT, arena())
     bundles = [each for each in out(session, 0.3) if isinstance(each, Segments)]
     assert [(each.seq, len(each.rows), each.ring) for each in bundles] == [(1, 3, True), (4, 2, True)]
     session.receive(0.4, replace(WELCOME, epoch=6, limit=8))
@@ -216,7 +225,7 @@ class World:
         for route, session in self.sessions.items():
             if collect and session.has_credit:
                 self.offered[route] += 1
-                session.offer(SEGMENT, b"x" * 80)
+                session.offer(SEGMENT, arena(b"x" * 80))
             for each in session.outgoing(self.now, self.offered[route], 0.0, 0):
                 if self.learner is None:
                     session.unsent(each.message)
@@ -227,7 +236,7 @@ class World:
     def _perform(self, instructions: list[object]) -> None:
         for each in instructions:
             if isinstance(each, Keep):
-                self.stored += [(each.pod, segment.seq) for segment in each.segments]
+                self.stored += [(each.pod, each.seq + place) for place in range(len(each.rows))]
             if isinstance(each, Send) and self.random.random() >= self.loss:
                 self.sessions[each.route].receive(self.now, each.message)
 

@@ -148,11 +148,10 @@ def worker(case: Case, pod: str, segments: int | None = None, seconds: float | N
     )
     session = Session(hello)
     ring: RingWriter | None = None
-    row = Trajectory(0, 0, transitions, 0, 0, 0, 0.0, 0.0)
+    row = Trajectory(transitions, 0, 0, 0, 0.0, 0.0)
     source = [arenas.take() for _ in range(max(2, min(32, 4 * 2**20 // (layout.item_bytes * transitions))))]
     for each in source:
-        each[:] = 0
-    views = [each.data for each in source]
+        each.view[:] = bytes(each.nbytes)
     end = time.monotonic() + seconds if seconds else float("inf")
     count = 0
     with PeerChannel(parse(case.endpoint), f"{pod}.{born}".encode(), 1 << 20, case.keys[1]) as channel:
@@ -162,7 +161,7 @@ def worker(case: Case, pod: str, segments: int | None = None, seconds: float | N
             and (segments is None or session.unsettled or count < segments)
         ):
             while session.has_credit and (segments is None or count < segments):
-                session.offer(row, views[count % len(views)])
+                session.offer(row, source[count % len(source)])
                 count += 1
             now = time.monotonic()
             for out in session.outgoing(now, count * transitions, 0.0, 0):

@@ -9,7 +9,7 @@ from runtime.contract import PROTOCOL_VERSION
 from runtime.events import Arrived, Ticked
 from runtime.framing import decode, encode
 from runtime.membership import Membership, Terms
-from runtime.messages import Hello, Segments, Trajectory
+from runtime.messages import Hello, Rows, Segments, Trajectory
 
 SIZE = 128 * 281
 PER_POLL = 64
@@ -33,7 +33,7 @@ def cost(workers: int, bundle: int, segments: int = 20_000) -> float:
         inbound = []
         for _ in range(min(PER_POLL, workers)):
             at = turn % workers
-            rows = tuple(Trajectory(1, seqs[at] + n, 128, 0, 0, 1, 1.5, 0.5) for n in range(bundle))
+            rows = Rows.of(*[Trajectory(128, 0, 0, 1, 1.5, 0.5)] * bundle)
             inbound.append((routes[at], encode(Segments(1, seqs[at], False, rows), arena)))
             seqs[at] += bundle
             turn += 1
