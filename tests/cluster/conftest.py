@@ -17,7 +17,7 @@ import pytest
 DEADLINE_SECONDS = 90.0
 IMAGE = "debian:bookworm-slim"
 """An image that the real node has, or makes from local packages; stand-in nodes take any name."""
-NODE_IMAGE = "l2rtui-node:test"
+NODE_IMAGE = os.environ.get("L2R_TEST_IMAGE", "l2rtui-node:test")
 """What runs are made of; the fixture ``image`` builds it."""
 ROOT = Path(__file__).parents[2]
 

@@ -49,7 +49,7 @@ while [ ! -e "$dir/end" ]; do
     read -r verb which signal < "$dir/want"; rm -f "$dir/want"
     case $verb in
       start) finish; number=$which; start "$@";;
-      stop) [ "$which" != "$number" ] || finish;;
+      stop) finish; [ "$which" = "$number" ] || { number=$which; say "$number ended 143"; };;
       signal) [ "$which" != "$number" ] || [ -z "$pid" ] || kill "-$signal" "$pid";;
     esac
   fi
@@ -60,9 +60,10 @@ finish
 """Starts the simulator and ends it as asked; everything in its container is ended with it. As process 1 of the
 container it may signal all of that at once; anywhere else it signals what it has started."""
 UNTIL_DONE: Final = """\
-dir=$1 last=$2; shift 2
+dir=$1 last=$2 asked=; shift 2
+trap 'asked=yes; [ -z "$!" ] || kill -TERM "$!" 2>/dev/null' TERM INT
+if [ -n "$asked" ]; then exit 143; fi
 "$@" & child=$!
-trap 'kill -TERM "$child" 2>/dev/null' TERM INT
 wait "$child"; code=$?
 while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
 if [ "$code" = 0 ] || [ "$last" = yes ]; then : > "$dir/end"; fi
