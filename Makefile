@@ -16,7 +16,7 @@ SHOWN := awk '/Downloading|Installing collected/ {print substr($$0, 1, 110) > "/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-cluster coverage check format bench screenshots curves dist lock clean
+.PHONY: help setup run test test-cluster coverage check format bench screenshots curves dist wheel lock clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -71,12 +71,18 @@ screenshots: $(VENV)/dev  ## drive the app and write screenshots/
 curves: $(VENV)/dev  ## train the example with three seeds and draw docs/learning.svg (90 minutes)
 	@$(BIN)/python -m tests.bench.curves $(ARGS)
 
-dist: $(VENV)/dev  ## build the wheel and the source archive into dist/
+# In an environment of its own: what goes into the file is what is pinned for it, and nothing of the tests.
+dist:  ## build dist/l2rtui: one file that runs without root, pip and network (Linux)
+	@$(PYTHON) -m venv build/dist
+	@build/dist/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $(PIP_ARGS) -r requirements/dist.txt
+	@build/dist/bin/python onefile/build.py --requirements requirements/serve.txt --out dist/l2rtui
+
+wheel: $(VENV)/dev  ## build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 
 # An old pin would make uv prefer torch's CUDA build over the CPU build of the same version: start without one.
 lock:  ## renew requirements/*.txt from *.in (needs uv, and UV_FIND_LINKS with a CPU build of torch)
-	@for set in app image runtime dev; do \
+	@for set in app serve dist image runtime dev; do \
 	  rm -f requirements/$$set.txt; \
 	  uv pip compile --quiet --python-version 3.11 --no-header --no-annotate requirements/$$set.in -o requirements/$$set.txt && \
 	  sed -i -e 's/+cpu$$//' -e "1i # Exact versions that are tested together; made from $$set.in by \`make lock\`." requirements/$$set.txt; done

@@ -147,10 +147,12 @@ def wake(folder: RunFolder) -> bool:
 
 
 def _spawn(folder: RunFolder, uid: str) -> tuple[int, str]:
-    # -P and the root folder: nothing in the user's working folder may be imported in place of a module.
+    # -P and the root folder: nothing in the user's working folder may be imported in place of a module; -I too where
+    # this interpreter runs so: then its modules are its own, whatever PYTHONPATH the user has for other programs.
+    isolation = "-I" if sys.flags.isolated else "-P"
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "l2rtui.backends.local.supervisor", str(folder.path)],
+            [sys.executable, isolation, "-m", "l2rtui.backends.local.supervisor", str(folder.path)],
             env=run_environ(folder, folder.name, uid, clean_environ()),
             cwd="/",
             stdin=subprocess.DEVNULL,
