@@ -30,7 +30,7 @@ from runtime.events import Published
 from runtime.exchange import Exchange
 from runtime.files import held
 from runtime.gradients import Gradients
-from runtime.membership import Membership, Terms
+from runtime.membership import Membership, Terms, window_of
 from runtime.messages import Evaluation, to_fields
 from runtime.metrics import Console, Curves, Rate, RecordFile, record
 from runtime.mirror import PATIENCE_SECONDS, Mirror, bring_newest
@@ -119,6 +119,7 @@ class Learner:
             transition_bytes=plan.layout.item_bytes,
             segment_transitions=plan.segment_transitions,
             max_policy_lag=balance.max_policy_lag,
+            window=window_of(plan.segment_transitions * plan.layout.item_bytes),
             inflight_transitions=max(balance.band_steps, _MEMORY // plan.layout.item_bytes, 1),
         )
         membership = Membership(terms, accounts)

@@ -63,16 +63,26 @@ from runtime.messages import (
 
 LOOK_SECONDS: Final = 0.25
 """Shortest time between two looks at all leases."""
+LEAST_WINDOW: Final = 4
+"""Segments that a worker may have on their way in any case, so that it need not wait for each acknowledgement."""
+MOST_WINDOW: Final = 128
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""Of one worker's segments on their way: several messages, so that one is under way while another is taken in."""
+
+
+def window_of(segment_bytes: int) -> int:
+    """Return how many segments of a size one worker may have on their way."""
+    return max(LEAST_WINDOW, min(MOST_WINDOW, WINDOW_BYTES // segment_bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What the learner asks of its peers, and what it grants them.
 
-    `window` is the most segments that one worker may have on their way, `inflight_transitions` the bound over
-    all of them: it is the learner's memory for what has not been stored. A peer that says nothing for
-    `lease_seconds` is dropped as gone, one that pings with a standing step counter and unused credit for
-    `hang_seconds` as hung. `max_policy_lag` is in policy versions.
+    `window` is the most segments that one worker may have on their way, where the pace leaves room for so many;
+    `inflight_transitions` is the bound over all of them: it is the learner's memory for what has not been stored. A
+    peer that says nothing for `lease_seconds` is dropped as gone, one that pings with a standing step counter and
+    unused credit for `hang_seconds` as hung. `max_policy_lag` is in policy versions.
     """
 
     run: str
@@ -85,7 +95,7 @@ class Terms:
     transition_bytes: int
     segment_transitions: int
     max_policy_lag: int
-    window: int = 4
+    window: int = LEAST_WINDOW
     inflight_transitions: int = 65_536
     lease_seconds: float = 6.0
     hang_seconds: float = 15.0
@@ -144,6 +154,7 @@ class Membership:
     _finished: str | None = None
     _ticked: float | None = None
     _looked: float = float("-inf")
+    _workers: int = 0
     _inflight: int = 0
     """Transitions granted and not yet seen, over all members."""
     _waiting: deque[bytes] = field(default_factory=deque)
@@ -157,7 +168,7 @@ class Membership:
     @property
     def workers(self) -> int:
         """Connected peers that collect."""
-        return sum(1 for each in self.members.values() if each.is_worker)
+        return self._workers
 
     @property
     def inflight_transitions(self) -> int:
@@ -248,6 +259,7 @@ class Membership:
             yield from self._part(self.members[route])
         member = Member(route, hello, account, joined=now, heard=now, moved=now, limit=account.last_seq)
         self.members[route] = member
+        self._workers += member.is_worker
         self._queue(member)
         self._grant()
         member.told = self._ack(member)
@@ -298,6 +310,7 @@ class Membership:
     def _part(self, member: Member) -> Iterator[Instruction]:
         """Forget a member; what it was granted and has not sent is nobody's any more."""
         del self.members[member.route]
+        self._workers -= member.is_worker
         self._dirty.pop(member.route, None)
         self._inflight -= member.outstanding * member.hello.segment_transitions
         yield Detach(member.route)
@@ -439,10 +452,15 @@ class Membership:
             self._waiting.append(member.route)
 
     def _grant(self) -> None:
-        """Hand out equal shares in turn, as far as pace and memory allow; where they are scarce, one at a time."""
+        """Hand out equal shares in turn, as far as pace and memory allow; where they are scarce, one at a time.
+
+        Nobody gets more than half of its part of what the pace leaves, so that at the end of a stretch the quick do
+        not wait for the slow: guided self-scheduling (Polychronopoulos and Kuck 1987).
+        """
         while self._waiting and self._finished is None:
             member = self.members.get(self._waiting[0])
-            if member is None or not member.waits or member.outstanding >= self.terms.window:
+            window = self._window(member) if member is not None else 0
+            if member is None or not member.waits or member.outstanding >= window:
                 if member is not None:
                     member.waits = False
                 self._waiting.popleft()
@@ -455,11 +473,16 @@ class Membership:
             if room < size:
                 return
             share = max(1, room // (size * len(self._waiting)))
-            more = min(share, self.terms.window - member.outstanding)
+            more = min(share, window - member.outstanding)
             self._inflight += size * more
             member.limit = max(member.limit, member.account.last_seq) + more
             self._dirty[member.route] = None
             self._waiting.rotate(-1)
+
+    def _window(self, member: Member) -> int:
+        """Return how many segments may be on their way from a worker just now."""
+        part = (self.ceiling - self.env_steps) // (2 * self._workers * member.hello.segment_transitions)
+        return min(self.terms.window, max(LEAST_WINDOW, part))
 
     def _tell(self) -> Iterator[Instruction]:
         dirty, self._dirty = self._dirty, {}

@@ -155,6 +155,31 @@ class Replay:
             slots = (first + np.arange(kept)) % self.capacity
             self._priorities.set(slots, np.full(kept, self._priorities.largest))
 
+    def put_arena(self, arena: memoryview, segments: int) -> None:
+        """Put equal segments in that lie one behind the other, each column of all of them by one copy.
+
+        ValueError if they do not fill the arena.
+        """
+        stride = arena.nbytes // segments
+        count = stride // self.layout.item_bytes
+        first = self.inserted % self.capacity
+        total = count * segments
+        if arena.nbytes != total * self.layout.item_bytes:
+            raise ValueError(f"{arena.nbytes} bytes are not {segments} segments of {self.layout.text}")
+        if first + total > self.capacity:  # they go around the ring's end
+            for start in range(0, arena.nbytes, stride):
+                self.put(self.layout.columns(arena[start : start + stride], count))
+            return
+        start = 0
+        for field, column in zip(self.layout.fields, self._columns, strict=True):
+            shape = segments, count * field.item_bytes
+            into = column[first : first + total].reshape(-1).view(np.uint8).reshape(shape)
+            into[:] = np.ndarray(shape, np.uint8, arena, start, (stride, 1))
+            start += count * field.item_bytes
+        self.inserted += total
+        if self._priorities is not None:
+            self._priorities.set(first + np.arange(total), np.full(total, self._priorities.largest))
+
     def sample(self, batch_size: int) -> Batch:
         """Draw a batch; its tensors are overwritten by the next one of the same size.
 

@@ -106,6 +106,21 @@ def segment(seq: int, version: int = 0, epoch: int = 5, transitions: int = 8) ->
     return bundle(seq, row(version, transitions), epoch=epoch)
 
 
+def test_much_room_is_granted_at_once_and_the_end_of_it_in_small_parts() -> None:
+    """Who is quick takes the rest: nobody has more than half of its part of it, or a few segments."""
+    membership = machine(replace(TERMS, window=100), ceiling=8 * 64)
+    arrive(membership, HELLO)
+    assert membership.members[b"a"].limit == 32
+    arrive(membership, replace(HELLO, pod="w-1"), route=b"b")
+    assert membership.members[b"b"].limit == 16
+    arrive(membership, bundle(1, *[row()] * 30))
+    assert membership.members[b"a"].outstanding == 8
+    assert membership.members[b"b"].outstanding == 16
+    arrive(membership, bundle(31, *[row()] * 8))
+    arrive(membership, bundle(1, *[row()] * 16), route=b"b")
+    assert [each.outstanding for each in membership.members.values()] == [6, 4]
+
+
 def test_a_hello_is_welcomed_with_credit() -> None:
     membership = machine()
     (welcome,) = sent(arrive(membership, HELLO), Welcome)

@@ -72,6 +72,24 @@ def test_a_full_ring_keeps_the_latest(pieces):
     assert set(assert_whole(replay.sample(2_000))) == set(range(total - 10, total))
 
 
+@pytest.mark.parametrize("priority", [None, (0.6, 0.4)])
+def test_segments_side_by_side_go_in_as_one_by_one(priority):
+    """Also around the ring's end, and the rest of what a resumed run needs is the same."""
+    one, many = (make(50, seed=0, priority=priority) for _ in range(2))
+    for first in range(0, 132, 12):
+        segments = [transitions(start, 4) for start in range(first, first + 12, 4)]
+        for columns in segments:
+            one.put(columns)
+        arena = b"".join(np.ascontiguousarray(column).tobytes() for columns in segments for column in columns)
+        many.put_arena(memoryview(arena), 3)
+    assert set(assert_whole(many.sample(1000))) == set(range(82, 132))
+    one.sample(1000)
+    for name, value in one.state().items():
+        assert (many.state()[name] == value).all(), name
+    with pytest.raises(ValueError, match="are not 3 segments"):
+        many.put_arena(memoryview(bytes(100)), 3)
+
+
 def test_batches_of_one_size_share_memory_and_other_sizes_do_not():
     replay = make(10, seed=0)
     replay.put(transitions(0, 10))
