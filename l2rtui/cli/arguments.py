@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from l2rtui.cli.parser import Parser
 
 ARTIFACT_ACTIONS = ("ls", "get", "compare")
+VOLUME_ACTIONS = ("ls", "create", "delete", "files", "get", "put")
 IMAGE_ACTIONS = ("build", "push", "login", "ls")
 SECRET_ACTIONS = ("create", "ls", "delete")
-CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale")
+CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons", "token")
 
 
 def image(parser: Parser) -> None:
@@ -68,7 +69,7 @@ def cluster(parser: Parser) -> None:
     parser.option("--name", default="", help="the cluster, where there is no file")
     parser.option("--region", default="", help="its region, where there is no file")
     parser.option("--profile", default="", help="profile of the AWS configuration")
-    parser.option("--dry-run", action="store_true", help="create, delete: print the steps and the cost, do nothing")
+    parser.option("--dry-run", action="store_true", help="create, delete, addons: show, do nothing")
     parser.option(
         "--nodes", type=int, default=None, metavar="N", help="scale: so many nodes; 0 stops paying for them"
     )
@@ -90,3 +91,22 @@ def artifacts(parser: Parser) -> None:
     parser.option("other", nargs="?", default="", metavar="PLACE", help="compare: the second one")
     parser.option("--name", default="", metavar="NAME", help="which checkpoint; the newest whole one otherwise")
     parser.option("--to", default="", metavar="DIR", help="get: folder to copy it to (default: this one)")
+
+
+def volume(parser: Parser) -> None:
+    """Add the words of ``volume``."""
+    parser.option("action", choices=VOLUME_ACTIONS, help="what to do; files looks into one")
+    parser.option(
+        "source", nargs="?", default="", metavar="NAME[:PATH]", help="volume, or a path in it; for put a local path"
+    )
+    parser.option("target", nargs="?", default="", metavar="TO", help="get: local path; put: NAME:PATH")
+    parser.option("--size", default="", metavar="SIZE", help="create: such as 50Gi")
+    parser.option("--storage-class", default="", metavar="CLASS", help="create: that of the cluster when left out")
+    parser.option(
+        "--access",
+        default="RWO",
+        metavar="MODES",
+        help="create: RWO (one node), RWX (many), ROX, RWOP; with commas (default %(default)s)",
+    )
+    parser.option("--image", default="", metavar="NAME", help="image of the pod that carries files")
+    parser.option("-y", "--yes", action="store_true", help="do not ask")

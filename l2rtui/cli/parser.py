@@ -19,6 +19,7 @@ POLICIES = ("pack", "spread")
 BINDINGS = ("env", "device-plugin", "shared", "hami", "dra", "cpu")
 SHELLS = ("bash", "zsh", "fish")
 DEFAULT_WAIT_SECONDS = 120.0
+DEFAULT_SERVE_PORT = 8000
 VALUE_OPTIONS = ("--backend", "--context", "-n", "--namespace", "--config", "-o", "--output")
 """Options that may stand before the verb and take the next word."""
 
@@ -184,6 +185,16 @@ def _exec(parser: Parser) -> None:
     parser.usage = "%(prog)s [options] TARGET -- CMD [ARGUMENT ...]"
 
 
+def _serve(parser: Parser) -> None:
+    parser.option(
+        "--port",
+        type=_port,
+        default=DEFAULT_SERVE_PORT,
+        metavar="N",
+        help="port of the loopback address (default %(default)d); 0 takes any that is free",
+    )
+
+
 def _completion(parser: Parser) -> None:
     parser.option("shell", choices=SHELLS, help="whose script to print")
 
@@ -258,12 +269,20 @@ VERBS = {
         Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
         Verb("check", "look", "what works here, what does not, and what to do", _nothing),
         Verb("image", "image", "container images: build, push, log in to registries, list", arguments.image),
+        Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", arguments.cluster),
         Verb(
             "artifacts",
             "artifacts",
             "checkpoints in buckets and folders: list, fetch, compare",
             arguments.artifacts,
         ),
+        Verb(
+            "volume",
+            "volume",
+            "volumes and the files in them: list, make, delete, fetch, put",
+            arguments.volume,
+        ),
+        Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
     )
@@ -354,6 +373,13 @@ def _seconds(text: str) -> float:
     if not 0.0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 up")
     return seconds
+
+
+def _port(text: str) -> int:
+    number = _count(text)
+    if number > 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is a port that does not exist: they end at 65535")
+    return number
 
 
 def _ports(text: str) -> tuple[int, int]:

@@ -1,0 +1,181 @@
+"""Persistent volume claims: listed with who mounts them, made, removed, and opened to look at their files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.client import Api
+from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.volume_files import PodFiles, opened
+from l2rtui.backends.storage import Volume
+from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.workload import name_problem
+from l2rtui.errors import NotFoundError, RefusedError, UsageError
+
+KIND: Final = "PersistentVolumeClaim"
+MODES: Final = {"RWO": "ReadWriteOnce", "RWX": "ReadWriteMany", "ROX": "ReadOnlyMany", "RWOP": "ReadWriteOncePod"}
+_BIND_SECONDS = 3.0
+_BIND_POLL_SECONDS = 0.3
+
+
+class Volumes:
+    """The claims of one namespace.
+
+    Args:
+        connect: Gives the open connection.
+        image: For the pods that carry files; it needs a POSIX shell, GNU find and tar.
+        owner: Who we are, for the labels of what is made.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[Api]], image: str, owner: str) -> None:
+        self._connect = connect
+        self._image = image
+        self._owner = owner
+
+    async def list(self) -> tuple[Volume, ...]:
+        """Every claim, and the pods that mount it."""
+        api = await self._connect()
+        claims, pods = await asyncio.gather(api.list(KIND, api.namespace), api.list("Pod", api.namespace))
+        users = _users(pods)
+        return tuple(_volume(claim, tuple(users[str(claim["metadata"]["name"])])) for claim in claims)
+
+    async def create(
+        self, name: str, size: str, *, storage_class: str = "", modes: tuple[str, ...] = ("RWO",)
+    ) -> Volume:
+        """Make a claim, and wait a moment whether it gets bound.
+
+        Args:
+            size: A quantity, such as ``50Gi``. storage_class: Empty for the cluster's default.
+            modes: Short names of access modes: RWO, RWX, ROX, RWOP.
+
+        Raises:
+            UsageError: a word is wrong.
+            ApiError: the server refuses.
+        """
+        if problem := name_problem(name, 253):
+            raise UsageError(f"{problem}.")
+        if unknown := [mode for mode in modes if mode not in MODES]:
+            raise UsageError(f"{unknown[0]} is no access mode.", f"They are {', '.join(MODES)}.")
+        try:
+            parse_quantity(size)
+        except ValueError as error:
+            raise UsageError(f"size: {error}.", "Write it as 50Gi.") from None
+        api = await self._connect()
+        spec: dict[str, Any] = {
+            "accessModes": [MODES[mode] for mode in modes],
+            "resources": {"requests": {"storage": size}},
+        }
+        if storage_class:
+            spec["storageClassName"] = "" if storage_class == "none" else storage_class
+        await api.create(
+            {
+                "apiVersion": "v1",
+                "kind": KIND,
+                "metadata": {
+                    "name": name,
+                    "namespace": api.namespace,
+                    "labels": {
+                        labels.APP_MANAGED_BY: labels.MANAGED_BY,
+                        labels.OWNER: labels.label_value(self._owner),
+                    },
+                },
+                "spec": spec,
+            }
+        )
+        until = asyncio.get_running_loop().time() + _BIND_SECONDS
+        while True:
+            found = _volume(await api.read(KIND, api.namespace, name), ())
+            if found.phase == "Bound" or asyncio.get_running_loop().time() > until:
+                return found
+            await asyncio.sleep(_BIND_POLL_SECONDS)
+
+    async def delete(self, name: str) -> None:
+        """Remove a claim that no pod mounts.
+
+        Raises:
+            NotFoundError: there is none. RefusedError: a pod mounts it.
+        """
+        api = await self._connect()
+        volume = await self._one(api, name)
+        if volume.mounted_by:
+            raise RefusedError(
+                f"{name} is mounted by {', '.join(volume.mounted_by)}.", "Destroy what uses it first."
+            )
+        await api.delete(KIND, api.namespace, name)
+
+    @asynccontextmanager
+    async def files(self, name: str) -> AsyncGenerator[PodFiles]:
+        """Open a claim's files through a pod that goes when this ends.
+
+        Raises:
+            NotFoundError: there is no such claim. BackendError: the pod does not start.
+        """
+        api = await self._connect()
+        volume = await self._one(api, name)
+        if not self._image:
+            raise UsageError(
+                f"Nothing says which image carries the files of {name}.", "Name one: --image NAME, or the setting."
+            )
+        pods = await api.list("Pod", api.namespace)
+        user = next((pod for pod in pods if volume.name in _mounts(pod) and _node(pod)), None)
+        is_bound_to_node = "ReadWriteMany" not in volume.modes and user is not None
+        node = _node(user) if is_bound_to_node and user is not None else ""
+        async with opened(api, volume, self._image, self._owner, node=node) as found:
+            yield found
+
+    async def _one(self, api: Api, name: str) -> Volume:
+        try:
+            claim = await api.read(KIND, api.namespace, name)
+        except ApiError as error:
+            if error.is_not_found:
+                sentence = f"There is no volume {name} in {api.namespace}."
+                raise NotFoundError(sentence, "See `l2rtui volume ls`.") from None
+            raise
+        users = _users(await api.list("Pod", api.namespace))
+        return _volume(claim, tuple(users[name]))
+
+
+def _volume(claim: dict[str, Any], mounted_by: tuple[str, ...]) -> Volume:
+    spec, status = claim.get("spec") or {}, claim.get("status") or {}
+    size = (status.get("capacity") or {}).get("storage") or (
+        (spec.get("resources") or {}).get("requests") or {}
+    ).get("storage")
+    phase = str(status.get("phase", "Pending"))
+    waits = "no volume fits it, or none is made before a pod mounts it" if phase == "Pending" else ""
+    lost = "the volume behind it is gone" if phase == "Lost" else ""
+    return Volume(
+        name=str(claim["metadata"]["name"]),
+        size_bytes=int(parse_quantity(str(size))) if size else 0,
+        phase="Terminating" if claim["metadata"].get("deletionTimestamp") else phase,
+        modes=tuple(map(str, spec.get("accessModes") or ())),
+        storage_class=str(spec.get("storageClassName") or ""),
+        mounted_by=mounted_by,
+        reason=waits or lost,
+    )
+
+
+def _users(pods: list[dict[str, Any]]) -> defaultdict[str, list[str]]:
+    """Names of the pods by the claims that they hold."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for pod in pods:
+        for claim in _mounts(pod):
+            found[claim].append(str(pod["metadata"]["name"]))
+    return found
+
+
+def _mounts(pod: dict[str, Any]) -> list[str]:
+    """Claims that a pod holds; one that has ended holds none."""
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return []
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    names = ((volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes)
+    return [str(name) for name in names if name]
+
+
+def _node(pod: dict[str, Any]) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "")

@@ -1,0 +1,146 @@
+"""volume: what outlives pods, and the files in it: ls, create, delete, files, get, put."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from l2rtui.backends.storage import FileEntry, Storing, Volume, VolumeStore
+from l2rtui.cli.output import Column, View
+from l2rtui.cli.session import Session
+from l2rtui.config import user_name
+from l2rtui.domain.quantity import format_bytes
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from l2rtui.services.progress import Counter
+
+_VOLUMES = View(
+    name=lambda one: one["name"],
+    columns=(
+        Column("NAME", lambda one: one["name"]),
+        Column("SIZE", lambda one: format_bytes(one["size_bytes"]), is_number=True),
+        Column("PHASE", lambda one: one["phase"]),
+        Column("ACCESS", lambda one: ",".join(one["modes"])),
+        Column("CLASS", lambda one: one["storage_class"]),
+        Column("MOUNTED BY", lambda one: ",".join(one["mounted_by"])),
+        Column("REASON", lambda one: one["reason"]),
+    ),
+)
+_FILES = View(
+    name=lambda one: one["path"],
+    columns=(
+        Column("PATH", lambda one: one["path"] + ("/" if one["kind"] == "folder" else "")),
+        Column("SIZE", lambda one: format_bytes(one["size_bytes"]), is_number=True),
+        Column("CHANGED", lambda one: one["changed"]),
+        Column("KIND", lambda one: one["kind"], is_wide=True),
+    ),
+)
+
+
+async def run_volume(session: Session) -> int:
+    """Do what the first word says."""
+    actions = {"ls": _list, "create": _create, "delete": _delete, "files": _files, "get": _get, "put": _put}
+    if session.args.action != "delete":
+        session.args.yes = True  # it alone asks
+    return await actions[session.args.action](session)
+
+
+def _store(session: Session) -> VolumeStore:
+    if not isinstance(session.backend, Storing):
+        raise UsageError(
+            f"The {session.backend.name} backend has no volumes of its own: what runs keep lies in plain folders.",
+            "Volumes are a cluster's: --backend kubernetes.",
+        )
+    return session.backend.volumes(user_name(), session.args.image)
+
+
+async def _list(session: Session) -> int:
+    session.out.show_all(_VOLUMES, [_document(one) for one in await _store(session).list()])
+    return EXIT_DONE
+
+
+async def _create(session: Session) -> int:
+    session.require_change("volume create")
+    name, args = _name(session), session.args
+    if not args.size:
+        raise UsageError("volume create needs --size, such as --size 50Gi.")
+    modes = tuple(mode.strip().upper() for mode in args.access.split(",") if mode.strip())
+    made = await _store(session).create(name, args.size, storage_class=args.storage_class, modes=modes)
+    session.talk.say(f"made {name}: {made.phase}{f', {made.reason}' if made.reason else ''}")
+    session.out.show_all(_VOLUMES, [_document(made)])
+    return EXIT_DONE
+
+
+async def _delete(session: Session) -> int:
+    session.require_change("volume delete")
+    name, store = _name(session), _store(session)
+    if not session.confirm(lambda: f"Delete the volume {name} and all files in it?", name):
+        return EXIT_FAILED
+    await store.delete(name)
+    session.talk.say(f"deleted {name}")
+    return EXIT_DONE
+
+
+async def _files(session: Session) -> int:
+    name, path = _path(session.args.source)
+    async with _store(session).files(name) as files:
+        session.out.show_all(_FILES, [_file(one) for one in await files.entries(path)])
+    return EXIT_DONE
+
+
+async def _get(session: Session) -> int:
+    session.require_change("volume get")
+    name, path = _path(session.args.source)
+    target = _local(session.args.target or ".")
+    async with _store(session).files(name) as files:
+        total = sum(one.size for one in await files.sizes(path))
+        counter = Counter(lambda text, is_step: session.talk.step(text, is_step=is_step), total)
+        count = await files.get(path, target, counter.add)
+    session.talk.say(f"{target} has {count} file{'' if count == 1 else 's'}, {format_bytes(total)}, of {name}")
+    return EXIT_DONE
+
+
+async def _put(session: Session) -> int:
+    session.require_change("volume put")
+    name, path = _path(session.args.target)
+    source = _local(session.args.source)
+    async with _store(session).files(name) as files:
+        counter = Counter(lambda text, is_step: session.talk.step(text, is_step=is_step), 0)
+        count = await files.put(source, path, counter.add)
+    session.talk.say(f"{name} has {count} file{'' if count == 1 else 's'} of {source}")
+    return EXIT_DONE
+
+
+def _name(session: Session) -> str:
+    name: str = session.args.source
+    if not name or ":" in name:
+        raise UsageError(f"volume {session.args.action} takes the name of a volume.")
+    return name
+
+
+def _path(word: str) -> tuple[str, str]:
+    name, _, path = word.partition(":")
+    if not name:
+        raise UsageError("Name a volume, and a path in it: NAME:PATH.")
+    return name, path
+
+
+def _local(word: str) -> Path:
+    return Path(word).expanduser()
+
+
+def _document(one: Volume) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "size_bytes": one.size_bytes,
+        "phase": one.phase,
+        "modes": list(one.modes),
+        "storage_class": one.storage_class,
+        "mounted_by": list(one.mounted_by),
+        "reason": one.reason,
+    }
+
+
+def _file(one: FileEntry) -> dict[str, Any]:
+    changed = datetime.fromtimestamp(one.changed, UTC).isoformat(timespec="seconds")
+    return {"path": one.path, "kind": one.kind, "size_bytes": one.size, "changed": changed}
