@@ -32,7 +32,7 @@ from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 
 NAMESPACE = "scale"
 _AT_ONCE = 24
-_TURNS = 5
+_TURNS = 3
 
 
 async def fill(pods: int) -> None:

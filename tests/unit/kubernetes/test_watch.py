@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from l2rtui.backends.kubernetes.lists import Scope
-from l2rtui.backends.kubernetes.pace import Gate, Timing
+from l2rtui.backends.kubernetes.pace import BackOff, Gate, Timing
 from l2rtui.backends.kubernetes.structs import ConfigMapStruct
 from l2rtui.backends.kubernetes.watch import Reflector, probe
 from tests.unit.kubernetes.api_server import (
@@ -28,8 +28,8 @@ from tests.unit.kubernetes.api_server import (
 
 # A fortieth of the real waits.
 FAST = Timing(
-    first=0.02, longest=0.75, healthy=3.0, short=0.1, forbidden=1.5, probe=0.11, refused=0.03, patience=0.75,
-    quiet=1.9, dead=2.2, watch=7.5, page=5.0,
+    first=0.02, longest=0.75, healthy=0.05, relist=0.25, short=0.1, forbidden=1.5, probe=0.105, refused=0.03,
+    patience=0.75, quiet=1.9, dead=2.2, watch=7.5, page=5.0,
 )  # fmt: skip
 
 
@@ -154,6 +154,24 @@ async def test_a_revision_that_is_always_gone_is_not_asked_for_in_a_loop():
         assert len(server.watches) <= 8
         assert names(reflector) == ["a"]
         assert len(changes) == 1
+
+
+def test_pauses_grow_up_to_the_longest_and_begin_anew_after_a_watch_that_was_well():
+    back_off = BackOff(FAST, chance=lambda: 0.5)
+    assert [back_off.pause() for _ in range(7)] == pytest.approx([0.03, 0.06, 0.12, 0.24, 0.48, 0.96, 1.125])
+    back_off.reset()
+    assert back_off.pause() == pytest.approx(0.03)
+
+
+async def test_revisions_that_are_gone_now_and_then_are_listed_again_without_growing_pauses():
+    async def well(server, request, response):
+        await asyncio.sleep(2 * FAST.healthy)
+        await response.write(json.dumps(event("ERROR", status(410, "Expired"))).encode() + b"\n")
+
+    server = Server([config_map("a", 3)], on_watch=[well] * 6 + [stay])
+    async with serving(server), following(server) as (reflector, _):
+        await until(lambda: len(server.watches) == 7)
+        assert reflector._back_off.pause() <= 4 * FAST.first
 
 
 async def test_an_object_that_takes_the_name_of_another_is_another():
