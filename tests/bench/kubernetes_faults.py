@@ -108,7 +108,10 @@ class Server:
         (self.folder / "pid/apiserver").write_text(f"{self._child.pid}\n")
 
     def let_go(self) -> None:
-        """Let it go on when this process ends."""
+        """Let it go on when this process ends, wherever the rounds were."""
+        if not Path(f"/proc/{self.pid}/cmdline").exists():
+            self.start()
+        os.kill(self.pid, signal.SIGCONT)
         if self._child is not None:
             self._child.returncode = 0  # else its end would warn of a child that still runs
 
@@ -236,28 +239,30 @@ async def bench(rounds: int, seed: int, faults: tuple[str, ...]) -> Tally:
     sys.unraisablehook = lambda what: tally.troubles.append(repr(what.exc_value))
     dice, place = random.Random(seed), f"a-faults-{uuid.uuid4().hex[:6]}"
     server, api = Server(Path(os.environ["L2R_CLUSTER_DIR"])), await connect(kubeconfig=admin)
-    with tempfile.TemporaryDirectory() as folder:
-        async with (
-            _login(api, place, server.folder / "pki/sa.key", Path(folder), admin) as kubeconfig,
-            proxied(kubeconfig, Path(folder)) as (proxy, through),
-            following(through, namespaces=(place,)) as follower,
-        ):
-            one = Rounds(server, admin, api, proxy, Path(folder) / "tokens", dice)
-            disturbance = Disturbance(api, place, dice)
-            for number in range(rounds):
-                fault = dice.choice(faults)
-                before = _lists(follower)
-                await one.breaks(fault, disturbance)
-                spent = await follower.until_true(admin, place, 60)
-                tally.relists[fault] += _lists(follower) - before
-                tally.seconds.setdefault(fault, []).append(spent)
-                line = f"round {number} {fault:7} {spent:5.2f} s"
-                print(line, flush=True)
-                if spent > MOST_SECONDS:
-                    tally.late.append(line)
-        fetched = len((Path(folder) / "tokens").read_text().splitlines())
-    await api.close()
-    server.let_go()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            async with (
+                _login(api, place, server.folder / "pki/sa.key", Path(folder), admin) as kubeconfig,
+                proxied(kubeconfig, Path(folder)) as (proxy, through),
+                following(through, namespaces=(place,)) as follower,
+            ):
+                one = Rounds(server, admin, api, proxy, Path(folder) / "tokens", dice)
+                disturbance = Disturbance(api, place, dice)
+                for number in range(rounds):
+                    fault = dice.choice(faults)
+                    before = _lists(follower)
+                    await one.breaks(fault, disturbance)
+                    spent = await follower.until_true(admin, place, 60)
+                    tally.relists[fault] += _lists(follower) - before
+                    tally.seconds.setdefault(fault, []).append(spent)
+                    line = f"round {number} {fault:7} {spent:5.2f} s"
+                    print(line, flush=True)
+                    if spent > MOST_SECONDS:
+                        tally.late.append(line)
+            fetched = len((Path(folder) / "tokens").read_text().splitlines())
+        await api.close()
+    finally:
+        server.let_go()
     await asyncio.sleep(0.1)
     gc.collect()
     print(f"the plugin has made {fetched} tokens")
