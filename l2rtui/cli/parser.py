@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from l2rtui import __version__
 from l2rtui.cli import arguments
+from l2rtui.cli.examples import epilog
 from l2rtui.errors import UsageError
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
@@ -46,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse, or raise UsageError with the nearest option for each unknown one."""
-        known, unknown = self.parse_known_args(words)
+        known, unknown = self.parse_known_intermixed_args(words)
         if not unknown:
             return known
         word = unknown[0]
@@ -317,7 +318,11 @@ def app_parser() -> Parser:
 
 def verb_parser(verb: Verb) -> Parser:
     """The words of one verb."""
-    parser = Parser(f"l2rtui {verb.name}", description=f"{verb.summary[0].upper()}{verb.summary[1:]}.")
+    parser = Parser(
+        f"l2rtui {verb.name}",
+        description=f"{verb.summary[0].upper()}{verb.summary[1:]}.",
+        epilog=epilog(verb.name),
+    )
     verb.add(parser)
     if verb.formats:
         parser.option(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from l2rtui.cli import main as entry
+from l2rtui.cli.examples import EXAMPLES
 from l2rtui.cli.parser import VERBS, find_verb, split_verb, verb_parser
 from l2rtui.errors import UsageError
 
@@ -74,6 +77,20 @@ def test_every_verb_explains_itself(name, capsys):
     written = capsys.readouterr()
     assert written.out.startswith(f"usage: l2rtui {name}")
     assert written.err == ""
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_has_examples_and_each_is_understood(name):
+    for line in EXAMPLES[name]:
+        words = shlex.split(line.partition(" > ")[0])
+        assert words[0] == "l2rtui"
+        verb, rest = split_verb(words[1 : words.index("--") if "--" in words else None])
+        assert verb == name
+        verb_parser(find_verb(verb)).read(rest)
+
+
+def test_no_example_is_of_a_verb_that_is_not_there():
+    assert set(EXAMPLES) == set(VERBS)
 
 
 def test_help_lists_every_verb_and_the_exit_codes(capsys):

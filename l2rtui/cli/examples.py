@@ -1,0 +1,73 @@
+"""Examples that ``l2rtui VERB --help`` ends with; a test reads every one as the command line does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
+    "nodes": ("l2rtui nodes -o wide",),
+    "slots": ("l2rtui slots", "l2rtui slots -o json --context phoebe"),
+    "pods": ("l2rtui pods -n l2r,shared",),
+    "runs": ("l2rtui runs -o name",),
+    "plan": (
+        "l2rtui plan -f manifests/racing-sac.yaml",
+        "l2rtui plan -f manifests/worker-pods.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0-3 -o yaml",
+        "l2rtui plan -f run.yaml --diff",
+    ),
+    "launch": (
+        "l2rtui launch -f manifests/racing-sac.yaml --wait --yes",
+        "l2rtui launch -f run.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0.0-3 --wave 8",
+        "l2rtui launch -f run.yaml --set workers.0.replicas=8 --set train.updates_per_step=0.25",
+    ),
+    "relaunch": ("l2rtui relaunch", "l2rtui relaunch racing-sac --on phortx3/4"),
+    "scale": ("l2rtui scale racing-sac/w 6",),
+    "kill": ("l2rtui kill racing-sac/w/0", "l2rtui kill racing-sac/w --grace 0 --yes"),
+    "destroy": ("l2rtui destroy racing-sac", "l2rtui destroy --all-mine --yes -o json"),
+    "leaks": ("l2rtui leaks",),
+    "logs": (
+        "l2rtui logs racing-sac -f --grep return",
+        "l2rtui logs racing-sac/w --since 10m --timestamps",
+        "l2rtui logs racing-sac/w/0 --previous --tail 50",
+    ),
+    "metrics": ("l2rtui metrics racing-sac --watch", "l2rtui metrics racing-sac -o json"),
+    "exec": ("l2rtui exec racing-sac/w/0 -- nvidia-smi",),
+    "describe": ("l2rtui describe racing-sac/w/0", "l2rtui describe phortx1"),
+    "events": ("l2rtui events", "l2rtui events racing-sac"),
+    "port-forward": ("l2rtui port-forward racing-sac/learner/0 6006:6006",),
+    "simulator": (
+        "l2rtui simulator status l2r-reference",
+        "l2rtui simulator restart l2r-reference/w/0",
+        "l2rtui simulator frame l2r-reference/w/0 --camera CameraBirdsEye",
+    ),
+    "check": ("l2rtui check --context phoebe",),
+    "image": (
+        "l2rtui image build --push registry.example/lab/node",
+        "l2rtui image build --base registry.example/lab/simulator:5.2",
+        "l2rtui image ls",
+    ),
+    "cluster": (
+        "l2rtui cluster create -f manifests/cluster.yaml --dry-run",
+        "l2rtui cluster scale gpu -f manifests/cluster.yaml --nodes 0",
+        "l2rtui cluster delete -f manifests/cluster.yaml",
+    ),
+    "artifacts": (
+        "l2rtui artifacts ls s3://lab/results",
+        "l2rtui artifacts get s3://lab/results/racing-sac --to ./best",
+        "l2rtui artifacts compare s3://lab/results/racing-sac-s0 s3://lab/results/racing-sac-s1",
+    ),
+    "volume": (
+        "l2rtui volume create data --size 50Gi --access RWX",
+        "l2rtui volume files data:checkpoints",
+        "l2rtui volume get data:checkpoints ./checkpoints",
+        "l2rtui volume put ./tracks data:tracks",
+    ),
+    "serve": ("l2rtui serve", "l2rtui serve --port 8080"),
+    "schema": ("l2rtui schema > spec.schema.json",),
+    "completion": ("l2rtui completion bash > ~/.local/share/bash-completion/completions/l2rtui",),
+}
+
+
+def epilog(verb: str) -> str:
+    """The end of a verb's help."""
+    found = EXAMPLES.get(verb, ())
+    return "\n".join(("examples:", *(f"  {line}" for line in found))) if found else ""
