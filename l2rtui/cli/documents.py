@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
-from l2rtui.domain.snapshot import has_finished
+from l2rtui.domain.runstatus import run_status
+from l2rtui.domain.snapshot import PodView, RunView, SetView, has_finished
 from l2rtui.domain.status import Phase
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.node import Node
     from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan
     from l2rtui.domain.preflight import Finding
-    from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+    from l2rtui.domain.snapshot import ClusterSnapshot
     from l2rtui.services.metrics import RunMetrics
     from l2rtui.services.progress import RunProgress
 
@@ -118,10 +119,14 @@ def pod_document(pod: PodView) -> dict[str, Any]:
 def run_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]:
     """One run and its sets."""
     pods = snapshot.pods_of(run.name)
+    status = run_status(run, pods)
     return {
         "run": run.name,
         "uid": run.uid,
         "experiment": run.experiment,
+        "state": status.word,
+        "level": str(status.level),
+        "sentence": status.sentence,
         "owner": run.owner or None,
         "seed": run.seed,
         "kind": run.kind or None,
@@ -161,6 +166,38 @@ def launched_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]
         "seed": run.seed,
         "sets": set_documents(run, pods),
         "pods": [pod_document(pod) for pod in pods],
+    }
+
+
+def started_document(run: RunPlan) -> dict[str, Any]:
+    """A run that was just launched where it takes a moment until its pods show: the pods that were planned."""
+    spec = run.spec
+    pods = [
+        PodView(
+            uid="",
+            name=pod.name,
+            node=pod.node,
+            owner=run.owner,
+            run=spec.name,
+            set_name=pod.set_spec.name,
+            role=pod.set_spec.role,
+            index=pod.index,
+            seed=spec.seed,
+        )
+        for pod in run.pods
+    ]
+    sets = tuple(SetView(one.name, one.role, one.replicas) for one in spec.sets)
+    view = RunView(run.uid, spec.name, spec.experiment, run.owner, spec.seed, str(spec.kind), sets=sets)
+    documents = [pod_document(pod) for pod in pods]
+    for document, pod in zip(documents, run.pods, strict=True):
+        document |= {"uid": None, "slots": [str(slot) for slot in pod.seat.slots]}
+    return {
+        "run": spec.name,
+        "uid": run.uid,
+        "experiment": spec.experiment,
+        "seed": spec.seed,
+        "sets": set_documents(view, pods),
+        "pods": documents,
     }
 
 

@@ -85,27 +85,12 @@ def _sets(document: Document) -> str:
     return " ".join(f"{one['set']} {one['ready']}/{one['replicas']}" for one in document["sets"])
 
 
-def _state_of_run(document: Document) -> str:
-    if document["terminating"]:
-        return "Terminating"
-    if document["reason"]:
-        return str(document["reason"])
-    if document["failing"]:
-        return f"{document['failing']} failing"
-    wanted = sum(one["replicas"] for one in document["sets"])
-    if document["complete"] or (document["finished"] and document["finished"] >= wanted):
-        return "Completed"
-    return "Running" if document["ready"] + document["finished"] >= wanted else "Starting"
+def _word_of_run(document: Document) -> str:
+    return str(document["state"])
 
 
 def _level_of_run(document: Document) -> Level:
-    if document["terminating"]:
-        return Level.WAIT
-    if document["failing"]:
-        return Level.BAD
-    if document["reason"]:
-        return Level.WARN
-    return {"Running": Level.OK, "Completed": Level.DONE}.get(_state_of_run(document), Level.WAIT)
+    return Level(document["level"])
 
 
 NODES = View(
@@ -157,7 +142,7 @@ RUNS = View(
         _column("OWNER", "owner"),
         _column("KIND", "kind", is_wide=True),
         _column("SEED", "seed", is_number=True),
-        Column("STATE", _state_of_run, level=_level_of_run),
+        Column("STATE", _word_of_run, level=_level_of_run),
         Column("READY", lambda document: f"{document['ready']}/{document['pods']}", is_number=True),
         Column("AGE", _age, is_number=True),
         Column("SETS", _sets, is_wide=True),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.status import Level
-from l2rtui.ui.widgets.run_table import run_status
 
 
 class _State(Enum):

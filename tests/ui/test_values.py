@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -18,7 +19,6 @@ from l2rtui.ui import text
 from l2rtui.ui.digest import Tally
 from l2rtui.ui.widgets.grid_layout import lay_out
 from l2rtui.ui.widgets.pod_table import slot_text
-from l2rtui.ui.widgets.run_table import run_status
 from l2rtui.ui.widgets.status_bar import Health, left_of, right_of
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
-from l2rtui.backends.kubernetes import bindings, checkroom, render, sidecars
+from l2rtui.backends.kubernetes import bindings, checkroom, labels, render, sidecars
 from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.backends.kubernetes.kinds import KINDS
@@ -27,6 +27,8 @@ from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import RefusedError
 
 _AT_ONCE: Final = 8
+_MOST_TRIED: Final = 3
+"""Runs of one launch whose objects are all tried; of more, the first and the last."""
 _PLUGINS: Final = (Binding.DEVICE_PLUGIN, Binding.SHARED, Binding.HAMI)
 _BLOCKING: Final = ("NoSchedule", "NoExecute")
 _IMAGE: Final = re.compile(
@@ -201,13 +203,44 @@ async def _dry_run(
             return await _judge(api, manifest)
 
     # A run that exists is told by preflight; its objects would all say so again.
-    new = [one for one in objects if one["metadata"]["labels"].get("l2rtui.io/run") not in known]
-    results = await asyncio.gather(*map(judged, (*new, *pods)))
-    found: dict[str, Finding] = {one.sentence: one for one in results if one is not None}
+    new = [one for one in objects if one["metadata"]["labels"][labels.RUN] not in known]
+    runs = list(dict.fromkeys(one["metadata"]["labels"][labels.RUN] for one in new))
+    tried = runs if len(runs) <= _MOST_TRIED else [runs[0], runs[-1]]  # seeds differ in names and in places alone
+    others = [one for one in new if one["metadata"]["labels"][labels.RUN] not in tried]
+    new = [one for one in new if one["metadata"]["labels"][labels.RUN] in tried]
+    results, taken = await asyncio.gather(
+        asyncio.gather(*map(judged, (*new, *pods))), _taken(api, others, namespace)
+    )
+    found: dict[str, Finding] = {one.sentence: one for one in (*results, *taken) if one is not None}
     if found:
         return list(found.values())
     also = " and a pod of each set" if pods else "; pods cannot be tried, since you may not create them"
-    return [Finding(Weight.OK, "dry run", f"the server accepts all {len(new)} objects{also}")] if new else []
+    whose = f"all {len(new)} objects" if tried == runs else f"all objects of {tried[0]} and {tried[-1]}"
+    return [Finding(Weight.OK, "dry run", f"the server accepts {whose}{also}")] if new else []
+
+
+async def _taken(api: Api, objects: Sequence[Manifest], namespace: str) -> list[Finding]:
+    """Which of these names somebody has already, told by one list of each kind."""
+    wanted: dict[str, list[str]] = {}
+    for one in objects:
+        wanted.setdefault(one["kind"], []).append(one["metadata"]["name"])
+    found = []
+    for kind, names in wanted.items():
+        try:
+            there = {one["metadata"]["name"] for one in await api.list(kind, namespace)}
+        except ApiError as error:
+            if not error.is_forbidden:  # Secrets, most often: their owner's name tells enough
+                raise
+            continue
+        found += [_is_there(kind, name) for name in names if name in there]
+    return found
+
+
+def _is_there(kind: str, name: str) -> Finding:
+    subject = f"{kind} {name}"
+    return Finding(
+        Weight.REFUSAL, subject, f"{subject} is there already", "Choose another name with --name, or remove it."
+    )
 
 
 async def _judge(api: Api, manifest: Manifest) -> Finding | None:
@@ -217,8 +250,7 @@ async def _judge(api: Api, manifest: Manifest) -> Finding | None:
         await api.create(manifest, dry_run=True)
     except ApiError as error:
         if error.is_taken:
-            hint = "Choose another name with --name, or remove it."
-            return Finding(Weight.REFUSAL, subject, f"{subject} is there already", hint)
+            return _is_there(manifest["kind"], name)
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return Finding(Weight.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")
         return Finding(Weight.REFUSAL, subject, (error.detail or error.message).rstrip("."), error.hint)

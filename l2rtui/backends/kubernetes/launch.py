@@ -82,7 +82,7 @@ async def launch(
         wave: Start so many pods, wait until they run, then the next; 0 starts all at once.
 
     Raises:
-        RefusedError: a name or a slot is taken; nothing of this launch is left.
+        RefusedError: a name or a slot is taken, or somebody destroys a run meanwhile; nothing of this launch is left.
         ApiError: claims could not be made. What was created stays, for destroy().
     """
     work = _Launch(api, plan, namespace, claims_namespace or namespace, server, look, wave)
@@ -194,6 +194,7 @@ class _Launch:
         self._requests: set[asyncio.Future[Manifest]] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._owners: dict[str, Manifest] = {}
+        self._made: list[Manifest] = []
         self._controllers = {
             (run.spec.name, pod.name): (group.kind, group.name(run.spec.name))
             for run in plan.runs
@@ -231,10 +232,12 @@ class _Launch:
                     rest.append(manifest)
         parts = [one for one in rest if one["kind"] in ("Job", "ReplicaSet")]
         await asyncio.gather(*(self._create_and_tell(one) for one in rest if one not in parts))
+        await self._refuse_gone()
         if self._wave:
             await self._in_waves(parts)
         else:
             await asyncio.gather(*(self._create_and_tell(one) for one in parts))
+        await self._refuse_gone()
 
     async def stop(self, task: asyncio.Future[None]) -> None:
         """End the work; return when no request is under way, so that what was created can be counted."""
@@ -278,6 +281,34 @@ class _Launch:
         if any(pod.seat.slots for pod in pods):
             refuse_held(pods, await self._look(), self._plan.overcommitted)
 
+    async def _refuse_gone(self) -> None:
+        """Refuse to go on with runs that somebody destroys meanwhile: nobody would count what is made from now on.
+
+        Raises:
+            RefusedError: naming them. What this launch has made for them is being deleted.
+        """
+        uids = {run.uid: run.spec.name for run in self._plan.runs if run.spec.name in self._owners}
+        try:
+            there = await self._api.list(
+                "ConfigMap", self._namespace, labels=f"{labels.RUN_ID} in ({','.join(uids)})"
+            )
+        except ApiError:
+            return  # nobody knows; whatever is made names its owner and goes with it
+        standing = {one["metadata"]["uid"] for one in there if not _is_going(one["metadata"])}
+        gone = [name for name in uids.values() if self._owners[name]["metadata"]["uid"] not in standing]
+        if not gone:
+            return
+        for made in self._made:
+            meta = made["metadata"]
+            if meta["labels"][labels.RUN] in gone and made["kind"] != "ConfigMap":
+                with suppress(ApiError):
+                    await self._api.delete(
+                        made["kind"], self._namespace, meta["name"], uid=meta["uid"], propagation="Background"
+                    )
+        raise RefusedError(
+            f"{', '.join(gone)}: destroyed while it was being launched, so the launch stops.", "See `l2rtui runs`."
+        )
+
     async def _withdraw(self) -> None:
         """Undo the beginning of a launch that is refused: its own ConfigMaps and claims, and no one else's."""
         for name, owner in self._owners.items():
@@ -298,6 +329,7 @@ class _Launch:
                     for part in (part for later in waves[number:] for part in later):
                         self._settle(part.manifest, problem)
                     return
+                await self._refuse_gone()
                 if any(step.kind == "Lease" for step in self._plan.objects):  # they last for one wave at least
                     claims = _claims(self._plan, self._namespace)
                     await leases.acquire(self._api, self._claims_namespace, claims, seconds=WAVE_SECONDS + 60.0)
@@ -348,7 +380,9 @@ class _Launch:
     async def _create(self, manifest: Manifest) -> Manifest:
         meta = manifest["metadata"]
         meta["annotations"] = {**(meta.get("annotations") or {}), labels.LAUNCH: self._nonce}
-        return await self._bounded(lambda: self._post(manifest))
+        made = await self._bounded(lambda: self._post(manifest))
+        self._made.append({**made, "kind": manifest["kind"]})  # not every server says the kind of what it has made
+        return made
 
     async def _bounded(self, request: Callable[[], Awaitable[Manifest]]) -> Manifest:
         """One request at a time in each of a few lanes; it is finished even when we are stopped."""
@@ -394,6 +428,11 @@ class _Launch:
         if key not in self._outcomes:
             self._outcomes[key] = asyncio.get_running_loop().create_future()
         return self._outcomes[key]
+
+
+def _is_going(meta: Manifest) -> bool:
+    """Whether the ConfigMap of a run is being deleted, or its destroy has begun."""
+    return bool(meta.get("deletionTimestamp")) or labels.TERMINATING in (meta.get("annotations") or {})
 
 
 def owner_reference(owner: Manifest) -> Manifest:

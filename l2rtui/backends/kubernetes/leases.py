@@ -1,9 +1,10 @@
 """Claims on slots, so that of two people who place on the last slot at once exactly one wins.
 
 One Lease stands for one GPU; an annotation of it says which run claims which slot. A claim is made by compare and
-swap: the Lease is read, and written back only if its resourceVersion is still that. Several GPUs are claimed one
-after another in the order of their names, so that among launches which want the same ones the first always gets
-through: a launch that loses gives back what it has and waits for nothing.
+swap: the Lease is read, and written back only if its resourceVersion is still that. Several GPUs are claimed at
+once, which is quick; where that fails, what was claimed is given back, and they are claimed one after another in
+the order of their names. Two launches that want the same ones meet at the first of them then, and one gets through;
+a few tries with pauses see to it that what a launch has not given back yet refuses nobody.
 
 A claim counts until its time is over, and after that as long as a controller of its run would put a pod on the
 slot. What a launch that died has claimed is free again when the time is over.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from l2rtui.errors import BackendError, RefusedError
 
 CLAIM_SECONDS: Final = 120.0
 """How long a claim holds by itself: longer than a launch takes from claiming to its last controller."""
+_AT_ONCE: Final = 8
+"""Leases that are written at the same time."""
 _ATTEMPTS: Final = 50
 _SELECTOR: Final = f"{labels.APP_MANAGED_BY}={labels.MANAGED_BY},{labels.APP_COMPONENT}=slot-claims"
 
@@ -69,13 +73,18 @@ async def acquire(
         ApiError: the server refused or did not answer. Nothing stays claimed, as far as the server can be asked.
     """
     run_ids = {claimant.run_id for claims in slots.values() for claimant in claims.values()}
-    try:
-        for device, claims in slots.items():
-            await _acquire_one(api, namespace, device, claims, seconds)
-    except (RefusedError, ApiError, asyncio.CancelledError):
-        mine = [SlotId(*device, slot) for device, claims in slots.items() for slot in claims]
-        await asyncio.shield(asyncio.ensure_future(release(api, namespace, run_ids, slots, only=mine)))
-        raise
+    mine = [SlotId(*device, slot) for device, claims in slots.items() for slot in claims]
+    for number, at_once in enumerate(tries := (_AT_ONCE, 1, 1, 1) if len(slots) > 1 else (1,)):
+        if number > 1:
+            await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311  (no secret)
+        try:
+            await _acquire_all(api, namespace, slots, seconds, at_once)
+        except (RefusedError, ApiError, asyncio.CancelledError) as error:
+            await asyncio.shield(asyncio.ensure_future(release(api, namespace, run_ids, slots, only=mine)))
+            if number + 1 == len(tries) or not isinstance(error, RefusedError):
+                raise
+        else:
+            return
 
 
 async def release(
@@ -148,6 +157,29 @@ def claims_of(lease: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {slot: claim for slot, claim in claims.items() if slot.isdecimal() and isinstance(claim, dict)}
 
 
+async def _acquire_all(
+    api: Api, namespace: str, slots: Mapping[Device, Mapping[int, Claimant]], seconds: float, at_once: int
+) -> None:
+    """Claim slots of several devices, in their order; the first error, once nothing is under way any more."""
+    lanes = asyncio.Semaphore(at_once)
+    failures: list[BaseException] = []
+
+    async def one(device: Device, claims: Mapping[int, Claimant]) -> None:
+        async with lanes:
+            if failures:
+                return
+            try:
+                await _acquire_one(api, namespace, device, claims, seconds)
+            except (RefusedError, BackendError) as error:
+                failures.append(error)
+
+    async with asyncio.TaskGroup() as group:
+        for device, claims in slots.items():
+            group.create_task(one(device, claims))
+    if failures:
+        raise failures[0]
+
+
 async def _acquire_one(
     api: Api, namespace: str, device: Device, mine: Mapping[int, Claimant], seconds: float
 ) -> None:
@@ -173,7 +205,9 @@ async def _acquire_one(
         return {**claims, **added}
 
     for _ in range(_ATTEMPTS):
-        if await _swap(api, namespace, device, join, is_creating=True):
+        if await _begun(api, namespace, device, added) or await _swap(
+            api, namespace, device, join, is_creating=True
+        ):
             return
     raise BackendError(f"The claims on {device[0]}/{device[1]} change all the time.", "Try again.")
 
@@ -187,6 +221,17 @@ async def _change(api: Api, namespace: str, device: Device, edit: Any, *, is_cre
         if await _swap(api, namespace, device, later, is_creating=is_creating):
             return
     raise BackendError(f"The claims on {device[0]}/{device[1]} change all the time.", "Try again.")
+
+
+async def _begun(api: Api, namespace: str, device: Device, claims: dict[str, dict[str, Any]]) -> bool:
+    """Make the Lease of a device that has none, as most have; False where it has one."""
+    try:
+        await api.create(_lease(namespace, device, claims))
+    except ApiError as error:
+        if error.is_conflict or error.is_taken:
+            return False
+        raise
+    return True
 
 
 async def _swap(api: Api, namespace: str, device: Device, edit: Any, *, is_creating: bool) -> bool:

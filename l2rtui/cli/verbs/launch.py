@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from l2rtui.backends.base import Receipt, Renderer
 from l2rtui.cli import documents, views
@@ -16,6 +17,7 @@ from l2rtui.domain.placement import Policy
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Weight, refusals
 from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError, UsageError
 from l2rtui.services import lastruns, launcher, specfile
 
@@ -125,22 +127,29 @@ async def _launch(session: Session, prepared: launcher.Prepared, *, is_one: bool
         if session.args.wait:
             session.talk.progress(f"waiting for {', '.join(names)} to run")
             snapshot = await launcher.wait_running(session.backend, names, session.args.timeout)
+            launched = _seen(snapshot, names)
+        elif isinstance(session.backend, Renderer):  # its pods show when their controllers have made them
+            launched = [documents.started_document(run) for run in plan.runs]
         else:
-            snapshot = await session.backend.snapshot()
+            launched = _seen(await session.backend.snapshot(), names)
     except asyncio.CancelledError:
         if await _take_back(session, plan):
             return EXIT_LEFT_BEHIND
         raise
-    runs = [run for name in names if (run := snapshot.run_named(name))]
-    if len(runs) < len(names):
-        raise LaunchError("A run was removed while it was being launched.", "See `l2rtui runs`.")
-    launched = [documents.launched_document(run, snapshot) for run in runs]
     session.talk.say(f"launched {', '.join(names)}: {counted(sum(len(run.pods) for run in plan.runs), 'pod')}")
     if is_one:
         session.out.show_one(views.LAUNCHED, launched[0])
     else:
         session.out.show_all(views.LAUNCHED, launched)
     return EXIT_DONE
+
+
+def _seen(snapshot: ClusterSnapshot, names: Iterable[str]) -> list[dict[str, Any]]:
+    """The launched runs as they stand."""
+    runs = [snapshot.run_named(name) for name in names]
+    if None in runs:
+        raise LaunchError("A run was removed while it was being launched.", "See `l2rtui runs`.")
+    return [documents.launched_document(run, snapshot) for run in runs if run is not None]
 
 
 def _question(session: Session, plan: LaunchPlan) -> str:

@@ -10,6 +10,7 @@ from textual.strip import Strip
 from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.node import Node
 from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.ui.text import (
@@ -29,7 +30,7 @@ from l2rtui.ui.text import (
 from l2rtui.ui.values import Learning, PodRecord
 from l2rtui.ui.widgets.paint import Painted
 from l2rtui.ui.widgets.pod_table import simulator_level, slot_text
-from l2rtui.ui.widgets.run_table import run_status, shown_return
+from l2rtui.ui.widgets.run_table import shown_return
 
 _LABEL = 10
 

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from l2rtui.domain.runstatus import run_status, wanted_pods
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import PodView, RunView, has_finished
-from l2rtui.domain.status import Level, Status
+from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.domain.status import Level
 from l2rtui.domain.workload import Role
-from l2rtui.ui.text import GLYPHS, NOTHING, Span, Tone, count, decimal, plural, sparkline, status_text, tone_of
+from l2rtui.ui.text import GLYPHS, NOTHING, Span, Tone, count, decimal, sparkline, status_text, tone_of
 from l2rtui.ui.values import Learning
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -66,29 +67,6 @@ def columns_for(sets: Sequence[str]) -> tuple[Column, ...]:
     return (*_BEFORE, *cells, *_AFTER)
 
 
-def wanted(run: RunView) -> int:
-    """How many pods a run should have."""
-    return sum(one.replicas for one in run.sets)
-
-
-def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
-    """Word, level and sentence of a run, from its own reason and from its pods."""
-    if run.is_terminating:
-        return Status("Terminating", Level.WAIT, f"is being destroyed, {plural(len(pods), 'pod')} left")
-    if run.reason:
-        return Status(run.reason, Level.WARN, run.message or run.reason)
-    failing = [pod for pod in pods if pod.is_failing]
-    if failing:
-        others = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
-        return Status("Degraded", Level.BAD, f"{failing[0].name} {failing[0].status.sentence}{others}")
-    ready = sum(pod.ready for pod in pods)
-    if ready >= wanted(run) > 0:
-        return Status("Running", Level.OK, f"all {ready} pods run")
-    if has_finished(run, pods) or (pods and all(pod.phase.is_over for pod in pods)):
-        return Status("Completed", Level.DONE, "has finished")
-    return Status("Starting", Level.WAIT, f"{ready} of {plural(wanted(run), 'pod')} ready")
-
-
 def run_row(run: RunView, pods: Sequence[PodView], metrics: Learning | None, sets: Sequence[str] = ()) -> Row:
     """One run, with a cell for each of these sets."""
     status = run_status(run, pods)
@@ -100,7 +78,7 @@ def run_row(run: RunView, pods: Sequence[PodView], metrics: Learning | None, set
         Span(status_text(sanitize(status.word), status.level), tone_of(status.level)),
         Span(str(run.seed), Tone.DIM),
         *(_set_cell(run, name, pods) for name in sets),
-        Span(f"{ready}/{wanted(run)}", Tone.PLAIN if ready >= wanted(run) else Tone.WARN),
+        Span(f"{ready}/{wanted_pods(run)}", Tone.PLAIN if ready >= wanted_pods(run) else Tone.WARN),
         rate,
         updates,
         returned,

@@ -37,7 +37,7 @@ POD = {
 }  # fmt: skip
 RUN = {
     "run", "uid", "experiment", "owner", "seed", "kind", "sets", "pods", "ready", "failing", "finished",
-    "terminating", "reason", "message", "created",
+    "terminating", "reason", "message", "created", "state", "level", "sentence", "complete",
 }  # fmt: skip
 METRICS = {
     "run", "env_steps", "updates", "policy_version", "policy_lag", "policy_lag_max", "mean_return", "eval_return",
