@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.preflight import Finding
     from l2rtui.domain.snapshot import ClusterSnapshot
     from l2rtui.services.metrics import RunMetrics
-    from l2rtui.services.progress import RunProgress
+    from l2rtui.services.standing import RunProgress
 
 
 def when(seconds: float | None) -> str | None:

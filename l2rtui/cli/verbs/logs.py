@@ -15,7 +15,7 @@ from l2rtui.cli.output import Column, View, to_json
 from l2rtui.cli.session import Session
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import EXIT_DONE, NotFoundError, UsageError
-from l2rtui.services import logs, metrics, progress
+from l2rtui.services import logs, metrics, standing
 
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -98,7 +98,7 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
 
 async def _progress(session: Session) -> int:
     """Print where a run without a learner stands: its parts one below the other, or all in one document."""
-    document = documents.progress_document(await progress.progress(session.backend, session.args.run))
+    document = documents.progress_document(await standing.standing(session.backend, session.args.run))
     if session.out.form in ("json", "yaml"):
         session.out.dump(document)
         return EXIT_DONE

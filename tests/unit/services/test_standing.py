@@ -7,7 +7,7 @@ import json
 import pytest
 
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
-from l2rtui.services.progress import Evaluation, NodeState, PeerState, Reading, StepState, summary
+from l2rtui.services.standing import Evaluation, NodeState, PeerState, Reading, StepState, summary
 from l2rtui.services.wrapping import Step, step
 
 
