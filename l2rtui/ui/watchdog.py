@@ -46,8 +46,7 @@ def guarded(app: Callable[[], int]) -> int:
     parent = os.getpid()
     child = os.fork()
     if child == 0:
-        _die_with(parent)
-        _dump_no_core()
+        end_with(parent)
         return app()
     for number in _HANDED_ON:
         signal.signal(number, _hand_on_to(child))
@@ -66,6 +65,12 @@ def _leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def end_with(parent: int) -> None:
+    """End when this parent does, however it does, and write no core file."""
+    _die_with(parent)
+    _dump_no_core()
 
 
 def _die_with(parent: int) -> None:

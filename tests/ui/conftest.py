@@ -70,9 +70,10 @@ async def _desk(
     backend: FakeBackend | None = None,
     ready: bool = True,
     cancel_seconds: float = 0.0,
+    settings: Settings | None = None,
 ) -> AsyncIterator[Desk]:
     backend = backend or FakeBackend(owner=user_name())
-    settings = Settings(backend="demo", readonly=readonly)
+    settings = settings or Settings(backend="demo", readonly=readonly)
     app = L2RApp(settings, lambda: backend, clock=backend.now)
     app.link.cancel_seconds = cancel_seconds
     async with app.run_test(size=size) as pilot:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from zlib import crc32
 
 from l2rtui.backends.base import LogLine, LogQuery
+from l2rtui.backends.fake.simulators import HUNG
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.workload import Role
 from runtime.contract import METRIC_PREFIX
@@ -69,6 +70,7 @@ def _text(pod: PodView, age: float, at: float) -> str:
                     "env_steps": int(age * rate),
                     "policy_version": int(age * 1.1),
                     "env_steps_per_second": round(rate, 1),
+                    **_simulator(pod, age),
                 },
             )
         case Role.EVALUATOR:
@@ -76,6 +78,17 @@ def _text(pod: PodView, age: float, at: float) -> str:
             return f"INFO evaluation {int(age / 5)}: {reached}"
         case _:
             return f"INFO step {int(age)}"
+
+
+def _simulator(pod: PodView, age: float) -> dict[str, object]:
+    """What a worker says of its simulator: in each set the one of the third was lost once."""
+    was_lost = pod.index == 2
+    return {
+        "simulator_state": "ready",
+        "simulator_restarts": int(was_lost),
+        "simulator_fps": round(100.0 + _wobble(pod, age), 1),
+        "simulator_error": HUNG if was_lost else None,
+    }
 
 
 def learner_values(pod: PodView, age: float) -> dict[str, object]:

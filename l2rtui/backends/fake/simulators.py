@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,13 +12,15 @@ from l2rtui.domain.workload import Role
 
 WIDTH: Final = 64
 HEIGHT: Final = 48
+ASKED: Final = "the simulator was restarted by request"
+HUNG: Final = "the simulator hangs: no pose followed an action within 10 s"
 
 
 class Simulators:
     """One for each worker that runs."""
 
     def __init__(self) -> None:
-        self.restarts: defaultdict[str, int] = defaultdict(int)
+        self._restarts: dict[str, int] = {}
 
     def answer(self, pod: PodView, argv: Sequence[str]) -> Captured:
         """What `l2r-runtime simulators` says in a pod."""
@@ -34,13 +35,16 @@ class Simulators:
             case "frame":
                 return Captured(0, picture(pod.index), b"")
             case "restart":
-                self.restarts[pod.uid] += 1
+                self._restarts[pod.uid] = self._restarts_of(pod) + 1
                 return _said({"asked": "restart"})
             case _:
                 return _said({"asked": words[3]})
 
+    def _restarts_of(self, pod: PodView) -> int:
+        return self._restarts.get(pod.uid, int(pod.index == 2))  # as its records tell
+
     def _facts(self, pod: PodView) -> dict[str, object]:
-        restarts = self.restarts[pod.uid]
+        restarts = self._restarts_of(pod)
         return {
             "index": 0,
             "kind": "reference",
@@ -48,7 +52,7 @@ class Simulators:
             "restarts": restarts,
             "uptime_seconds": 612.0,
             "fps": 100.0,
-            "error": "the simulator was restarted by request" if restarts else None,
+            "error": ASKED if pod.uid in self._restarts else HUNG if restarts else None,
             "cameras": [],
             "tail": ["level harbour is open"],
         }

@@ -15,6 +15,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher
 from l2rtui.ui.link import Link
+from l2rtui.ui.screens.confirm import ConfirmScreen, Question, lines_of
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.text import Line, Span, Tone, plural, shorten
 from l2rtui.ui.widgets.plan_view import PlanView
@@ -75,9 +76,21 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         self.action_accept()
 
     def action_accept(self) -> None:
-        """Launch, once, unless preflight refuses."""
-        if self._worker is None and not refusals(self._prepared.findings):
-            names = ", ".join(run.spec.name for run in self._prepared.plan.runs)
+        """Launch, once, unless preflight refuses; in a protected context its name is typed first."""
+        if self._worker is not None or refusals(self._prepared.findings):
+            return
+        names = ", ".join(run.spec.name for run in self._prepared.plan.runs)
+        if not self._link.protected:
+            self._begin(names)
+            return
+        lines = lines_of([f"{sanitize(self._link.protected)} is protected."], Tone.WARN)
+        question = Question(
+            f"Launch {sanitize(names)}?", lines, yes="Launch", typed=self._link.protected, command=self._command
+        )
+        self.app.push_screen(ConfirmScreen(question), lambda is_yes: self._begin(names) if is_yes else None)
+
+    def _begin(self, names: str) -> None:
+        if self._worker is None:
             self._worker = self._link.background.start(self._launch(names), group="launch", what=f"launch {names}")
 
     def action_copy(self) -> None:

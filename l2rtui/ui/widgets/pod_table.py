@@ -149,7 +149,7 @@ def _said(record: PodRecord | None, told: Told) -> tuple[list[Span], list[object
         fps = record.simulator_fps if record and state else -1.0
         spans += [
             Span(text, tone_of(level) if state else Tone.DIM),
-            Span(NOTHING if fps < 0 else count(round(fps)), Tone.DIM),
+            Span(NOTHING if fps < 0 else count(5 * round(fps / 5)), Tone.DIM),  # coarse: a screen at rest stays so
         ]
         values += [state, fps]
     if "rank" in told:

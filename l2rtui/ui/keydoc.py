@@ -1,0 +1,83 @@
+"""The page ``docs/keys.md``, made from the tables: ``python -m l2rtui.ui.keydoc > docs/keys.md``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from l2rtui.ui.commands import COMMANDS
+from l2rtui.ui.keys import KEYS, KeyTable, Place
+
+_HEAD: Final = """\
+# Keys and commands
+
+Made by `python -m l2rtui.ui.keydoc` from the table that the app itself reads; a test compares the two. `?` shows
+the same in the app, with the keys as you have bound them. The mouse works everywhere as well, and pasted text never
+fires a key.
+
+Keys marked ✎ change something outside the screen. They ask first, `--readonly` turns them off, and so do missing
+rights: the reason stands in `?`, in the menu (`m`) and under the mouse.
+"""
+_BINDING: Final = """\
+## Other keys
+
+`[keys]` in the settings file (`~/.config/l2rtui/config.toml`) binds a key anew, by the name in the last column:
+
+```toml
+[keys]
+"run.destroy" = "ctrl+x"
+"app.help" = "?,f1"       # two keys for one thing
+```
+
+A key is a character (`x`, `X`, `?`), a name (`space`, `enter`, `escape`, `tab`, `up`, `pageup`, `home`, `f2`,
+`question_mark`), or one of them after `ctrl+`, `shift+` or `alt+`. Bar, help, menu and palette follow. An unknown
+name, an unknown key, and a key that would mean two things in one place are said before the app opens. `ctrl+q` and
+`ctrl+c` always leave.
+
+## Settings by context
+
+`[context.NAME]` holds settings for one context of the kubeconfig; `local` and `demo` stand for those backends.
+
+```toml
+theme = "l2r-dark"
+
+[context.production]
+protected = true          # every change wants "production" typed, and the app has a frame of its own
+namespaces = ["rl"]
+
+[filters]
+broken = "pods status~Fail"   # :filter broken
+```
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    yield _HEAD
+    table = KeyTable(KEYS)
+    for place in Place:
+        yield f"## {place}\n"
+        yield "| key | what it does | name |\n| --- | --- | --- |"
+        for key in table.of(place):
+            yield f"| `{_cell(key.face)}` | {_cell(key.tooltip)}{' ✎' if key.changes else ''} | `{key.id}` |"
+        yield ""
+    yield "## Commands\n\nAfter `:`; tab completes them.\n"
+    yield "| command | what it does |\n| --- | --- |"
+    for one in COMMANDS:
+        words = f"{one.name} {one.takes}".strip()
+        yield f"| `{_cell(words)}` | {_cell(one.tooltip)}{' ✎' if one.changes else ''} |"
+    yield ""
+    yield _BINDING
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
