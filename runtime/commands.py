@@ -37,11 +37,13 @@ def run_id(environ: Mapping[str, str]) -> str:
 
 
 def program(command: Sequence[str]) -> list[str]:
-    """Return a command as it is started: Python files and our own program run under this very Python."""
+    """Return a command as it is started: Python, its files and our own program are of this very Python."""
     if command[0] == "l2r-runtime":
         return [sys.executable, "-m", "runtime", *command[1:]]
     if command[0].endswith(".py"):
         return [sys.executable, "-u", *command]
+    if command[0] in {"python", "python3"}:
+        return [sys.executable, *command[1:]]
     return list(command)
 
 

@@ -23,7 +23,7 @@ RESULT: Final = "evaluation.json"
 _AT_ONCE: Final = 500
 
 
-def evaluate(data: Path, folder: Path, device: str, console: Console) -> int:
+def evaluate(data: Path | None, folder: Path, device: str, console: Console) -> int:
     """Print a table and a record, and keep the record's values in the run's folder.
 
     Raises UsageError, FailedError and OSError with a sentence.
@@ -43,7 +43,7 @@ def evaluate(data: Path, folder: Path, device: str, console: Console) -> int:
     try:
         net.load_network(network, found.tensors)
     except ValueError as error:
-        raise FailedError(f"{found.name} does not fit the data in {data}: {error}") from error
+        raise FailedError(f"{found.name} does not fit the data in {data or 'the digits'}: {error}") from error
     right, named = _answers(network, cifar.testing(data), where)
     counts = np.bincount(right, minlength=len(names))
     hits = np.bincount(right[right == named], minlength=len(names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Final
 
 from runtime.stopping import Stop
@@ -15,9 +16,10 @@ examples:
   l2r-runtime elastic --nodes 1:4 -- l2r-runtime classify train --epochs 3
   l2r-runtime classify evaluate
 
-Data is CIFAR-10's binary format: data_batch_N.bin, test_batch.bin, batches.meta.txt. Snapshots (model, optimiser,
-epoch, step) go to L2R_DIR/checkpoints; training goes on from the newest whole one, with any number of processes:
-the mean gradient of a step is over --batch pictures however many share them.
+Data is CIFAR-10's binary format: data_batch_N.bin, test_batch.bin, batches.meta.txt. Without --data, and where
+there is no $L2R_DIR/data, it is scikit-learn's digits. Snapshots (model, optimiser, epoch, step) go to
+L2R_DIR/checkpoints; training goes on from the newest whole one, with any number of processes: the mean gradient of
+a step is over --batch pictures however many share them.
 """
 
 
@@ -34,7 +36,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     train = what.add_parser("train", help="train, going on from the newest snapshot")
     evaluate = what.add_parser("evaluate", help="print the accuracy of the newest snapshot, in all and per class")
     for each in (train, evaluate):
-        each.add_argument("--data", metavar="DIR", help="folder of the images ($L2R_DIR/data)")
+        each.add_argument("--data", metavar="DIR", help="folder of the images, or digits ($L2R_DIR/data)")
         each.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add = train.add_argument
     add("--epochs", type=int, default=5, help="how often each picture is seen (%(default)s)")
@@ -51,7 +53,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def start(options: argparse.Namespace, stop: Stop) -> int:
     """Train or evaluate."""
     import os
-    from pathlib import Path
 
     from runtime.commands import run_folder
     from runtime.metrics import Console
@@ -61,7 +62,7 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
         if getattr(options, name, 1) <= 0:
             raise UsageError(f"--{name.replace('_', '-')} must be above 0")
     folder = run_folder(os.environ)
-    data = Path(options.data) if options.data else folder / "data"
+    data = _data(options.data, folder)
     if options.what == "evaluate":
         from runtime.classify.evaluation import evaluate
 
@@ -82,3 +83,10 @@ def start(options: argparse.Namespace, stop: Stop) -> int:
         device=options.device,
     )
     return train(plan, data, folder, stop, Console())
+
+
+def _data(given: str | None, folder: Path) -> Path | None:
+    """Return the folder of the images, or None for the digits that come with this program."""
+    if given == "digits" or (given is None and not (folder / "data").exists()):
+        return None
+    return Path(given) if given else folder / "data"

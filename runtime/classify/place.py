@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -53,7 +54,9 @@ class Place:
         try:
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=timeout)
         except (RuntimeError, ValueError) as error:
-            raise FailedError(f"the processes of round {self.round} do not find each other: {error}") from error
+            raise FailedError(
+                f"the processes of round {self.round} do not find each other: {self.why(RuntimeError(str(error)))}"
+            ) from error
         try:
             yield
         finally:
@@ -63,6 +66,12 @@ class Place:
         """Wait until every process is here."""
         if self.world_size > 1:
             dist.barrier()
+
+    @staticmethod
+    def why(error: RuntimeError) -> str:
+        """Return what an error of the group says, without where in the library it says so."""
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return re.sub(r"^\[[^\]]*\] ?", "", said).split(". ")[0][:200]
 
     @staticmethod
     def is_of_the_group(error: RuntimeError) -> bool:

@@ -58,7 +58,7 @@ class Plan:
     device: str
 
 
-def train(plan: Plan, data: Path, folder: Path, stop: Stop, console: Console) -> int:
+def train(plan: Plan, data: Path | None, folder: Path, stop: Stop, console: Console) -> int:
     """Train to the end of the last epoch and return the exit code.
 
     Raises FailedError, InterruptedWorkError, NotFiniteError and OSError with a sentence.
@@ -79,7 +79,7 @@ def train(plan: Plan, data: Path, folder: Path, stop: Stop, console: Console) ->
             _Training(plan, data, folder, place, seed, console).run(stop)
         except RuntimeError as error:
             if place.world_size > 1 and place.is_of_the_group(error):
-                raise FailedError(f"round {place.round} ends: another process of it is gone ({error})") from error
+                raise FailedError(f"round {place.round} ends: {place.why(error)}") from error
             raise
     return contract.EXIT_DONE
 
@@ -87,7 +87,9 @@ def train(plan: Plan, data: Path, folder: Path, stop: Stop, console: Console) ->
 class _Training:
     """State and loop of one process in one round."""
 
-    def __init__(self, plan: Plan, data: Path, folder: Path, place: Place, seed: int, console: Console) -> None:
+    def __init__(
+        self, plan: Plan, data: Path | None, folder: Path, place: Place, seed: int, console: Console
+    ) -> None:
         self._plan, self._place, self._seed, self._console = plan, place, seed, console
         self._pictures = cifar.training(data)
         names = cifar.classes(data)

@@ -56,25 +56,30 @@ def find(folder: Path) -> Path:
     )
 
 
-def training(folder: Path) -> Pictures:
-    """Return what is trained on. Raises FailedError."""
+def training(folder: Path | None) -> Pictures:
+    """Return what is trained on; without a folder, scikit-learn's digits. Raises FailedError."""
+    if folder is None:
+        return Pictures((_records(digits.load()[0]),))
     found = sorted(find(folder).glob("data_batch_*.bin"))
     if not found:
         raise FailedError(f"{folder} holds no data_batch_1.bin")
     return Pictures(tuple(_map(path) for path in found))
 
 
-def testing(folder: Path) -> Pictures:
-    """Return what is tested on. Raises FailedError."""
+def testing(folder: Path | None) -> Pictures:
+    """Return what is tested on; without a folder, scikit-learn's digits. Raises FailedError."""
+    if folder is None:
+        return Pictures((_records(digits.load()[1]),))
     return Pictures((_map(find(folder) / "test_batch.bin"),))
 
 
-def classes(folder: Path) -> tuple[str, ...]:
+def classes(folder: Path | None) -> tuple[str, ...]:
     """Return the names of the classes; where nothing names them, their numbers."""
+    lines: list[str] = []
     try:
-        lines = (find(folder) / META).read_text(encoding="utf-8").splitlines()
+        lines = [] if folder is None else (find(folder) / META).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        lines = []
+        pass
     return tuple(line.strip() for line in lines if line.strip()) or tuple(map(str, range(10)))
 
 

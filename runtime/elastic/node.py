@@ -7,6 +7,7 @@ meets the others again.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import tempfile
@@ -51,6 +52,7 @@ def run(plan: Plan, stop: Stop, console: Console) -> int:
     # All nodes run as many processes: ranks follow from that, and nobody waits for what another node writes.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)  # what is usual here is no warning
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _asked)
     try:
