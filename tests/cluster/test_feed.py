@@ -7,8 +7,10 @@ import os
 import random
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from l2rtui.backends.kubernetes.client import connect
 from l2rtui.backends.kubernetes.devices import SlotRule
@@ -96,24 +98,35 @@ async def test_after_random_faults_the_snapshot_is_the_truth_again(namespace, tm
             assert await follower.until_true(ADMIN, name, 30) < 30, f"round {turn}, {fault}"
 
 
-async def test_who_may_not_look_everywhere_sees_unknown_slots_and_the_missing_rights(namespace):
-    api, name = namespace
-    rules = [
-        {"apiGroups": [""], "resources": ["pods", "configmaps", "events"], "verbs": ["list", "watch"]},
-        {"apiGroups": ["apps", "batch"], "resources": ["*"], "verbs": ["list", "watch"]},
-    ]
-    meta = {"name": "look", "namespace": name}
-    rbac = "rbac.authorization.k8s.io"
-    await api.apply({"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": meta, "rules": rules})
+RBAC = "rbac.authorization.k8s.io"
+
+
+async def grant(api, user, rules, namespace=None):
+    """Give a user rights, in one namespace or everywhere; the name of the binding."""
+    kind, name = ("Role" if namespace else "ClusterRole"), f"a-look-{uuid.uuid4().hex[:8]}"
+    meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+    await api.apply({"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": meta, "rules": rules})
     await api.apply(
         {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "RoleBinding",
+            "apiVersion": f"{RBAC}/v1",
+            "kind": f"{kind}Binding",
             "metadata": meta,
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "look"},
-            "subjects": [{"apiGroup": rbac, "kind": "User", "name": "researcher"}],
+            "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name},
+            "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
         }
     )
+    return name
+
+
+NARROW = [
+    {"apiGroups": [""], "resources": ["pods", "configmaps", "events"], "verbs": ["list", "watch"]},
+    {"apiGroups": ["apps", "batch"], "resources": ["*"], "verbs": ["list", "watch"]},
+]
+
+
+async def test_who_may_not_look_everywhere_sees_unknown_slots_and_the_missing_rights(namespace):
+    api, name = namespace
+    await grant(api, "researcher", NARROW, name)
     await api.create(pod("mine", name, "2"))
     kubeconfig = f"{os.environ['L2R_CLUSTER_DIR']}/researcher.kubeconfig"
     narrow = await connect(kubeconfig=kubeconfig, namespaces=(name,))
@@ -127,3 +140,44 @@ async def test_who_may_not_look_everywhere_sees_unknown_slots_and_the_missing_ri
     assert look.ledger.free() == ()
     assert any("missing right: list and watch pods" in one for one in look.problems)
     assert any("missing right: list and watch nodes" in one for one in look.problems)
+
+
+async def test_rights_that_are_granted_or_taken_later_change_what_is_shown(namespace, tmp_path):
+    api, name = namespace
+    user = f"late-{uuid.uuid4().hex[:8]}"
+    config = yaml.safe_load(Path(ADMIN).read_text())
+    config["users"][0]["user"]["as"] = user
+    kubeconfig = tmp_path / "late.kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    await grant(api, user, NARROW, name)
+    await api.create(pod("mine", name, "2"))
+    await api.create(pod("elsewhere", "default", "3") | {"metadata": {"name": user, "namespace": "default"}})
+    everything = [{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list", "watch"]}]
+    binding = None
+    try:
+        # An open watch outlives its right; the next one is refused.
+        async with following(str(kubeconfig), replace(Timing(), forbidden=0.3, watch=1.0), (name,)) as follower:
+
+            def free():
+                return [one for one in follower.snapshot.ledger.of_gpu("phortx2", 7) if one.state is SlotState.FREE]
+
+            def names():
+                return {one.name for one in follower.snapshot.pods.values()} & {"mine", user}
+
+            assert (names(), free()) == ({"mine"}, [])
+            binding = await grant(api, user, everything)
+            await until(lambda: names() == {"mine", user} and free())
+            assert not any("missing right" in one for one in follower.snapshot.problems)
+            await api.delete("ClusterRoleBinding", None, binding)
+            await until(lambda: names() == {"mine"} and not free())
+            assert any("missing right: list and watch pods" in one for one in follower.snapshot.problems)
+    finally:
+        await api.delete("Pod", "default", user, grace_seconds=0)
+        if binding is not None:
+            await api.delete("ClusterRole", None, binding)
+
+
+async def until(is_so):
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.05)

@@ -172,6 +172,10 @@ class Api(Connection):
         self._can[key] = (time.monotonic() + _CAN_SECONDS, answer)
         return answer
 
+    def forget_rights(self) -> None:
+        """What the user may do is asked anew."""
+        self._can.clear()
+
     async def group_versions(self, group: str) -> tuple[str, ...]:
         """Versions of an API group that this server serves, its favourite first; empty where it has none."""
         if group not in self._groups:

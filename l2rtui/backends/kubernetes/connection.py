@@ -44,6 +44,7 @@ class Connection:
         self._credentials = credentials or make_credentials(access)
         self._proxy = proxy_for(access)
         self._sessions: dict[tuple[bytes, bytes], aiohttp.ClientSession] = {}
+        self._reading: dict[aiohttp.ClientResponse, aiohttp.ClientSession] = {}
         self._encoding = "gzip"
 
     async def request(
@@ -174,7 +175,7 @@ class Connection:
         """Close all connections; streams that are open end with an error."""
         sessions, self._sessions = list(self._sessions.values()), {}
         for session in sessions:
-            await session.close()
+            await self._close(session)
 
     # --- inside ----------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
@@ -191,7 +192,8 @@ class Connection:
         login = await self._credentials.login()
         url, is_last = self._url(asked.path, query), False
         while True:
-            async with self._session(login).request(
+            session = self._session(login)
+            async with session.request(
                 asked.method,
                 url,
                 headers=[*self._headers(login), *(headers or {}).items()],
@@ -202,7 +204,11 @@ class Connection:
                 allow_redirects=False,
             ) as response:
                 if response.status < 300:
-                    yield response
+                    self._reading[response] = session
+                    try:
+                        yield response
+                    finally:
+                        del self._reading[response]
                     return
                 if response.status != 401 or is_last or not await self._is_renewed(login):
                     retry_after = response.headers.get("Retry-After", "")
@@ -247,10 +253,16 @@ class Connection:
                 self._spawn_close(self._sessions.pop(old))
         return session
 
-    @staticmethod
-    def _spawn_close(session: aiohttp.ClientSession) -> None:
-        task = asyncio.get_running_loop().create_task(session.close())
+    def _spawn_close(self, session: aiohttp.ClientSession) -> None:
+        task = asyncio.get_running_loop().create_task(self._close(session))
         task.add_done_callback(lambda done: done.exception())
+
+    async def _close(self, session: aiohttp.ClientSession) -> None:
+        """Close its connections; aiohttp itself would let who reads from one of them wait for ever."""
+        for response, owner in self._reading.items():
+            if owner is session:
+                response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
+        await session.close()
 
     def _headers(self, login: Login) -> list[tuple[str, str]]:
         authorization = [("Authorization", login.authorization)] if login.authorization else []

@@ -64,6 +64,7 @@ class Feed:
         self._timing = timing or Timing()
         self._clock = clock
         self._reflectors: list[Reflector[Any]] = []
+        self._view: View | None = None
 
     @property
     def stale_seconds(self) -> float:
@@ -100,29 +101,45 @@ class Feed:
         return apply(EMPTY_SNAPSHOT, [*found.changes, *join.changes(), last])
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
-        """Give changes as they happen, for ever; the first batch builds everything."""
-        view = await find_view(self._api)
-        join, wake = self._join(view), asyncio.Event()
+        """Give changes as they happen, for ever; the first batch builds everything.
+
+        What may be seen is asked anew now and then. When that differs, all is read again, and rows that are out of
+        sight go.
+        """
+        self._view = await find_view(self._api)
+        before: Join | None = None
+        while True:
+            join = self._join(self._view)
+            async with contextlib.aclosing(self._watch(self._view, join, before)) as batches:
+                async for batch in batches:
+                    yield batch
+            before = join
+
+    # --- inside ------------------------------------------------------------------------------------------------
+    async def _watch(self, view: View, join: Join, before: Join | None) -> AsyncGenerator[tuple[Change, ...]]:
+        """Give changes until the user may see more, or less, than this view."""
+        wake = asyncio.Event()
         gate = Gate(lambda: probe(self._api), self._timing)
         self._reflectors = [self._reflector(scope, join, wake, gate) for scope in scopes(view)]
         early = await self._begin(join)
-        async with _running(
-            [*(one.run() for one in self._reflectors), self._follow_metrics(join, wake, gate)], wake
-        ) as check:
+        others = (self._follow_metrics(join, wake, gate), self._follow_rights(view))
+        async with _running([*(one.run() for one in self._reflectors), *others], wake) as check:
             await self._settled()
             problems: tuple[str, ...] = ()
             is_first, ticked = True, time.monotonic()
-            while True:
+            while self._view == view:
                 wake.clear()
                 check()
                 began = time.monotonic()
                 if began - ticked >= _CLOCK_SECONDS:
                     join.watch_the_clock()
                     ticked = began
-                changes = (*early, *self._changes(join, view))
-                early = ()
-                before, problems = problems, self._problems(view)
-                if before != problems:
+                changes = self._changes(join, view)
+                if is_first:
+                    changes = (*early, *changes, *(join.gone_since(before) if before is not None else ()))
+                    early = ()
+                known, problems = problems, self._problems(view)
+                if is_first or known != problems:
                     changes = (*changes, ProblemsChanged(problems))
                 if changes or is_first:
                     is_first = False
@@ -132,7 +149,6 @@ class Feed:
                     async with asyncio.timeout(_LOOK_SECONDS):  # staleness grows without an event
                         await wake.wait()
 
-    # --- inside ------------------------------------------------------------------------------------------------
     def _join(self, view: View) -> Join:
         join = Join(self._rule, self._clock)
         self._set_view(join, view)
@@ -201,6 +217,16 @@ class Feed:
             found[f"{kinds} are {are} as of {moment}: {why}"] = None
         found.update(dict.fromkeys(view_problems(view)))
         return tuple(found)
+
+    async def _follow_rights(self, view: View) -> None:
+        """Ask once a minute for rights that are missing, until they are there; or for the view that is left."""
+        while self._view == view:
+            await asyncio.sleep(self._timing.forbidden)
+            if view.is_whole and not any(one.error and one.error.is_forbidden for one in self._reflectors):
+                continue
+            self._api.forget_rights()
+            with contextlib.suppress(ApiError):  # the watches say what is wrong
+                self._view = await find_view(self._api)
 
     # --- CPU and memory in use -----------------------------------------------------------------------------------
     async def _metrics_verbs(self) -> frozenset[str]:

@@ -194,6 +194,13 @@ class Join:
         self._make_runs(made)
         return tuple(made)
 
+    def gone_since(self, before: Join) -> tuple[Change, ...]:
+        """Rows that another join has given out and this one does not have: for readers who go on with this one."""
+        nodes = (NodeGone(name) for name in before._node_rows.keys() - self._node_rows.keys())
+        pods = (PodGone(uid) for uid in before._pod_rows.keys() - self._pod_rows.keys())
+        runs = (RunGone(uid) for uid in before._run_rows.keys() - self._run_rows.keys())
+        return (*nodes, *pods, *runs)
+
     def _make_nodes(self, made: list[Change]) -> None:
         dirty, self._dirty_nodes = self._dirty_nodes, set()
         for name in dirty:

@@ -38,6 +38,11 @@ class View:
     is_cluster_wide: bool
     has_nodes: bool
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is nothing more to see."""
+        return self.is_cluster_wide and self.has_nodes
+
 
 async def find_view(api: Api) -> View:
     """Find out what the user may see; where the server will not say, trying it will tell."""

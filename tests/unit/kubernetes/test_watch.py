@@ -267,6 +267,15 @@ async def following_restart(server):
         yield reflector, int(server.base.rpartition(":")[2])
 
 
+async def test_a_watch_whose_connection_we_close_ourselves_goes_on_with_another():
+    server = Server([config_map("a", 3)])
+    async with serving(server), following(server) as (reflector, _):
+        await until(lambda: len(server.watches) == 1 and reflector.stale_seconds == 0.0)
+        await reflector._api.close()  # as for a client certificate that has been renewed
+        await until(lambda: len(server.watches) == 2)
+        assert len(server.lists) == 1
+
+
 async def test_a_connection_that_falls_silent_is_noticed_by_the_bookmarks_that_do_not_come():
     timing = replace(FAST, quiet=0.2, dead=0.4)
     server = Server(on_watch=[send(event("BOOKMARK", config_map("", 11))), stay])
