@@ -72,6 +72,10 @@ def _run(words: Sequence[str]) -> int:
             from l2rtui.cli.completion import complete
 
             return complete(rest)
+        if name == "__served":
+            from l2rtui.cli.verbs.serve import run_served
+
+            return run_served(rest)
         if not name:
             return _open_app(rest)
         return _run_verb(name, rest)
@@ -92,7 +96,7 @@ def _run_verb(name: str, words: list[str]) -> int:
 
     module = import_module(f"l2rtui.cli.verbs.{verb.module}")
     run = getattr(module, f"run_{verb.name.replace('-', '_')}")
-    if verb.module == "files":
+    if verb.module in ("files", "serve"):  # these need no backend
         return int(run(args))
     from l2rtui.cli.session import Session, settings_of
 

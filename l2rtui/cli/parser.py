@@ -270,6 +270,7 @@ VERBS = {
         Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
         Verb("check", "look", "what works here, what does not, and what to do", _nothing),
         Verb("image", "image", "container images: build, push, log in to registries, list", arguments.image),
+        Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", arguments.secret),
         Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", arguments.cluster),
         Verb(
             "artifacts",

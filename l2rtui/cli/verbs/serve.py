@@ -1,0 +1,77 @@
+"""serve: the app in a browser. One process of the app for each tab, which is this program once more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+
+from l2rtui.cli.output import Output, Talk
+from l2rtui.cli.session import settings_of
+from l2rtui.errors import EXIT_DONE, UsageError
+
+SERVED = "__served"
+"""The verb of the processes behind the tabs; nobody types it."""
+
+
+def run_serve(args: Namespace) -> int:
+    """Serve until Ctrl-C.
+
+    Raises:
+        UsageError: textual-serve is not installed, or the port is taken.
+    """
+    settings_of(args)  # a mistake in them is told here, not in a browser
+    try:
+        from l2rtui.serve.server import serve
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in ("textual_serve", "aiohttp_jinja2", "jinja2"):
+            raise
+        raise UsageError(
+            "serve needs textual-serve, which is not installed here.",
+            "Run `pip install 'l2rtui[serve]'`, or take the file that `make dist` builds.",
+        ) from missing
+    out, talk = Output("table"), Talk()
+
+    def announce(address: str) -> None:
+        out.line(address)
+        talk.say("Open this address; it opens one browser, once. Ctrl-C ends it and the app. Runs go on.")
+
+    return serve([*_myself(), SERVED, *_passed_on(args)], args.port, announce)
+
+
+def run_served(words: list[str]) -> int:
+    """Be the app behind one tab: what textual-serve has started, and nothing else.
+
+    Raises:
+        UsageError: it was started by something else.
+    """
+    from l2rtui.cli.parser import app_parser
+
+    args = app_parser().read(words)
+    if not os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver"):
+        raise UsageError(f"{SERVED} is what `l2rtui serve` starts.", "Run `l2rtui serve`.")
+    from l2rtui.ui.watchdog import end_with
+
+    end_with(os.getppid())
+    settings = settings_of(args)
+    from l2rtui.ui.app import run
+
+    return int(run(settings) or EXIT_DONE)
+
+
+def _myself() -> list[str]:
+    return [sys.executable, "-I" if sys.flags.isolated else "-P", "-m", "l2rtui"]
+
+
+def _passed_on(args: Namespace) -> list[str]:
+    """The options that are the app's too."""
+    words = []
+    for flag, value in (
+        ("--backend", args.backend),
+        ("--context", args.context),
+        ("--namespace", args.namespace),
+        ("--config", args.config),
+    ):
+        if value:
+            words += [flag, value]
+    return [*words, "--readonly"] if args.readonly else words

@@ -1,0 +1,186 @@
+"""The app in a browser, over the protocol that a browser speaks: who gets in, who does not, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from urllib.parse import urlsplit
+
+import aiohttp
+import psutil
+import pytest
+
+DEADLINE_SECONDS = 90.0
+
+
+@contextlib.asynccontextmanager
+async def serving(*words):
+    """A server of the demo; gives its process and the address that it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "l2rtui", "serve", "--backend", "demo", "--port", "0", *words),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    )
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), DEADLINE_SECONDS)
+        address = line.decode().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{40,}", address), await process.stderr.read()
+        yield process, address
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.fixture
+async def server():
+    async with serving() as (process, address):
+        yield process, address
+
+
+@pytest.fixture
+async def browser():
+    async with aiohttp.ClientSession(
+        cookie_jar=aiohttp.CookieJar(unsafe=True), timeout=aiohttp.ClientTimeout(DEADLINE_SECONDS)
+    ) as session:
+        yield session
+
+
+def origin(address):
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+async def status(browser, url, **headers):
+    async with browser.get(url, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+async def refused(browser, url, **headers):
+    """The status with which a WebSocket was refused."""
+    with pytest.raises(aiohttp.WSServerHandshakeError) as error:
+        await browser.ws_connect(url, headers=headers)
+    return error.value.status
+
+
+async def first_frame(socket, text=b"Slots"):
+    seen = b""
+    while text not in seen:
+        message = await asyncio.wait_for(socket.receive(), DEADLINE_SECONDS)
+        assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), (message, seen[-500:])
+        if message.type is aiohttp.WSMsgType.BINARY:
+            seen += message.data
+    return seen
+
+
+async def gone(pids):
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while any(psutil.pid_exists(pid) for pid in pids):
+            await asyncio.sleep(0.05)
+
+
+async def test_without_the_token_nothing_is_there(server, browser):
+    _, address = server
+    for path in ("/", "/ws", "/static/js/textual.js", "/download/x", "/?token=wrong", "/?token="):
+        assert (await status(browser, origin(address) + path))[0] == 403, path
+    assert await refused(browser, origin(address) + "/ws", Origin=origin(address)) == 403
+
+
+async def test_the_token_opens_one_browser_once(server, browser):
+    _, address = server
+    async with browser.get(address) as answer:
+        assert answer.status == 200
+        cookie = answer.headers["Set-Cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=Strict" in cookie
+        assert urlsplit(address).query.partition("=")[2] not in cookie
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    page = await status(browser, origin(address) + "/")
+    assert page[0] == 200
+    assert f"ws://{urlsplit(address).netloc}/ws" in page[1]
+    assert (await status(browser, origin(address) + "/static/js/textual.js"))[0] == 200
+    assert (await status(browser, address))[0] == 200  # the same browser, by its history
+    async with aiohttp.ClientSession() as other:
+        assert (await status(other, address))[0] == 403
+
+
+async def test_the_app_is_behind_the_websocket(server, browser):
+    process, address = server
+    await status(browser, address)
+    async with browser.ws_connect(
+        f"{origin(address)}/ws?width=100&height=30", headers={"Origin": origin(address)}
+    ) as socket:
+        await first_frame(socket)
+        await socket.send_json(["stdin", "?"])
+        await first_frame(socket, b"Destroy the run")
+        apps = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        assert apps
+    await gone(apps)  # the tab was closed
+
+
+FOREIGN = (
+    ({"Host": "evil.example"}, 421),
+    ({"Host": "evil.example:80"}, 421),
+    ({"Host": "127.0.0.1.evil.example"}, 421),
+    ({"Host": "[bad"}, 421),
+    ({"Origin": "http://evil.example"}, 403),
+    ({"Origin": "null"}, 403),
+    ({"Origin": "http://127.0.0.1:1"}, 403),  # another server of the same machine
+    ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 403),
+)
+
+
+async def test_names_and_pages_of_others_are_refused_with_a_session_too(server, browser):
+    _, address = server
+    async with browser.get(address) as answer:
+        cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    browser.cookie_jar.clear()  # from here on it is sent where the test says so
+    assert (await status(browser, origin(address) + "/", Cookie=cookie))[0] == 200
+    for headers, expected in FOREIGN:
+        sent = {"Cookie": cookie, **headers}
+        assert (await status(browser, origin(address) + "/", **sent))[0] == expected, headers
+        sent = {"Origin": origin(address), **sent}
+        assert await refused(browser, origin(address) + "/ws", **sent) == expected, headers
+    assert await refused(browser, origin(address) + "/ws", Cookie=cookie) == 403  # no origin: no browser's page
+    # The far end of a tunnel may have another port: the page's addresses follow.
+    page = await status(browser, origin(address) + "/", Host="localhost:9000", Cookie=cookie)
+    assert page[0] == 200
+    assert "ws://localhost:9000/ws" in page[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_its_end_is_the_end_of_every_app(server, browser, number):
+    process, address = server
+    await status(browser, address)
+    async with browser.ws_connect(f"{origin(address)}/ws", headers={"Origin": origin(address)}) as socket:
+        await first_frame(socket)
+        apps = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        assert apps
+        process.send_signal(number)
+        code = await asyncio.wait_for(process.wait(), DEADLINE_SECONDS)
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    await gone(apps)
+
+
+async def test_a_taken_port_is_a_sentence(server):
+    _, address = server
+    port = str(urlsplit(address).port)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "l2rtui", "serve", "--backend", "demo", "--port", port),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, told = await asyncio.wait_for(process.communicate(), DEADLINE_SECONDS)
+    assert process.returncode == 2
+    assert b"Take another with --port" in told
+
+
+async def test_it_listens_on_the_loopback_address_alone(server):
+    process, address = server
+    doors = [one for one in psutil.Process(process.pid).net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert [(one.laddr.ip, one.laddr.port) for one in doors] == [("127.0.0.1", urlsplit(address).port)]
