@@ -27,10 +27,15 @@ def _demo(settings: Settings) -> Backend:
 def _kubernetes(settings: Settings) -> Backend:
     from l2rtui.backends.kubernetes.backend import KubernetesBackend
 
-    return KubernetesBackend(settings, eks_token=_eks_token)
+    return KubernetesBackend(settings, eks_token=eks_token)
 
 
-def _eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, float]:
+def eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, float]:
+    """Sign a token for EKS in this process; given to the backend for clusters: backends do not know each other.
+
+    Raises:
+        ImportError: Amazon's library is not installed. BackendError: there are no credentials.
+    """
     from l2rtui.backends.aws.eks_token import sign_eks_token
 
     return sign_eks_token(cluster, region, profile, role)

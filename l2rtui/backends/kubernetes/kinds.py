@@ -72,6 +72,8 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath("Job", "batch/v1", "jobs"),
     KindPath("Lease", "coordination.k8s.io/v1", "leases"),
     KindPath("StorageClass", "storage.k8s.io/v1", "storageclasses", is_namespaced=False),
+    KindPath("CSIDriver", "storage.k8s.io/v1", "csidrivers", is_namespaced=False),
+    KindPath("APIService", "apiregistration.k8s.io/v1", "apiservices", is_namespaced=False),
     KindPath("RuntimeClass", "node.k8s.io/v1", "runtimeclasses", is_namespaced=False),
     KindPath("Role", "rbac.authorization.k8s.io/v1", "roles"),
     KindPath("RoleBinding", "rbac.authorization.k8s.io/v1", "rolebindings"),

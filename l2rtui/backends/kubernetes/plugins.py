@@ -135,12 +135,14 @@ def plugin_source(access: Access, plugin: ExecPlugin, signer: EksSigner | None) 
 
 
 def _eks_wish(plugin: ExecPlugin) -> tuple[str, str, str, str] | None:
-    """(cluster, region, profile, role) where the plugin is one of the two for EKS with words that we know."""
+    """(cluster, region, profile, role) where the plugin is one of the three for EKS with words that we know."""
     name, env = PurePath(plugin.command).name, dict(plugin.env)
     words = list(plugin.args)
     options = {"--cluster-name": "cluster", "--region": "region", "--role-arn": "role", "--profile": "profile"}
     if name == "aws-iam-authenticator" and words[:1] == ["token"]:
         words, options = words[1:], {"-i": "cluster", "--cluster-id": "cluster", "-r": "role", "--role": "role"}
+    elif name == "l2rtui" and words[:2] == ["cluster", "token"]:
+        words, options = words[2:], {"--name": "cluster", "--region": "region", "--profile": "profile"}
     elif name == "aws" and "eks" in words and "get-token" in words:
         words.remove("eks")
         words.remove("get-token")

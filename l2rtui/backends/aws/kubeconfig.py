@@ -1,0 +1,118 @@
+"""An entry for a cluster in a kubeconfig, with this program as the source of its tokens.
+
+kubectl runs ``l2rtui cluster token`` for each login, and l2rtui itself signs without starting anything: neither
+``aws`` nor ``aws-iam-authenticator`` has to be installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from l2rtui.errors import BackendError, ConfigError
+
+
+def default_path() -> Path:
+    """The file that kubectl would write to."""
+    listed = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    return Path(listed[0]) if listed else Path.home() / ".kube" / "config"
+
+
+def write_entry(path: Path, cluster: Mapping[str, Any], region: str, profile: str = "") -> str:
+    """Add or renew the entry of a cluster and make it the current context; its name.
+
+    Args:
+        cluster: As EKS describes it.
+
+    Raises:
+        BackendError: the cluster has no address yet. ConfigError: the file cannot be read or written.
+    """
+    name = str(cluster["name"])
+    server = str(cluster.get("endpoint") or "").rstrip("/")
+    authority = str((cluster.get("certificateAuthority") or {}).get("data") or "")
+    if not server or not authority:
+        raise BackendError(f"The cluster {name} has no address yet.", "Wait until it is ACTIVE.")
+    args = ["cluster", "token", "--name", name, "--region", region, *(["--profile", profile] if profile else [])]
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "l2rtui",
+        "args": args,
+        "interactiveMode": "Never",
+    }
+    document = _read(path)
+    for key, value in (
+        ("clusters", {"cluster": {"server": server, "certificate-authority-data": authority}}),
+        ("users", {"user": {"exec": plugin}}),
+        ("contexts", {"context": {"cluster": name, "user": name}}),
+    ):
+        others = [one for one in document.get(key) or [] if isinstance(one, dict) and one.get("name") != name]
+        document[key] = [*others, {"name": name, **value}]
+    document["current-context"] = name
+    _write(path, document)
+    return name
+
+
+def remove_entry(path: Path, name: str, endpoint: str = "") -> bool:
+    """Take the entry of a cluster out again, if it is the one that was written; say whether it was there.
+
+    Args:
+        endpoint: The address that the entry must have; empty for any.
+    """
+    document = _read(path)
+    clusters = [one for one in document.get("clusters") or [] if isinstance(one, dict)]
+    found = next((one for one in clusters if one.get("name") == name), None)
+    if found is None or not _is_ours(document, name):
+        return False
+    server = str((found.get("cluster") or {}).get("server", "")).rstrip("/")
+    if endpoint and server != endpoint.rstrip("/"):
+        return False
+    for key in ("clusters", "users", "contexts"):
+        document[key] = [one for one in document.get(key) or [] if one.get("name") != name]
+    if document.get("current-context") == name:
+        document["current-context"] = ""
+    _write(path, document)
+    return True
+
+
+def _is_ours(document: Mapping[str, Any], name: str) -> bool:
+    users = {one.get("name"): one.get("user") or {} for one in document.get("users") or [] if isinstance(one, dict)}
+    plugin = users.get(name, {}).get("exec") or {}
+    return plugin.get("command") == "l2rtui" and list(plugin.get("args") or ())[:2] == ["cluster", "token"]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        found = None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"{path} cannot be read as a kubeconfig: {type(error).__name__}.", "Correct it."
+        ) from error
+    if found is not None and not isinstance(found, dict):
+        raise ConfigError(f"{path} is no kubeconfig.", "Name another file with --kubeconfig.")
+    return found or {"apiVersion": "v1", "kind": "Config", "preferences": {}}
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    """Put another file in place at once; it holds credentials of other clusters, so nobody else may read it."""
+    import yaml
+
+    path = path.expanduser().resolve()  # a link stays a link
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                yaml.safe_dump(document, file, sort_keys=False)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error

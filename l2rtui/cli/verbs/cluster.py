@@ -1,0 +1,290 @@
+"""cluster: one in Amazon's cloud, made, looked at, scaled and taken down, with what it costs said before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from l2rtui.backends.aws import clusters, kubeconfig, prices
+from l2rtui.backends.aws.clients import Cloud
+from l2rtui.backends.aws.clusterfile import ClusterSpec, load_cluster
+from l2rtui.backends.aws.clusters import Receipt
+from l2rtui.backends.aws.waiting import Progress, Waits
+from l2rtui.cli.output import Column, View
+from l2rtui.cli.session import Session
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
+from l2rtui.services import addons, journal
+
+STEPS = View(
+    lambda one: one["step"], (Column("STEP", lambda one: one["step"]), Column("WHAT", lambda one: one["what"]))
+)
+GROUPS = View(
+    lambda one: one["group"],
+    (
+        Column("GROUP", lambda one: one["group"]),
+        Column("STATUS", lambda one: one["status"]),
+        Column("NODES", lambda one: one["nodes"], is_number=True),
+        Column("MIN", lambda one: one["min"], is_number=True),
+        Column("MAX", lambda one: one["max"], is_number=True),
+        Column("MACHINES", lambda one: ", ".join(one["instance_types"])),
+        Column("ISSUES", lambda one: "; ".join(one["issues"])),
+    ),
+)
+RECEIPT = View(
+    lambda one: one["cluster"],
+    (
+        Column("CLUSTER", lambda one: one["cluster"]),
+        Column("LEFT", lambda one: one["left"], is_number=True),
+        Column("DOLLARS A MONTH", lambda one: one["dollars_a_month"], is_number=True),
+        Column("WHAT", lambda one: "; ".join(f"{left['kind']} {left['id']}" for left in one["leftovers"])),
+    ),
+)
+ADDONS = View(
+    lambda one: one["object"],
+    (
+        Column("ADD-ON", lambda one: one["addon"]),
+        Column("VERSION", lambda one: one["version"]),
+        Column("OBJECT", lambda one: one["object"]),
+        Column("OUTCOME", lambda one: one["outcome"]),
+    ),
+)
+_GOES_ON = (
+    "what was made is there and costs money. The same command goes on with it; `cluster delete` takes it down."
+)
+
+
+async def run_cluster(session: Session) -> int:
+    """Do what the first word says."""
+    actions = {
+        "create": _create,
+        "status": _status,
+        "delete": _delete,
+        "kubeconfig": _kubeconfig,
+        "scale": _scale,
+        "addons": _addons,
+        "token": _token,
+    }
+    return await actions[session.args.action](session)
+
+
+async def _create(session: Session) -> int:
+    args = session.args
+    spec = _spec(session)
+    cloud = Cloud(spec.region, args.profile)
+    has_files = not args.no_efs
+    if not args.dry_run:
+        session.require_change("cluster create")
+    spec = await clusters.with_zones(cloud, spec)
+    cost = prices.estimate(spec)
+    steps = clusters.steps_of(spec, has_files=has_files)
+    if args.dry_run:
+        _show_plan(session, spec, steps, cost)
+        return EXIT_DONE
+    for step, what in steps:
+        session.talk.say(f"  {step}: {what}")
+    session.talk.say(f"It costs {cost.sentence}.")
+    if not session.confirm(lambda: f"Create the cluster {spec.name} in {spec.region}?"):
+        return EXIT_FAILED
+    with session.interruption(_GOES_ON):
+        await _follow(session, clusters.create(cloud, spec, Waits(), has_files=has_files))
+        context = await _write_kubeconfig(session, cloud, spec.name)
+        journal.record("cluster create", spec.name, "done", region=spec.region)
+        if not args.no_addons:
+            await _apply_addons(session, context)
+    return await _status(session)
+
+
+def _show_plan(
+    session: Session, spec: ClusterSpec, steps: tuple[tuple[str, str], ...], cost: prices.Estimate
+) -> None:
+    documents = [{"step": step, "what": what} for step, what in steps]
+    if _is_data(session):
+        lines = [{"what": line.what, "dollars_an_hour": line.dollars_an_hour} for line in cost.lines]
+        bill = {"dollars_an_hour": round(cost.dollars_an_hour, 4), "unknown": list(cost.unknown), "lines": lines}
+        bill |= {"noted": prices.NOTED, "of": prices.REGIONS[0]}
+        session.out.dump({"cluster": spec.name, "region": spec.region, "steps": documents, "cost": bill})
+        return
+    session.out.show_all(STEPS, documents)
+    for line in cost.lines:
+        price = "unknown" if line.dollars_an_hour is None else f"${line.dollars_an_hour:.3f}"
+        session.talk.say(f"  {line.what}: {price} an hour")
+    session.talk.say(f"It would cost {cost.sentence}. Nothing was created.")
+
+
+async def _status(session: Session) -> int:
+    name, cloud = _named(session)
+    found = await clusters.status(cloud, name)
+    if _is_data(session):
+        session.out.dump(found)
+        return EXIT_DONE
+    made = ", ".join(f"{part} {state.lower()}" for part, state in found["stacks"].items() if state) or "no stacks"
+    shown = f"{found['status'].lower()}, Kubernetes {found['version']}" if found["status"] else "not there"
+    session.talk.say(f"{name} in {found['region']}: {shown}; {made}; file system {found['file_system'] or 'none'}")
+    session.out.show_all(GROUPS, found["groups"])
+    return EXIT_DONE
+
+
+async def _delete(session: Session) -> int:
+    args = session.args
+    name, cloud = _named(session)
+    if args.dry_run:
+        session.out.dump(await clusters.status(cloud, name))
+        return EXIT_DONE
+    session.require_change("cluster delete")
+    found = await clusters.status(cloud, name)
+    files = found["file_system"]
+    what = f", with the file system {files} and all that is in it" if files and not args.keep_efs else ""
+    if not session.confirm(lambda: f"Delete the cluster {name} in {found['region']}{what}?", name):
+        return EXIT_FAILED
+    with session.interruption("the rest is still there and costs money. The same command goes on."):
+        receipt = await _follow(session, clusters.delete(cloud, name, Waits(), keep_files=args.keep_efs))
+    assert receipt is not None  # noqa: S101  (the last item, or an error)
+    journal.record(
+        "cluster delete", name, "left" if receipt.left else "done", left=[one.id for one in receipt.left]
+    )
+    if not receipt.left:
+        kubeconfig.remove_entry(_path(session), name, found["endpoint"])
+    session.talk.say(f"{receipt.sentence}.")
+    session.out.show_one(RECEIPT, _receipt_document(receipt))
+    return EXIT_LEFT_BEHIND if receipt.left else EXIT_DONE
+
+
+def _receipt_document(receipt: Receipt) -> dict[str, Any]:
+    def shown(left: Any) -> list[dict[str, Any]]:
+        return [
+            {"kind": one.kind, "id": one.id, "detail": one.detail, "dollars_a_month": one.dollars_a_month}
+            for one in left
+        ]
+
+    return {
+        "cluster": receipt.cluster,
+        "left": len(receipt.left),
+        "leftovers": shown(receipt.left),
+        "kept": shown(receipt.kept),
+        "dollars_a_month": round(receipt.dollars_a_month, 2),
+    }
+
+
+async def _scale(session: Session) -> int:
+    args = session.args
+    session.require_change("cluster scale")
+    name, cloud = _named(session)
+    spec = _spec(session) if args.file else None
+    wished = {group.name: group for group in spec.groups} if spec else {}
+    found = {one["group"]: one for one in (await clusters.status(cloud, name))["groups"]}
+    chosen = [args.group] if args.group else list(found)
+    if args.nodes is None and not all(group in wished for group in chosen):
+        raise UsageError("cluster scale needs --nodes, or a file that names the group.", "Write --nodes 0 to stop.")
+    if args.nodes is not None and args.nodes < 0:
+        raise UsageError(f"--nodes {args.nodes}: write a whole number from 0 up.")
+    nodes = {}
+    for group in chosen:
+        wish = wished.get(group)
+        count = wish.desired if args.nodes is None and wish else args.nodes
+        nodes[group] = (count, wish.minimum if wish else (found.get(group, {}).get("min") or 0))
+    if not session.confirm(
+        lambda: f"Give {', '.join(f'{group} {count} nodes' for group, (count, _) in nodes.items())}?"
+    ):
+        return EXIT_FAILED
+    await _follow(session, clusters.scale(cloud, name, nodes, Waits()))
+    journal.record("cluster scale", name, "done", nodes={group: count for group, (count, _) in nodes.items()})
+    return await _status(session)
+
+
+async def _kubeconfig(session: Session) -> int:
+    session.require_change("cluster kubeconfig")
+    name, cloud = _named(session)
+    await _write_kubeconfig(session, cloud, name)
+    return EXIT_DONE
+
+
+async def _write_kubeconfig(session: Session, cloud: Cloud, name: str) -> str:
+    path = _path(session)
+    found = await clusters.require(cloud, name)
+    context = kubeconfig.write_entry(path, found, await cloud.region(), session.args.profile)
+    session.talk.say(f"the context {context} is in {path}, and is the current one")
+    return context
+
+
+async def _addons(session: Session) -> int:
+    """The add-ons of whatever cluster the context chooses; on no matter whose machines."""
+    if not session.args.dry_run:
+        session.require_change("cluster addons")
+    return await _apply_addons(session, session.args.context or "")
+
+
+async def _apply_addons(session: Session, context: str) -> int:
+    documents = []
+    path = str(_path(session)) if session.args.kubeconfig else None
+    async with aclosing(addons.apply_addons(context, path, dry_run=session.args.dry_run)) as applied:
+        async for one in applied:
+            session.talk.progress(f"{one.addon} {one.version}: {one.object} {one.outcome}")
+            documents.append({key: getattr(one, key) for key in ("addon", "version", "object", "outcome")})
+    if session.args.action == "addons":
+        session.out.show_all(ADDONS, documents)
+    return EXIT_DONE
+
+
+async def _token(session: Session) -> int:
+    """What kubectl asks its plugins for: a login in the form of an ExecCredential, on standard output."""
+    import asyncio
+
+    from l2rtui.backends.aws.eks_token import sign_eks_token
+    from l2rtui.cli.output import to_json
+
+    args = session.args
+    if not args.name:
+        raise UsageError("cluster token needs --name.", "kubectl calls it; see `l2rtui cluster kubeconfig`.")
+    token, expires = await asyncio.to_thread(sign_eks_token, args.name, args.region, args.profile)
+    moment = datetime.fromtimestamp(max(expires, time.time()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    document = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "kind": "ExecCredential",
+        "status": {"token": token, "expirationTimestamp": moment},
+    }
+    session.out.line(to_json(document, indent=None))
+    return EXIT_DONE
+
+
+# --- what they share ------------------------------------------------------------------------------------------
+
+
+async def _follow(session: Session, steps: AsyncGenerator[Progress | Receipt, None] | Any) -> Receipt | None:
+    receipt = None
+    async with aclosing(steps) as items:
+        async for item in items:
+            if isinstance(item, Receipt):
+                receipt = item
+            else:
+                session.talk.progress(f"{item.step}: {item.text}")
+    return receipt
+
+
+def _spec(session: Session) -> ClusterSpec:
+    if not session.args.file:
+        action = session.args.action
+        raise UsageError(f"cluster {action} needs -f FILE.", "An example is manifests/cluster.yaml.")
+    return load_cluster(session.args.file)
+
+
+def _named(session: Session) -> tuple[str, Cloud]:
+    """The cluster's name and its cloud, from the file or from the words."""
+    args = session.args
+    if args.file:
+        spec = _spec(session)
+        return spec.name, Cloud(spec.region, args.profile)
+    if not args.name:
+        raise UsageError(f"cluster {args.action} needs -f FILE, or --name.")
+    return args.name, Cloud(args.region, args.profile)
+
+
+def _path(session: Session) -> Path:
+    return Path(session.args.kubeconfig) if session.args.kubeconfig else kubeconfig.default_path()
+
+
+def _is_data(session: Session) -> bool:
+    return session.out.form in ("json", "yaml")

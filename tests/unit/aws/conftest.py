@@ -1,0 +1,118 @@
+"""Amazon's services as moto has them: in this process for what is tried many times, else behind a port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+from moto.server import ThreadedMotoServer
+
+from tests.unit.aws.moto_repairs import repair
+
+REGION = "us-west-2"
+
+
+@pytest.fixture
+def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
+    """An empty account; boto3 in this process asks moto and nobody else."""
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    for name, value in settings(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    repair(monkeypatch)
+    with mock_aws():
+        yield
+
+
+@pytest.fixture
+def amazon_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The same behind a port, for programs of their own; its address."""
+    repair(monkeypatch)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def settings(home: Path) -> dict[str, str]:
+    """The environment of somebody who has an account at moto's and a home of their own."""
+    return {
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(home / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(home / "none"),
+        "XDG_STATE_HOME": str(home / "state"),
+        "XDG_CONFIG_HOME": str(home / "config"),
+        "HOME": str(home),
+    }
+
+
+CLIENTS: dict[str, Any] = {}
+"""Clients for moto in this process: making one reads megabytes, and they keep nothing of an account."""
+
+
+class Account:
+    """All that an account holds, listed by every service's own call."""
+
+    def __init__(self, clients: dict[str, Any], endpoint: str | None = None) -> None:
+        self._clients = clients
+        self._session = boto3.session.Session(region_name=REGION)
+        self._endpoint = endpoint
+
+    def client(self, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = self._session.client(service, endpoint_url=self._endpoint)
+        return self._clients[service]
+
+    def inventory(self) -> dict[str, list[str]]:
+        """What is there, by kind; empty kinds are left out."""
+        ec2, efs, eks = self.client("ec2"), self.client("efs"), self.client("eks")
+        own = [{"Name": "is-default", "Values": ["false"]}]
+        networks = [one["VpcId"] for one in ec2.describe_vpcs(Filters=own)["Vpcs"]]
+        inside = [{"Name": "vpc-id", "Values": networks or ["none"]}]
+        clusters = eks.list_clusters()["clusters"]
+        nats = ec2.describe_nat_gateways()["NatGateways"]
+        found = {
+            "vpc": networks,
+            "subnet": [one["SubnetId"] for one in ec2.describe_subnets(Filters=inside)["Subnets"]],
+            "route table": [
+                one["RouteTableId"] for one in ec2.describe_route_tables(Filters=inside)["RouteTables"]
+            ],
+            "internet gateway": [
+                one["InternetGatewayId"] for one in ec2.describe_internet_gateways()["InternetGateways"]
+            ],
+            "nat": [one["NatGatewayId"] for one in nats if one["State"] != "deleted"],
+            "address": [one["AllocationId"] for one in ec2.describe_addresses()["Addresses"]],
+            "interface": [
+                one["NetworkInterfaceId"] for one in ec2.describe_network_interfaces()["NetworkInterfaces"]
+            ],
+            "security group": [
+                one["GroupId"] for one in ec2.describe_security_groups(Filters=inside)["SecurityGroups"]
+            ],
+            "volume": [one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]],
+            "role": [one["RoleName"] for one in self.client("iam").list_roles()["Roles"]],
+            "stack": [
+                one["StackName"]
+                for one in self.client("cloudformation").describe_stacks()["Stacks"]
+                if one["StackStatus"] != "DELETE_COMPLETE"
+            ],
+            "files": [one["FileSystemId"] for one in efs.describe_file_systems()["FileSystems"]],
+            "cluster": clusters,
+            "group": [one for name in clusters for one in eks.list_nodegroups(clusterName=name)["nodegroups"]],
+            "balancer": [
+                one["LoadBalancerName"] for one in self.client("elbv2").describe_load_balancers()["LoadBalancers"]
+            ],
+            "log group": [one["logGroupName"] for one in self.client("logs").describe_log_groups()["logGroups"]],
+        }
+        return {kind: names for kind, names in found.items() if names}
+
+
+@pytest.fixture
+def account(amazon: None) -> Account:
+    return Account(CLIENTS)

@@ -1,0 +1,261 @@
+"""A cluster made and taken down in moto's cloud: everything listed, every step broken once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from l2rtui.backends.aws import clusters
+from l2rtui.backends.aws.clients import Cloud, CloudError
+from l2rtui.backends.aws.clusterfile import ClusterSpec, NodeGroup
+from l2rtui.backends.aws.templates import OWNER_TAG
+from l2rtui.backends.aws.waiting import Waits
+from l2rtui.errors import BackendError, NotFoundError, RefusedError
+from tests.unit.aws.conftest import CLIENTS, REGION
+
+pytestmark = pytest.mark.filterwarnings("default")  # moto's own
+
+NOW = Waits(0.01, 20)
+SPEC = ClusterSpec(
+    "lab",
+    REGION,
+    "1.33",
+    (f"{REGION}a", f"{REGION}b"),
+    (("team", "racing"),),
+    (
+        NodeGroup("gpu", ("g5.xlarge",), 2, 0, 4, is_private=True, labels=(("nodetype", "phortx"),)),
+        NodeGroup("cpu", ("m5.large",), 1, 1, 2, taints=(("for", "learners", "NO_SCHEDULE"),)),
+    ),
+)
+MADE = {
+    "vpc": 1, "subnet": 4, "route table": 3, "internet gateway": 1, "nat": 1, "address": 1, "security group": 2,
+    "interface": 3, "role": 3, "stack": 4, "files": 1, "cluster": 1, "group": 2,
+}  # fmt: skip
+CHANGES = ("create_", "delete_", "update_")
+
+
+class Watched(Cloud):
+    """A cloud that notes what changes it, and refuses one of those calls.
+
+    Attributes:
+        changes: Operations in their order, with the object's name. fail_at: the one that fails, counted from 0.
+        lose_answer: The call is carried out, and its answer is lost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(REGION)
+        self._clients = CLIENTS
+        self.changes: list[tuple[str, str]] = []
+        self.fail_at = -1
+        self.lose_answer = False
+
+    def _call(self, service, operation, words):
+        if not operation.startswith(CHANGES):
+            return super()._call(service, operation, words)
+        number = len(self.changes)
+        name = next(
+            (words[key] for key in ("StackName", "nodegroupName", "name", "LoadBalancerArn") if key in words), ""
+        )
+        self.changes.append((operation, name))
+        if number == self.fail_at:
+            self.fail_at = -1
+            if self.lose_answer:
+                super()._call(service, operation, words)
+            raise CloudError(f"Amazon's {service} refuses {operation}: injected.", code="InternalError")
+        return super()._call(service, operation, words)
+
+
+async def create(cloud, spec=SPEC, **words):
+    return [step async for step in clusters.create(cloud, spec, NOW, **words)]
+
+
+async def delete(cloud, name="lab", **words):
+    found = [step async for step in clusters.delete(cloud, name, NOW, **words)]
+    assert isinstance(found[-1], clusters.Receipt)
+    return found[-1]
+
+
+def counted(account):
+    return {kind: len(names) for kind, names in account.inventory().items()}
+
+
+async def test_what_is_made_is_all_removed_in_an_order_that_the_cloud_takes(account):
+    cloud = Watched()
+    steps = await create(cloud)
+    assert counted(account) == MADE
+    assert [step.step for step in steps if step.text == "is there"] == [
+        step for step, _ in clusters.steps_of(SPEC, has_files=True)
+    ]
+    made = [change for change in cloud.changes if change[0].startswith("create_")]
+    assert made == [
+        ("create_stack", "l2rtui-lab-network"),
+        ("create_stack", "l2rtui-lab-roles"),
+        ("create_cluster", "lab"),
+        ("create_nodegroup", "gpu"),
+        ("create_nodegroup", "cpu"),
+        ("create_stack", "l2rtui-lab-efs"),
+        ("create_stack", "l2rtui-lab-mounts"),
+    ]
+    again = Watched()
+    steps = await create(again)
+    assert (again.changes, [step for step in steps if step.is_change]) == ([], [])
+
+    shown = await clusters.status(cloud, "lab")
+    assert (shown["status"], shown["version"], len(shown["groups"])) == ("ACTIVE", "1.33", 2)
+    assert set(shown["stacks"].values()) == {"CREATE_COMPLETE"}
+    assert shown["file_system"].startswith("fs-")
+
+    cloud.changes.clear()
+    receipt = await delete(cloud)
+    assert (receipt.left, receipt.sentence) == ((), "nothing left of lab")
+    assert account.inventory() == {}
+    # moto itself refuses a cluster with node groups, and a network in use; roles it would take at any time.
+    assert sorted(name for _, name in cloud.changes[:2]) == ["cpu", "gpu"]
+    assert [name for _, name in cloud.changes[2:]] == [
+        "lab", "l2rtui-lab-mounts", "l2rtui-lab-efs", "l2rtui-lab-network", "l2rtui-lab-roles",
+    ]  # fmt: skip
+    assert (await delete(cloud)).sentence == "nothing left of lab"
+
+
+def owner(tags):
+    return (
+        tags.get(OWNER_TAG) if isinstance(tags, dict) else {one["Key"]: one["Value"] for one in tags}.get(OWNER_TAG)
+    )
+
+
+async def test_everything_says_whose_it_is(account):
+    await create(Watched())
+    found = account.inventory()
+    ec2, iam, eks = account.client("ec2"), account.client("iam"), account.client("eks")
+    ids = [one for kind in ("vpc", "subnet", "internet gateway", "nat") for one in found[kind]]
+    tags = ec2.describe_tags(Filters=[{"Name": "key", "Values": [OWNER_TAG]}])["Tags"]
+    assert set(ids) <= {one["ResourceId"] for one in tags if one["Value"] == "lab"}
+    for stack in account.client("cloudformation").describe_stacks()["Stacks"]:
+        assert owner(stack["Tags"]) == "lab"
+    assert owner(eks.describe_cluster(name="lab")["cluster"]["tags"]) == "lab"
+    assert owner(eks.describe_nodegroup(clusterName="lab", nodegroupName="gpu")["nodegroup"]["tags"]) == "lab"
+    assert all(owner(iam.list_role_tags(RoleName=name)["Tags"]) == "lab" for name in found["role"])
+    assert owner(account.client("efs").describe_file_systems()["FileSystems"][0]["Tags"]) == "lab"
+
+
+CREATES = 7
+DELETES = 7
+
+
+async def broken_in_turn(cloud, work, steps):
+    """Let each step fail once, one after the other; the last failure is still to be gone on from.
+
+    A call that was refused has done nothing: the next attempt repeats it and breaks at the one behind it. One whose
+    answer was lost has done its work: the next attempt finds that and breaks at its first call.
+    """
+    for number in range(steps):
+        cloud.changes.clear()
+        cloud.fail_at = 0 if cloud.lose_answer or number == 0 else 1
+        with pytest.raises(BackendError, match="injected"):
+            await work()
+
+
+@pytest.mark.parametrize("lose_answer", [False, True], ids=["refused", "answer-lost"])
+async def test_a_create_that_breaks_at_every_step_in_turn_is_resumed(account, lose_answer):
+    cloud = Watched()
+    cloud.lose_answer = lose_answer
+    await broken_in_turn(cloud, lambda: create(cloud), CREATES)
+    await create(cloud)
+    assert counted(account) == MADE
+
+
+@pytest.mark.parametrize("number", range(CREATES))
+async def test_a_create_that_breaks_at_any_step_is_rolled_back_by_delete(account, number):
+    cloud = Watched()
+    cloud.fail_at = number
+    with pytest.raises(BackendError, match="injected"):
+        await create(cloud)
+    assert (await delete(cloud)).left == ()
+    assert account.inventory() == {}
+
+
+@pytest.mark.parametrize("lose_answer", [False, True], ids=["refused", "answer-lost"])
+async def test_a_delete_that_breaks_at_every_step_in_turn_goes_on(account, lose_answer):
+    cloud = Watched()
+    await create(cloud)
+    cloud.lose_answer = lose_answer
+    await broken_in_turn(cloud, lambda: delete(cloud), DELETES)
+    receipt = await delete(cloud)
+    assert receipt.left == ()
+    assert account.inventory() == {}
+
+
+async def test_node_groups_go_to_zero_and_back(account):
+    cloud = Watched()
+    await create(cloud, replace(SPEC, groups=SPEC.groups[:1]), has_files=False)
+
+    async def scaled(nodes, minimum):
+        _ = [one async for one in clusters.scale(cloud, "lab", {"gpu": (nodes, minimum)}, NOW)]
+        group = account.client("eks").describe_nodegroup(clusterName="lab", nodegroupName="gpu")["nodegroup"]
+        return group["scalingConfig"]
+
+    assert await scaled(0, 0) == {"minSize": 0, "maxSize": 4, "desiredSize": 0}
+    assert await scaled(2, 1) == {"minSize": 1, "maxSize": 4, "desiredSize": 2}
+    changes = len(cloud.changes)
+    assert await scaled(2, 1) == {"minSize": 1, "maxSize": 4, "desiredSize": 2}
+    assert len(cloud.changes) == changes
+    with pytest.raises(NotFoundError, match="has no node group none"):
+        _ = [one async for one in clusters.scale(cloud, "lab", {"none": (1, 1)}, NOW)]
+    with pytest.raises(NotFoundError, match="There is no cluster other"):
+        _ = [one async for one in clusters.scale(cloud, "other", {}, NOW)]
+
+
+async def test_what_others_have_made_is_not_touched(account):
+    eks, iam, ec2 = account.client("eks"), account.client("iam"), account.client("ec2")
+    role = iam.create_role(RoleName="theirs", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    eks.create_cluster(name="lab", roleArn=role, resourcesVpcConfig={"subnetIds": [subnet]})
+    template = '{"Resources": {"Q": {"Type": "AWS::EC2::InternetGateway"}}}'
+    account.client("cloudformation").create_stack(StackName="l2rtui-mine-network", TemplateBody=template)
+    before = account.inventory()
+    cloud = Watched()
+    for work in (create(cloud), delete(cloud), create(cloud, replace(SPEC, name="mine")), delete(cloud, "mine")):
+        with pytest.raises(RefusedError, match="that l2rtui has not made"):
+            await work
+    assert (account.inventory(), cloud.changes) == (before, [])
+
+
+async def test_what_kubernetes_left_in_the_network_is_swept_and_the_rest_is_named_with_its_cost(account):
+    cloud = Watched()
+    await create(cloud, replace(SPEC, groups=()), has_files=False)
+    ec2, elb = account.client("ec2"), account.client("elbv2")
+    network = account.inventory()["vpc"][0]
+    subnets = account.inventory()["subnet"]
+    theirs = [{"Key": "kubernetes.io/cluster/lab", "Value": "owned"}]
+    elb.create_load_balancer(Name="service", Subnets=subnets[:2], Tags=theirs)
+    ec2.create_security_group(
+        GroupName="k8s-elb-service", Description="x", VpcId=network,
+        TagSpecifications=[{"ResourceType": "security-group", "Tags": theirs}],
+    )  # fmt: skip
+    ec2.create_network_interface(SubnetId=subnets[0], Description="aws-K8S-i-0123")
+    ec2.create_volume(
+        AvailabilityZone=f"{REGION}a", Size=100, TagSpecifications=[{"ResourceType": "volume", "Tags": theirs}]
+    )
+    account.client("logs").create_log_group(logGroupName="/aws/eks/lab/cluster")
+    receipt = await delete(cloud)
+    assert {(one.kind, one.dollars_a_month) for one in receipt.left} == {("disk", 8.0), ("log group", 0.0)}
+    assert "2 left of lab (about $8.00 a month goes on): disk vol-" in receipt.sentence
+    assert set(account.inventory()) == {"volume", "log group"}
+
+
+async def test_the_file_system_can_be_kept(account):
+    cloud = Watched()
+    await create(cloud, replace(SPEC, groups=()))
+    receipt = await delete(cloud, keep_files=True)
+    assert receipt.left == ()
+    assert "kept on purpose: file system fs-" in receipt.sentence
+    assert set(account.inventory()) == {"files", "stack"}
+    await create(cloud, replace(SPEC, groups=()))
+    assert len(account.inventory()["files"]) == 1
+    assert (await delete(cloud)).left == ()
+
+
+async def test_zones_are_chosen_where_the_file_names_none(account):
+    found = await clusters.with_zones(Watched(), replace(SPEC, zones=()))
+    assert found.zones == tuple(f"{REGION}{zone}" for zone in "abc")
