@@ -45,6 +45,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui image build --base registry.example/lab/simulator:5.2",
         "l2rtui image ls",
     ),
+    "secret": (
+        "l2rtui secret create wandb --prompt WANDB_API_KEY",
+        "l2rtui secret create aws --from-env AWS_ACCESS_KEY_ID,AWS_SECRET_ACCESS_KEY",
+        "l2rtui secret create pull --registry registry.example",
+    ),
     "cluster": (
         "l2rtui cluster create -f manifests/cluster.yaml --dry-run",
         "l2rtui cluster scale gpu -f manifests/cluster.yaml --nodes 0",

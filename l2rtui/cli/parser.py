@@ -151,7 +151,8 @@ def _kill(parser: Parser) -> None:
 
 
 def _destroy(parser: Parser) -> None:
-    parser.option("targets", nargs="*", metavar="RUN", help="run or experiment")
+    parser.option("targets", nargs="*", metavar="RUN", help="run, experiment, or RUN/SET for one set of it")
+    parser.option("--seed", type=_seeds, default=(), metavar="LIST", help="of an experiment only these: 3 or 0-2,7")
     parser.option("--all-mine", action="store_true", help="every run that is yours")
     parser.option("--purge", action="store_true", help="also delete results: checkpoints and metrics")
     _grace(parser)

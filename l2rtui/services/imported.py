@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from l2rtui.backends.kubernetes import lab
+from l2rtui.domain.keyscan import find_keys
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
@@ -53,6 +54,11 @@ def load_objects(
         raise SpecError(f"{path}: nothing is known for {', '.join(left)}.", f"Add {given}.")
     for document in documents:
         _set_everywhere(document, values)
+        for keys, what in find_keys(document):
+            raise SpecError(
+                f"{path}: {'.'.join(map(str, keys))} looks like {what}, and specs are no place for it.",
+                "Keep it with `l2rtui secret create`, and refer to that: valueFrom: {secretKeyRef: ...}.",
+            )
     return lab.read(documents, path, name)
 
 

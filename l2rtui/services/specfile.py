@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from l2rtui.domain.keyscan import find_keys
 from l2rtui.domain.placement import Pin, Policy, parse_pins
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.sidecar import sidecar_of
@@ -99,6 +100,7 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: s
     if name:
         data["name"] = name
         places["name",] = f"--name {name}"
+    _refuse_keys(data, path, places)
     notes: tuple[Finding, ...] = ()
     form: SpecForm
     try:
@@ -113,6 +115,17 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: s
     if binding and form.pod.binding is None:
         form.pod = msgspec.structs.replace(form.pod, binding=binding)
     return replace(_wish(form, path, places), notes=notes)
+
+
+def _refuse_keys(data: Any, path: str, places: dict[Keys, str]) -> None:
+    """Refuse a spec that holds a key: specs are kept and shown; the sentence names the field and not the key."""
+    for keys, what in find_keys(data):
+        place = _place(path, places, keys)
+        where = "--set" if place.startswith("--set ") else f"{place}:"  # what was set would hold the key
+        raise SpecError(
+            f"{where} {_dotted(keys)} looks like {what}, and specs are no place for it.",
+            "Keep it with `l2rtui secret create NAME --prompt KEY`, and name it: pod: {secrets: [NAME]}.",
+        )
 
 
 def schema() -> dict[str, Any]:

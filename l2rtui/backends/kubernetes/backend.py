@@ -35,6 +35,7 @@ from l2rtui.backends.kubernetes.devices import SlotRule
 from l2rtui.backends.kubernetes.feed import Feed
 from l2rtui.backends.kubernetes.manifests import differences, plan_manifests
 from l2rtui.backends.kubernetes.podspec import ServerFacts
+from l2rtui.backends.kubernetes.secrets import KubernetesSecrets
 from l2rtui.backends.kubernetes.volumes import Volumes
 from l2rtui.config import Settings
 from l2rtui.domain.change import Change
@@ -238,6 +239,10 @@ class KubernetesBackend:
     def volumes(self, owner: str, image: str = "") -> Volumes:
         """The persistent volume claims of the namespace."""
         return Volumes(self.api, image or self._settings.image, owner)
+
+    def secrets(self, owner: str) -> KubernetesSecrets:
+        """The secrets that l2rtui keeps in the namespace."""
+        return KubernetesSecrets(self.api, owner)
 
     # --- the connection ----------------------------------------------------------------------------------------
     async def api(self) -> Api:

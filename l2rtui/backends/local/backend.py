@@ -17,6 +17,7 @@ from l2rtui.backends.local.layout import Root, RunFolder
 from l2rtui.backends.local.logs import read_logs
 from l2rtui.backends.local.machine import Machine, MachineView
 from l2rtui.backends.local.records import PodRecord, RunRecord, StopRequest
+from l2rtui.backends.local.secrets import LocalSecrets
 from l2rtui.backends.local.store import Look, RunState, Store
 from l2rtui.config import Settings, state_dir
 from l2rtui.domain.change import Change, difference
@@ -176,6 +177,10 @@ class LocalBackend:
         machine = await self._look_at_machine()
         return await asyncio.to_thread(checks.diagnose, self._root, machine, self._store.look())
 
+    def secrets(self, owner: str) -> LocalSecrets:
+        """What l2rtui keeps in the state folder."""
+        return LocalSecrets(self._root.secrets, owner)
+
     async def close(self) -> None:
         """Let go of the driver; runs go on."""
         await asyncio.to_thread(self._machine.close)
@@ -221,7 +226,10 @@ class LocalBackend:
         plan = next((one.plan for one in self._pods_of(state) if one.uid == pod.uid), None)
         if plan is None:
             raise NotFoundError(f"The pod {pod.name} has no process.", "Look at the pods again.")
-        environ = pod_environ(record, state.folder, plan, pod.uid, clean_environ(), usable_cores())
+        try:
+            environ = pod_environ(record, state.folder, plan, pod.uid, clean_environ(), usable_cores())
+        except OSError as error:
+            raise BackendError(f"{pod.name} has no variables: {error.strerror}.") from error
         environ.pop("PYTHONUNBUFFERED")  # for logs; an interactive command knows better
         command = find_command(argv[0], environ["PATH"], record.cwd)
         if command is None:

@@ -23,6 +23,7 @@ from l2rtui.backends.local.environment import (
 )
 from l2rtui.backends.local.layout import REMOVED, STAGED, Root
 from l2rtui.backends.local.machine import MachineView
+from l2rtui.backends.local.secrets import missing
 from l2rtui.backends.local.store import Look
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Weight
@@ -85,6 +86,17 @@ def check_plan(root: Root, plan: LaunchPlan) -> tuple[Finding, ...]:
         for run in plan.runs
         for one in run.spec.sets
         if sidecar_of(run.spec, one) is not None
+    )
+    findings.extend(
+        Finding(
+            Weight.REFUSAL,
+            f"{run.spec.name}/{one.name}",
+            f"there is no secret {name}",
+            f"Keep it first: `l2rtui secret create {name}`.",
+        )
+        for run in plan.runs
+        for one in run.spec.sets
+        for name in missing(root.secrets, one.pod.secrets)
     )
     findings.extend(
         Finding(Weight.OK, "image", f"image {image} is not used: the local backend runs commands")

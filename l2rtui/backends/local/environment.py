@@ -11,6 +11,7 @@ from l2rtui.backends.local import peers
 from l2rtui.backends.local.layout import RunFolder
 from l2rtui.backends.local.processes import ENV_FOLDER
 from l2rtui.backends.local.records import RunRecord
+from l2rtui.backends.local.secrets import variables
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.workload import PROGRAM_WORD
 from runtime import contract
@@ -39,10 +40,14 @@ def pod_environ(
 
     Args:
         cores: Of this machine; a set that says nothing gets an equal share, at least one.
+
+    Raises:
+        OSError: a secret is not there.
     """
     share = max(1.0, cores // max(1, len(record.pods)))
     told = peers.variables(record, plan)
-    environ = {**run_environ(folder, record.spec.name, record.uid, base), **told, **dict(plan.env)}
+    secrets = variables(folder.root.secrets, plan.set_spec.pod.secrets)
+    environ = {**run_environ(folder, record.spec.name, record.uid, base), **secrets, **told, **dict(plan.env)}
     environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH", os.defpath), _own_bin())))
     return environ | {
         contract.ENV_RUN: record.spec.name,

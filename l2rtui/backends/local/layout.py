@@ -14,6 +14,7 @@
         supervisor.lock .log      names and is locked by the living supervisor; what it says when it breaks
         token  data/              the run's shared secret; L2R_DIR
         programs/<set>/<name>     programs that came with the spec
+      secrets/NAME.json           0600: variables that processes are given by reference
       results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
       volumes/<claim>/            what runs mount at /l2r by this name; it outlives them
 """
@@ -51,6 +52,11 @@ class Root:
         return self.path / "volumes"
 
     @property
+    def secrets(self) -> Path:
+        """Folder of what `l2rtui secret` keeps."""
+        return self.path / "secrets"
+
+    @property
     def lock(self) -> Path:
         """File for flock."""
         return self.path / "lock"
@@ -65,6 +71,11 @@ class RunFolder:
     """The folder of one run."""
 
     path: Path
+
+    @property
+    def root(self) -> Root:
+        """The folder of the backend that it is in."""
+        return Root(self.path.parent.parent)
 
     @property
     def name(self) -> str:

@@ -1,0 +1,116 @@
+"""Secrets on this machine: files that nobody else may read; processes get them as variables when they start.
+
+A run's own files hold a secret's name alone. Whoever can read the user's files can read these, as with
+``~/.aws/credentials``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from l2rtui.backends.local.files import write_all
+from l2rtui.config import user_name
+from l2rtui.domain.secret import Secret, SecretKind, SecretView
+from l2rtui.errors import BackendError, NotFoundError, RefusedError
+
+_SUFFIX = ".json"
+
+
+class LocalSecrets:
+    """The secrets in a folder of their own, mode 0700."""
+
+    def __init__(self, folder: Path, owner: str = "") -> None:
+        self._folder = folder
+        self._owner = owner or user_name()
+
+    async def list(self) -> tuple[SecretView, ...]:
+        """What is kept, by name."""
+        return await asyncio.to_thread(self._list)
+
+    async def keep(self, secret: Secret, *, replace: bool = False) -> None:
+        """Write it, at once or not at all."""
+        await asyncio.to_thread(self._keep, secret, replace)
+
+    async def delete(self, name: str) -> None:
+        """Remove it."""
+        await asyncio.to_thread(self._delete, name)
+
+    def _list(self) -> tuple[SecretView, ...]:
+        if not self._folder.is_dir():
+            return ()
+        found = []
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            kind, values = _read(path)
+            created = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+            keys = tuple(sorted(values))
+            found.append(SecretView(path.name.removesuffix(_SUFFIX), kind, keys, self._owner, created))
+        return tuple(found)
+
+    def _keep(self, secret: Secret, replace: bool) -> None:
+        path = self._path(secret.name)
+        if path.exists() and not replace:
+            raise RefusedError(f"There is a secret {secret.name} here.", "Add --replace, or delete it.")
+        document = {"kind": str(secret.kind), "values": dict(secret.values), "time": time.time()}
+        temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                write_all(descriptor, json.dumps(document).encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            temporary.replace(path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise BackendError(f"{self._folder} cannot be written: {error.strerror}.") from error
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._path(name).unlink()
+        except FileNotFoundError:
+            raise NotFoundError(f"There is no secret {name} here.", "See `l2rtui secret ls`.") from None
+
+    def _path(self, name: str) -> Path:
+        if "/" in name or name.startswith("."):
+            raise NotFoundError(f"{name!r} is no name of a secret.")
+        return self._folder / f"{name}{_SUFFIX}"
+
+
+def missing(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of these secrets that are not kept here."""
+    return tuple(name for name in names if not (folder / f"{name}{_SUFFIX}").is_file())
+
+
+def variables(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
+    """The variables of these secrets, later ones over earlier ones.
+
+    Raises:
+        OSError: one is not there, or cannot be read; says which, and nothing of what is in it.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        path = folder / f"{name}{_SUFFIX}"
+        if "/" in name or not path.is_file():
+            raise OSError(None, f"there is no secret {name}")
+        try:
+            kind, values = _read(path)
+        except BackendError as error:
+            raise OSError(None, f"the secret {name} cannot be read") from error
+        if kind is SecretKind.VARIABLES:
+            found |= values
+    return found
+
+
+def _read(path: Path) -> tuple[SecretKind, dict[str, str]]:
+    try:
+        document = json.loads(path.read_text("utf-8"))
+        return SecretKind(document["kind"]), {str(key): str(value) for key, value in document["values"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        # The parser's own text may quote what is in the file.
+        raise BackendError(f"{path} cannot be read as a secret ({type(error).__name__}).") from None

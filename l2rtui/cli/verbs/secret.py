@@ -1,0 +1,124 @@
+"""secret: keys and logins for runs, from the environment or a prompt; their values are never shown again."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from l2rtui.backends.images.credentials import auth_document
+from l2rtui.backends.keeping import KeepsSecrets, SecretStore
+from l2rtui.cli.confirm import can_ask
+from l2rtui.cli.output import Column, View
+from l2rtui.cli.session import Session
+from l2rtui.cli.verbs.image import login_from_terminal
+from l2rtui.config import user_name
+from l2rtui.domain.imageref import ecr_region
+from l2rtui.domain.secret import REGISTRY_KEY, Secret, SecretKind, SecretView
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from l2rtui.services import images, journal
+
+VIEW = View(
+    lambda one: one["secret"],
+    (
+        Column("SECRET", lambda one: one["secret"]),
+        Column("FOR", lambda one: one["kind"]),
+        Column("KEYS", lambda one: ", ".join(one["keys"])),
+        Column("OWNER", lambda one: one["owner"]),
+        Column("CREATED", lambda one: one["created"], is_wide=True),
+    ),
+)
+
+
+async def run_secret(session: Session) -> int:
+    """Do what the first word says."""
+    backend = session.backend
+    if not isinstance(backend, KeepsSecrets):
+        raise UsageError(f"The {backend.name} backend keeps no secrets.", "Choose --backend kubernetes or local.")
+    store = backend.secrets(user_name())
+    actions = {"create": _create, "ls": _list, "delete": _delete}
+    return await actions[session.args.action](session, store)
+
+
+async def _create(session: Session, store: SecretStore) -> int:
+    args = session.args
+    name = _named(session)
+    if session.settings.readonly:
+        session.require_change("secret create")
+    if args.registry and (args.from_env or args.prompt):
+        raise UsageError("--registry makes a secret of its own: leave out --from-env and --prompt.")
+    if args.registry:
+        secret = Secret(name, SecretKind.REGISTRY, ((REGISTRY_KEY, await _login_of(session)),))
+    else:
+        secret = Secret(name, SecretKind.VARIABLES, tuple(_variables(session).items()))
+    if problem := secret.problem():
+        raise UsageError(f"{problem}.")
+    await store.keep(secret, replace=args.replace)
+    journal.record("secret create", name, "done", keys=[key for key, _ in secret.values])
+    session.talk.say(f"kept the secret {name}: {', '.join(key for key, _ in secret.values)}")
+    field = "pull_secrets" if args.registry else "secrets"
+    session.talk.say(f"A spec names it: pod: {{{field}: [{name}]}}")
+    session.out.show_one(VIEW, _document(SecretView(name, secret.kind, tuple(dict(secret.values)), user_name())))
+    return EXIT_DONE
+
+
+def _variables(session: Session) -> dict[str, str]:
+    args = session.args
+    names = [name for words in args.from_env for name in words.split(",") if name]
+    if not names and not args.prompt:
+        raise UsageError(
+            "secret create needs something to keep.",
+            "Name variables with --from-env, keys to ask for with --prompt, or a registry with --registry.",
+        )
+    found = {}
+    for name in names:
+        if "=" in name:  # the value would stand in the shell's history and in everybody's list of processes
+            raise UsageError("--from-env takes the name of a variable, and no value.", "Set the variable first.")
+        if not os.environ.get(name):
+            raise UsageError(f"The variable {name} is not set.", f"Use --prompt {name} to be asked for it.")
+        found[name] = os.environ[name]
+    if args.prompt and not can_ask():
+        raise UsageError("There is no terminal to ask on.", "Set variables, and name them with --from-env.")
+    return found | {key: session.ask_hidden(f"{key}: ") for key in args.prompt}
+
+
+async def _login_of(session: Session) -> str:
+    host = session.args.registry
+    login = None if session.args.username else await images.login_for(host)
+    if login is None or login.is_token:
+        login = login_from_terminal(session, host)
+    if ecr_region(host):
+        session.talk.say(f"A login of {host} is good for twelve hours; nodes in Amazon's cloud need none.")
+    return json.dumps(auth_document(host, login))
+
+
+async def _list(session: Session, store: SecretStore) -> int:
+    session.out.show_all(VIEW, [_document(one) for one in await store.list()])
+    return EXIT_DONE
+
+
+async def _delete(session: Session, store: SecretStore) -> int:
+    session.require_change("secret delete")
+    name = _named(session)
+    if not session.confirm(lambda: f"Delete the secret {name}?"):
+        return EXIT_FAILED
+    await store.delete(name)
+    journal.record("secret delete", name, "done")
+    session.talk.say(f"deleted the secret {name}")
+    return EXIT_DONE
+
+
+def _named(session: Session) -> str:
+    if not session.args.name:
+        raise UsageError(f"secret {session.args.action} needs a name.")
+    return str(session.args.name)
+
+
+def _document(one: SecretView) -> dict[str, Any]:
+    return {
+        "secret": one.name,
+        "kind": str(one.kind),
+        "keys": list(one.keys),
+        "owner": one.owner,
+        "created": one.created,
+    }
