@@ -6,6 +6,8 @@ holds one is not what it says it is.
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import shutil
 import stat
 import tarfile
@@ -19,6 +21,15 @@ from runtime.commands import FailedError, InterruptedWorkError
 from runtime.stopping import Stop
 
 _TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_DAMAGE: Final = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    UnicodeDecodeError,
+)
 _COPY_BYTES: Final = 1024 * 1024
 Member = tuple[str, IO[bytes] | None]
 """A name and its content, or None for a folder."""
@@ -46,7 +57,7 @@ def unpack(archive: Path, folder: Path, name: str, stop: Stop) -> list[str]:
         made = sorted(path.name for path in staging.iterdir())
         for each in made:
             _replace(staging / each, folder / each)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
+    except _DAMAGE as error:
         raise FailedError(f"{name} cannot be unpacked: it is damaged or of another kind ({error})") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -63,6 +74,9 @@ def _tar(archive: Path) -> Iterator[Member]:
             else:
                 kind = "a link" if member.issym() or member.islnk() else "a device"
                 raise FailedError(f"the archive holds {kind}, {member.name!r}; nothing of it was unpacked")
+        # The check sum of a compressed file stands at its end, behind what the last member needs.
+        while tar.fileobj is not None and tar.fileobj.read(_COPY_BYTES):
+            pass
 
 
 def _zip(archive: Path) -> Iterator[Member]:
