@@ -38,7 +38,8 @@ class Desk:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
             if time.monotonic() > deadline:
-                raise AssertionError(f"did not come true in {DEADLINE_SECONDS:g} s: {what or condition}")
+                missing = f"did not come true in {DEADLINE_SECONDS:g} s: {what or condition}"
+                raise AssertionError(f"{missing}\n{self.words()}\n{self.says()}")
             await self.pilot.pause()
             await asyncio.sleep(0.01)
 
