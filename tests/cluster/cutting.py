@@ -21,6 +21,8 @@ async def through_a_cutting_proxy(
     server = urllib.parse.urlsplit(direct.access.server)
     dice, cuts = random.Random(seed), list[int]()
     tasks: set[asyncio.Task[None]] = set()
+    writers: set[asyncio.StreamWriter] = set()
+    is_over = asyncio.Event()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65_536):
@@ -31,6 +33,7 @@ async def through_a_cutting_proxy(
         ends, pumps = [writer], list[asyncio.Task[None]]()
         try:
             there_reader, there_writer = await asyncio.open_connection(server.hostname, server.port)
+            writers.add(there_writer)
             ends.append(there_writer)
             pumps += [
                 asyncio.create_task(pump(reader, there_writer)),
@@ -42,17 +45,19 @@ async def through_a_cutting_proxy(
         finally:
             for one in pumps:
                 one.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
             for end in ends:
                 end.transport.abort()
-            await asyncio.gather(*(end.wait_closed() for end in ends), return_exceptions=True)
+            await asyncio.gather(*pumps, *(end.wait_closed() for end in ends), return_exceptions=True)
+            writers.difference_update(ends)
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
+        if is_over.is_set():  # accepted by the kernel before the end, and by us after it
+            writer.transport.abort()
+            return
         task = asyncio.get_running_loop().create_task(carry(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        # Even of one that was cancelled before it began.
-        task.add_done_callback(lambda _: writer.transport.abort())
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
@@ -62,8 +67,13 @@ async def through_a_cutting_proxy(
     finally:
         await api.close()
         await direct.close()
+        is_over.set()
         listener.close()
-        for task in list(tasks):
-            task.cancel()
-        await asyncio.gather(*list(tasks), return_exceptions=True)
-        await asyncio.sleep(0.05)  # sockets that are aborted close in the next turns of the loop
+        while tasks or writers:
+            for task in tasks:
+                task.cancel()
+            for writer in writers:  # also of a task that was cancelled before it began
+                writer.transport.abort()
+            await asyncio.gather(*tasks, *(one.wait_closed() for one in writers), return_exceptions=True)
+            writers.difference_update([one for one in writers if one.is_closing()])
+            await asyncio.sleep(0)  # the next turn of the loop may still accept one

@@ -91,8 +91,6 @@ async def test_a_crash_is_marked_and_the_next_process_is_followed(api, namespace
     assert any(text.startswith("restart 1") for text in marks)
 
 
-# The proxy drops connections by the dozen while it ends; its own sockets are not what is tested here.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_sixty_four_streams_at_once_lose_nothing(api, namespace):
     names = [f"many-{number}" for number in range(64)]
     fakes = {"log-rate": "10", "log-line": "line {n}"}
