@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 """Version of the learner/worker exchange; peers of another version are refused at HELLO."""
 
 # --- variables that a launcher sets in every process of a run -------------------------------------------

@@ -37,10 +37,11 @@ from runtime.framing import decode, encode
 from runtime.intake import FiniteCheck, Lag, Returns
 from runtime.layout import Columns, Layout
 from runtime.membership import Member, Membership
+from runtime.memory import SharedMemoryError
 from runtime.messages import Evaluation, Get, Message, ProtocolError, Ringed, Segments
 from runtime.pacing import Pace
 from runtime.policy_store import PolicyStore
-from runtime.ring import RingError, RingReader
+from runtime.ring import RingReader
 
 TICK_SECONDS: Final = 0.02
 """How often credits and leases are looked at when nothing arrives."""
@@ -133,6 +134,7 @@ class Exchange:
             self._thread.join()
         for ring in self._rings.values():
             ring.close()
+        self._policies.close()
         self._channel.close()
 
     def await_data(self, updates: int, timeout_seconds: float) -> bool:
@@ -348,7 +350,7 @@ class Exchange:
         ring = attach.ring
         try:
             self._rings[attach.route] = RingReader(ring)
-        except RingError:
+        except SharedMemoryError:
             return Ringed(ring.epoch, ring.nonce, is_taken=False)
         return Ringed(ring.epoch, ring.nonce, is_taken=True)
 

@@ -282,7 +282,8 @@ class Evaluation:
 class Get:
     """Peer → learner on the model socket: weights newer than `have` of `epoch`, please.
 
-    `codec` is the form in which I would like them: ``f4`` for float32, ``bf2`` for bfloat16 (half as long).
+    `codec` is the form in which I would like them: ``f4`` for float32, ``bf2`` for bfloat16 (half as long). `place`
+    names the kernel and the process namespace, or is empty: if the learner has the same, its memory will do too.
     """
 
     kind: ClassVar[str] = "get"
@@ -290,6 +291,7 @@ class Get:
     epoch: int
     have: int
     codec: str
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,22 @@ class Weights:
     codec: str
     floats: int
     checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Learner → peer on its host: the newest weights, `floats` float32, lie on this shelf; see `runtime.shelf`.
+
+    `pid` and `descriptor` name the sealed memory file behind a page that begins with `nonce`.
+    """
+
+    kind: ClassVar[str] = "shared"
+    epoch: int
+    policy_version: int
+    floats: int
+    pid: int
+    descriptor: int
+    nonce: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +350,7 @@ Message = (
     | Evaluation
     | Get
     | Weights
+    | Shared
     | Current
 )
 KINDS: Final[Mapping[str, type[Message]]] = {
@@ -351,6 +370,7 @@ KINDS: Final[Mapping[str, type[Message]]] = {
         Evaluation,
         Get,
         Weights,
+        Shared,
         Current,
     )
 }

@@ -11,12 +11,14 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime import memory
 from runtime.algos.actor import ActorShape, NumpyActor
 from runtime.arenas import gather
 from runtime.channels import PeerChannel, Port
 from runtime.contract import PROTOCOL_VERSION
 from runtime.framing import Arena, Buffer, decode, encode
 from runtime.layout import Layout
+from runtime.memory import SharedMemoryError
 from runtime.messages import (
     Current,
     Evaluation,
@@ -26,6 +28,7 @@ from runtime.messages import (
     ProtocolError,
     Ringed,
     Segments,
+    Shared,
     Trajectory,
     Weights,
     Welcome,
@@ -33,8 +36,9 @@ from runtime.messages import (
 from runtime.metrics import Console, Rate
 from runtime.policy_store import BF2, F4, checksum, from_codec
 from runtime.process import Context, RefusedError, incarnation
-from runtime.ring import RingError, RingWriter
+from runtime.ring import RingWriter
 from runtime.session import Outgoing, Session
+from runtime.shelf import ShelfReader
 
 PULL_SECONDS: Final = 2.0
 """After this long a request for weights is taken for lost and made again."""
@@ -73,7 +77,11 @@ class Peer(AbstractContextManager["Peer"]):
         """Steps of the environment that this process has taken; its owner counts."""
         self._pulled = 0, 0
         """(epoch, version) of the newest weights that arrived."""
-        self._waiting: tuple[int, NDArray[np.float32]] | None = None
+        self._waiting: tuple[int, NDArray[np.float32] | ShelfReader] | None = None
+        """Newer weights than those in `actor`, or the shelf from which they are to be copied."""
+        self._shelf: ShelfReader | None = None
+        self._place = memory.place()
+        """Said to the learner as long as its memory can be read; empty otherwise."""
         self._asked = float("-inf")
         self._console = console
         self._rate = Rate(time.monotonic(), 0)
@@ -97,6 +105,8 @@ class Peer(AbstractContextManager["Peer"]):
     ) -> None:
         self._channel.close()
         self._drop_ring()
+        if self._shelf is not None:
+            self._shelf.close()
 
     # --- what the owner's loop asks ---
     @property
@@ -141,7 +151,13 @@ class Peer(AbstractContextManager["Peer"]):
         version, arena = self._waiting
         self._waiting = None
         try:
-            self.actor.load(arena)
+            if isinstance(arena, ShelfReader):
+                version = arena.read(self.actor.weights)
+                self._pulled = self._pulled[0], max(self._pulled[1], version)
+            else:
+                self.actor.load(arena)
+        except SharedMemoryError:
+            self._place, self._pulled, self.policy_version = "", (0, 0), 0  # what is in `actor` is of two versions
         except ValueError as error:
             self._console.say(f"policy version {version} is not used: {error}")
         else:
@@ -179,7 +195,7 @@ class Peer(AbstractContextManager["Peer"]):
         self._send(self.session.outgoing(now, self.env_steps, self._rate_now, self.policy_version))
         wanted = (self.session.epoch, self.session.policy_version)
         if self.session.is_joined and wanted > self._pulled and wanted[1] and now - self._asked > PULL_SECONDS:
-            get = Get(self.session.hello.token, *self._pulled, self._codec)
+            get = Get(self.session.hello.token, *self._pulled, self._codec, self._place)
             if self._channel.send(Port.MODEL, encode(get)):
                 self._asked = now
         elif wanted <= self._pulled or not self.session.is_joined:
@@ -212,6 +228,9 @@ class Peer(AbstractContextManager["Peer"]):
                 assert arena is not None  # noqa: S101  (decode has seen to it)
                 self._asked = float("-inf")
                 self._keep(message, arena)
+            case Shared():
+                self._asked = float("-inf")
+                self._look_at_shelf(message)
             case Current():
                 self._asked = float("-inf")
                 self._pulled = max(self._pulled, (message.epoch, message.policy_version))
@@ -233,7 +252,7 @@ class Peer(AbstractContextManager["Peer"]):
         if self._segment_bytes and self.session.window:
             try:
                 self._ring = RingWriter(self.session.window, self._segment_bytes)
-            except RingError:
+            except SharedMemoryError:
                 return
             self.session.bring_ring(self._ring.message())
 
@@ -242,6 +261,20 @@ class Peer(AbstractContextManager["Peer"]):
             self.session.bring_ring(None)
             self._ring.close()
             self._ring = None
+
+    def _look_at_shelf(self, shared: Shared) -> None:
+        """Open the shelf that the learner tells of; if that cannot be, ask again for weights through the socket."""
+        if self._shelf is None or self._shelf.nonce != shared.nonce:
+            try:
+                reader = ShelfReader(shared, self.actor.weights.size)
+            except SharedMemoryError:
+                self._place = ""
+                return
+            if self._shelf is not None:
+                self._shelf.close()
+            self._shelf = reader
+        self._pulled = shared.epoch, shared.policy_version
+        self._waiting = shared.policy_version, self._shelf
 
     def _keep(self, weights: Weights, arena: memoryview) -> None:
         if checksum(arena) != weights.checksum:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from runtime import contract, ring
+from runtime import contract, memory
 from runtime.accounts import Accounts
 from runtime.algos.actor import ActorShape
 from runtime.arenas import Arenas
@@ -121,7 +121,7 @@ def save(exchange: Exchange, file: Path) -> None:
 def worker(context: Context, index: int) -> int:
     """Send numbered segments until the learner has enough, and say how many."""
     if index % 2:
-        ring.place = lambda: f"as if on host {index}"
+        memory.place = lambda: f"as if on host {index}"
     arenas = Arenas(TRANSITIONS * LAYOUT.item_bytes)
     sent = 0
     with Peer(context, SHAPE, LAYOUT, TRANSITIONS, Console()) as peer:

@@ -63,7 +63,7 @@ class Worker:
         self.steps = int(steps)
         self.hello = {
             "kind": "hello",
-            "protocol": 2,
+            "protocol": 3,
             "run": run,
             "run_id": run_id,
             "token": token,
@@ -122,7 +122,7 @@ class Worker:
             if (self.epoch, self.newest) > (self.pulled_epoch, self.version) and now - self.asked > 2:
                 self.asked = now
                 get = {"kind": "get", "token": self.token, "epoch": self.pulled_epoch, "have": self.version}
-                self.send(self.model, {**get, "codec": "f4"})
+                self.send(self.model, {**get, "codec": "f4", "place": ""})
         if self.data.poll(wait * 1000):
             self.take(json.loads(self.data.recv_multipart()[0]))
         while self.model.poll(0):

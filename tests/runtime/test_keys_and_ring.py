@@ -16,7 +16,8 @@ from zmq.utils import z85
 from runtime import keys
 from runtime.framing import Arena
 from runtime.keys import CLIENT_PUBLIC, CLIENT_SECRET, SERVER_PUBLIC, SERVER_SECRET, KeysError
-from runtime.ring import HEAD_BYTES, RingError, RingReader, RingWriter
+from runtime.memory import HEAD_BYTES, SharedMemoryError
+from runtime.ring import RingReader, RingWriter
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sealed memory files are Linux's")
@@ -88,18 +89,18 @@ def test_a_ring_that_is_not_what_was_told_is_refused(tmp_path: Path) -> None:
         "beyond the bounds": replace(told, slot_bytes=2**40),
     }
     for sentence, lie in lies.items():
-        with pytest.raises(RingError, match=sentence):
+        with pytest.raises(SharedMemoryError, match=sentence):
             RingReader(lie)
     pipe_read, pipe_write = os.pipe()
-    with pytest.raises(RingError, match="no memory file"):
+    with pytest.raises(SharedMemoryError, match="no memory file"):
         RingReader(replace(told, descriptor=pipe_read))
     loose = os.memfd_create("loose", os.MFD_ALLOW_SEALING)
     os.ftruncate(loose, HEAD_BYTES + 32)
-    with pytest.raises(RingError, match="not sealed"):
+    with pytest.raises(SharedMemoryError, match="not sealed"):
         RingReader(replace(told, descriptor=loose))
     with (tmp_path / "plain").open("w+b") as plain:
         plain.truncate(HEAD_BYTES + 32)
-        with pytest.raises(RingError, match="Invalid argument"):
+        with pytest.raises(SharedMemoryError, match="Invalid argument"):
             RingReader(replace(told, descriptor=plain.fileno()))
     for each in (pipe_read, pipe_write, loose):
         os.close(each)

@@ -151,7 +151,7 @@ def test_a_hello_that_does_not_fit_is_refused_with_a_sentence(change: dict[str, 
 
 def test_what_is_written_of_a_message_or_of_the_terms_never_holds_the_token() -> None:
     assert TERMS.token == HELLO.token == "secret"
-    for value in (TERMS, HELLO, Get("secret", 1, 1, "f4"), machine()):
+    for value in (TERMS, HELLO, Get("secret", 1, 1, "f4", ""), machine()):
         assert "secret" not in repr(value)
 
 

@@ -6,6 +6,8 @@ import json
 import struct
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,35 +17,37 @@ from hypothesis import strategies as st
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
-from runtime import contract
-from runtime.messages import Current, Get, Refused, Weights
+from runtime import contract, memory
+from runtime.memory import SharedMemoryError
+from runtime.messages import Current, Get, Refused, Shared, Weights
 from runtime.metrics import Curves, Rate, RecordFile, record
 from runtime.pacing import Pace
 from runtime.policy_store import BF2, F4, LARGE_BYTES, PolicyStore, checksum, from_codec, to_bf2
+from runtime.shelf import SHELF_BYTES, ShelfReader
 
 
 def test_weights_are_given_to_whoever_has_older_ones() -> None:
     store = PolicyStore(epoch=5, token="t")
-    assert store.answer(Get("t", 0, 0, F4)) == (Current(5, 0), None)
+    assert store.answer(Get("t", 0, 0, F4, "")) == (Current(5, 0), None)
     arena = np.arange(4, dtype=np.float32)
     store.publish(3, arena)
-    message, raw = store.answer(Get("t", 5, 2, BF2))
+    message, raw = store.answer(Get("t", 5, 2, BF2, ""))
     assert message == Weights(5, 3, F4, 4, checksum(arena.data.cast("B")))
     assert raw is not None
     assert bytes(raw) == arena.tobytes()
-    assert store.answer(Get("t", 5, 3, F4)) == (Current(5, 3), None)
+    assert store.answer(Get("t", 5, 3, F4, "")) == (Current(5, 3), None)
 
 
 def test_a_higher_version_of_a_learner_that_is_gone_is_not_newer() -> None:
     store = PolicyStore(epoch=6, token="")
     store.publish(10, np.zeros(1, dtype=np.float32))
-    assert isinstance(store.answer(Get("", 5, 99, F4))[0], Weights)
+    assert isinstance(store.answer(Get("", 5, 99, F4, ""))[0], Weights)
 
 
 def test_weights_are_not_for_strangers() -> None:
     store = PolicyStore(epoch=6, token="t")
     store.publish(1, np.zeros(1, dtype=np.float32))
-    assert isinstance(store.answer(Get("guess", 0, 0, F4))[0], Refused)
+    assert isinstance(store.answer(Get("guess", 0, 0, F4, ""))[0], Refused)
 
 
 def test_a_large_policy_comes_as_half_the_bytes_to_whoever_asks_for_that() -> None:
@@ -51,7 +55,7 @@ def test_a_large_policy_comes_as_half_the_bytes_to_whoever_asks_for_that() -> No
     arena = np.random.default_rng(1).standard_normal(LARGE_BYTES // 4).astype(np.float32)
     store.publish(1, arena)
     for codec, size, error in ((F4, LARGE_BYTES, 0.0), (BF2, LARGE_BYTES // 2, 2.0**-8)):
-        message, raw = store.answer(Get("", 0, 0, codec))
+        message, raw = store.answer(Get("", 0, 0, codec, ""))
         assert isinstance(message, Weights)
         assert raw is not None
         raw = memoryview(raw)
@@ -59,6 +63,60 @@ def test_a_large_policy_comes_as_half_the_bytes_to_whoever_asks_for_that() -> No
         assert message.checksum == checksum(raw)
         back = from_codec(codec, raw, message.floats)
         assert np.all(np.abs(back - arena) <= error * np.abs(arena))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sealed memory files")
+def test_peers_on_the_learner_s_host_copy_the_newest_weights_from_its_memory() -> None:
+    store = PolicyStore(epoch=6, token="")
+    arenas = [np.full(SHELF_BYTES // 4, version, dtype=np.float32) for version in range(1, 9)]
+    store.publish(1, arenas[0])
+    here = Get("", 0, 0, BF2, memory.place())
+    assert isinstance(store.answer(replace(here, place="elsewhere"))[0], Weights)
+    shared, raw = store.answer(here)
+    assert isinstance(shared, Shared)
+    assert (shared.policy_version, shared.floats, raw) == (1, SHELF_BYTES // 4, None)
+    reader, mine = ShelfReader(shared, SHELF_BYTES // 4), np.zeros(SHELF_BYTES // 4, dtype=np.float32)
+    assert reader.read(mine) == 1
+    for version in range(2, 9):
+        store.publish(version, arenas[version - 1])
+        again, _ = store.answer(replace(here, epoch=6, have=version - 1))
+        assert again == replace(shared, policy_version=version)
+    assert reader.read(mine) == 8
+    assert (mine == 8).all()
+    with pytest.raises(SharedMemoryError, match="another process"):
+        ShelfReader(replace(shared, nonce="f" * 32), SHELF_BYTES // 4)
+    with pytest.raises(SharedMemoryError, match="for a policy of 7"):
+        ShelfReader(shared, 7)
+    store.close()
+    assert reader.read(mine) == 8, "the mapping outlives the learner"
+    reader.close()
+    assert isinstance(store.answer(here)[0], Weights), "a store without a shelf gives them as ever"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sealed memory files")
+def test_who_reads_while_the_learner_writes_gets_one_version_whole() -> None:
+    store = PolicyStore(epoch=6, token="")
+    size, last = 1_000_000, 60
+    store.publish(1, np.full(size, 1, dtype=np.float32))
+    shared, _ = store.answer(Get("", 0, 0, F4, memory.place()))
+    assert isinstance(shared, Shared)
+    reader, mine, seen = ShelfReader(shared, size), np.zeros(size, dtype=np.float32), [0]
+
+    def write() -> None:
+        for version in range(2, last + 1):
+            store.answer(Get("", 0, 0, F4, memory.place()))
+            store.publish(version, np.full(size, version, dtype=np.float32))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while seen[-1] < last:
+        version = reader.read(mine)
+        assert (mine == version).all()
+        assert version >= seen[-1]
+        seen.append(version)
+    writer.join()
+    reader.close()
+    store.close()
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40))
