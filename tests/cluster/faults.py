@@ -42,6 +42,14 @@ class Proxy:
             self._server = None
         self.cut()
 
+    async def close(self) -> None:
+        """Be gone, with every connection."""
+        self.thaw()
+        await self.refuse()
+        while self._writers:
+            self.cut()
+            await asyncio.sleep(0.01)
+
     def cut(self) -> None:
         """Reset every connection."""
         for writer in list(self._writers):
@@ -56,18 +64,21 @@ class Proxy:
         self._flow.set()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = {writer}
+        self._writers |= ends
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        self._writers |= {writer, far_writer}
-        try:
+            ends.add(far_writer)
+            self._writers |= ends
+            if writer.is_closing():  # cut meanwhile
+                return
             await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
+        except OSError:
+            pass  # nobody is there: the caller gets a reset
         finally:
-            self._writers -= {writer, far_writer}
-            writer.transport.abort()
-            far_writer.transport.abort()
+            self._writers -= ends
+            for end in ends:
+                end.transport.abort()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -92,7 +103,7 @@ async def proxied(kubeconfig: str, folder: Any) -> AsyncIterator[tuple[Proxy, st
     try:
         yield proxy, str(path)
     finally:
-        await proxy.refuse()
+        await proxy.close()
 
 
 async def kubectl_items(kind: str, kubeconfig: str, *words: str) -> list[dict[str, Any]]:
