@@ -200,8 +200,13 @@ def _all_run(snapshot: ClusterSnapshot, runs: Sequence[str]) -> bool:
     return True
 
 
-async def scale(backend: Backend, run: str, set_name: str, replicas: int) -> ScalePlan:
+async def scale(
+    backend: Backend, run: str, set_name: str, replicas: int, grace_seconds: float | None = None
+) -> ScalePlan:
     """Give a set another number of replicas.
+
+    Args:
+        grace_seconds: For the pods that go; None leaves them their own.
 
     Raises:
         NotFoundError: there is no such run or set.
@@ -238,7 +243,7 @@ async def scale(backend: Backend, run: str, set_name: str, replicas: int) -> Sca
     )
     if plan.conflicts:
         raise RefusedError(f"{'; '.join(plan.conflicts)}.", "Free slots first, or scale to fewer.")
-    await backend.scale(plan)
+    await backend.scale(plan, grace_seconds)
     journal.record("scale", f"{run}/{set_name}", "asked", replicas=replicas)
     return plan
 

@@ -127,7 +127,14 @@ async def _shrink(
         device = _device(controller)
         if device is not None:
             freed |= {SlotId(*device, slot) for index, slots in seats if index in gone for slot in slots}
-        await _resize(api, controller, namespace, kept)
+        if kept:
+            await _resize(api, controller, namespace, kept)
+        else:  # its pods go with it
+            meta = controller["metadata"]
+            with suppress(ApiError):  # somebody else was faster; the look at the pods tells
+                await api.delete(
+                    controller["kind"], namespace, meta["name"], uid=meta["uid"], propagation="Background"
+                )
     if grace_seconds is not None:
         for name, uid in leaving:
             with suppress(ApiError):  # its controller was faster

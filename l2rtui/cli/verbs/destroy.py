@@ -1,4 +1,4 @@
-"""destroy: remove runs and print the receipt of each, counted where they ran."""
+"""destroy: remove runs, or sets of them, and print the receipt of each, counted where they ran."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from l2rtui.cli import documents, views
 from l2rtui.cli.choose import counted, listed, runs_named
 from l2rtui.cli.session import Session
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
-from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
-from l2rtui.services import launcher
+from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, NotFoundError, UsageError
+from l2rtui.services import launcher, parts
 from l2rtui.services.owners import is_mine, refuse_others
 
+Scope = tuple[RunView, str]
+"""A run, or one set of it by its name."""
 _FORCE_WARNING = (
     "--force takes pods that outstay their grace out of the cluster's books. Their processes may live on, unseen, "
     "and hold their GPUs: see to the node afterwards."
@@ -22,25 +24,31 @@ _FORCE_WARNING = (
 
 
 async def run_destroy(session: Session) -> int:
-    """Remove runs; 4 when something of one is left."""
+    """Remove runs, or sets of them; 4 when something of one is left."""
     args = session.args
     if bool(args.targets) == args.all_mine:
         raise UsageError("destroy needs the names of runs, or else --all-mine.", "See `l2rtui runs`.")
+    is_of_sets = any("/" in target for target in args.targets)
+    if is_of_sets and (args.purge or args.force):
+        raise UsageError("--purge and --force are for whole runs.", "Name runs, and no RUN/SET.")
     session.require_change("destroy")
     with session.interruption("nothing was destroyed."):
         snapshot = await session.backend.snapshot()
-    runs = _mine(snapshot) if args.all_mine else runs_named(snapshot, args.targets)
+    scopes = _scopes(snapshot, args.targets, args.seed) if args.targets else [(run, "") for run in _mine(snapshot)]
+    runs = list({run.uid: run for run, _ in scopes}.values())
     refuse_others("destroy", runs, is_admin=args.admin)
-    if not runs:
+    if not scopes:
         session.talk.say("You have no runs.")
-    elif not session.confirm(lambda: _question(session, snapshot, runs), word="force" if args.force else ""):
+    elif not session.confirm(lambda: _question(session, snapshot, scopes), word="force" if args.force else ""):
         return EXIT_FAILED
-    receipts, failures = await _Destroyer(session, runs).all()
+    receipts, failures = await _Destroyer(session, scopes).all()
+    if failures and not receipts:
+        raise failures[0]
     found = [documents.receipt_document(receipt) for receipt in receipts]
     for receipt in receipts:
         kept = f"; results kept in {receipt.kept}" if receipt.kept else ""
         session.talk.say(f"{receipt.sentence}{kept}")
-    if len(runs) > 1 or args.all_mine or len(args.targets) > 1:
+    if len(scopes) > 1 or args.all_mine or len(args.targets) > 1:
         session.out.show_all(views.RECEIPTS, found)
     elif found:
         session.out.show_one(views.RECEIPTS, found[0])
@@ -49,65 +57,93 @@ async def run_destroy(session: Session) -> int:
     return EXIT_LEFT_BEHIND if any(receipt.left for receipt in receipts) else EXIT_DONE
 
 
+def _scopes(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[int]) -> list[Scope]:
+    """The runs and sets that are meant, each once; a set of a run that goes as a whole goes with it.
+
+    Raises:
+        NotFoundError: a target names none.
+    """
+    found: dict[tuple[str, str], Scope] = {}
+    for target in targets:
+        head, _, set_name = target.partition("/")
+        runs = [run for run in runs_named(snapshot, [head]) if not seeds or run.seed in seeds]
+        if not runs:
+            raise NotFoundError(f"{head} has no run with seed {listed(map(str, seeds))}.", "See `l2rtui runs`.")
+        for run in runs:
+            names = [one.name for one in run.sets]
+            if set_name and set_name not in names:
+                raise NotFoundError(f"{run.name} has no set {set_name}: it has {listed(names)}.")
+            found[run.uid, set_name] = (run, set_name)
+    return [scope for (uid, set_name), scope in found.items() if not set_name or (uid, "") not in found]
+
+
+def _name(scope: Scope) -> str:
+    run, set_name = scope
+    return f"{run.name}/{set_name}" if set_name else run.name
+
+
 def _mine(snapshot: ClusterSnapshot) -> tuple[RunView, ...]:
     return tuple(run for run in snapshot.runs.values() if is_mine(run))
 
 
-def _question(session: Session, snapshot: ClusterSnapshot, runs: Sequence[RunView]) -> str:
+def _question(session: Session, snapshot: ClusterSnapshot, scopes: Sequence[Scope]) -> str:
     pods = 0
-    for run in runs:
-        of_run = snapshot.pods_of(run.name)
+    for run, set_name in scopes:
+        of_run = snapshot.pods_of(run.name, set_name)
         pods += len(of_run)
         slots = sum(len(pod.slots) for pod in of_run)
         whose = "" if is_mine(run) else f", owned by {run.owner or 'nobody known'}"
-        session.talk.say(f"  {run.name}: {counted(len(of_run), 'pod')}, frees {counted(slots, 'slot')}{whose}")
+        session.talk.say(
+            f"  {_name((run, set_name))}: {counted(len(of_run), 'pod')}, frees {counted(slots, 'slot')}{whose}"
+        )
     results = " and DELETE their results" if session.args.purge else ""
     if session.args.force:
         session.talk.say(_FORCE_WARNING)
-    return f"Destroy {listed(run.name for run in runs)} ({counted(pods, 'pod')}){results}?"
+    return f"Destroy {listed(map(_name, scopes))} ({counted(pods, 'pod')}){results}?"
 
 
 class _Destroyer:
     """Several destroys at once under one line of progress."""
 
-    def __init__(self, session: Session, runs: Sequence[RunView]) -> None:
+    def __init__(self, session: Session, scopes: Sequence[Scope]) -> None:
         self._session = session
-        self._runs = runs
+        self._scopes = scopes
         self._left: dict[str, int] = {}
         self._receipts: dict[str, Receipt] = {}
 
     async def all(self) -> tuple[list[Receipt], list[BaseException]]:
-        """Destroy every run; the receipts, and the failures of those that have none."""
+        """Destroy every one; the receipts, and the failures of those that have none."""
+        names = [_name(scope) for scope in self._scopes]
         try:
-            outcomes = await asyncio.gather(*(self._one(run) for run in self._runs), return_exceptions=True)
+            outcomes = await asyncio.gather(*(self._one(scope) for scope in self._scopes), return_exceptions=True)
         except asyncio.CancelledError:
-            unfinished = [run.name for run in self._runs if run.uid not in self._receipts]
+            unfinished = [name for name in names if name not in self._receipts]
             self._session.talk.say(
                 f"Interrupted: {listed(unfinished)} may be half gone. "
                 f"`l2rtui destroy {' '.join(unfinished)}` goes on."
             )
             raise
-        receipts = [self._receipts[run.uid] for run in self._runs if run.uid in self._receipts]
+        receipts = [self._receipts[name] for name in names if name in self._receipts]
         return receipts, [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
 
-    async def _one(self, run: RunView) -> None:
-        grace = self._session.args.grace
-        items = launcher.destroy(
-            self._session.backend,
-            run,
-            grace_seconds=self._session.settings.grace_seconds if grace is None else grace,
-            purge=self._session.args.purge,
-            force=self._session.args.force,
+    async def _one(self, scope: Scope) -> None:
+        run, set_name = scope
+        args, backend, name = self._session.args, self._session.backend, _name(scope)
+        grace = self._session.settings.grace_seconds if args.grace is None else args.grace
+        items = (
+            parts.destroy_set(backend, run, set_name, grace_seconds=grace)
+            if set_name
+            else launcher.destroy(backend, run, grace_seconds=grace, purge=args.purge, force=args.force)
         )
         async with aclosing(items) as stream:
             async for item in stream:
                 match item:
                     case DestroyProgress(left):
-                        self._left[run.name] = sum(count for _, count in left)
+                        self._left[name] = sum(count for _, count in left)
                         self._tell()
                     case Receipt():
-                        self._left.pop(run.name, None)
-                        self._receipts[run.uid] = item
+                        self._left.pop(name, None)
+                        self._receipts[name] = item
 
     def _tell(self) -> None:
         waiting = ", ".join(f"{name} ({count} left)" for name, count in self._left.items())

@@ -138,6 +138,15 @@ def test_destroy_gives_an_object_for_one_run_and_a_list_for_several(cli):
     assert "nothing left of racing-sac-s1 (7 objects, 0 leaks," in done.stderr
 
 
+def test_of_an_experiment_one_seed_or_one_set_is_destroyed_with_a_receipt_of_its_own(cli):
+    row = json.loads(cli.demo("destroy", "racing-sac", "--seed", "1", "--yes", "-o", "json").stdout)
+    assert (row["run"], row["left"]) == ("racing-sac-s1", 0)
+    column = cli.demo("destroy", "racing-sac/w", "--yes", "-o", "json")
+    found = {one["run"]: (one["objects"], one["left"]) for one in json.loads(column.stdout)}
+    assert found == {"racing-sac-s0/w": (4, 0), "racing-sac-s1/w": (4, 0)}
+    assert "nothing left of racing-sac-s0/w (4 objects, 0 leaks," in column.stderr
+
+
 def test_all_mine_leaves_others_alone_and_gives_a_list(cli):
     done = cli.demo("destroy", "--all-mine", "--yes", "-o", "json")
     assert [receipt["run"] for receipt in json.loads(done.stdout)] == ["racing-sac-s0", "racing-sac-s1"]
@@ -194,6 +203,10 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
             1,
             "Nothing is named 'rcing-sac-s0': the runs are lidar-ppo, racing",
         ),
+        (("destroy", "racing-sac", "--seed", "7", "--yes"), 1, "racing-sac has no run with seed 7."),
+        (("destroy", "racing-sac/x", "--yes"), 1, "racing-sac-s0 has no set x: it has "),
+        (("destroy", "racing-sac/learner", "--yes"), 3, "a learner set has exactly one replica"),
+        (("destroy", "racing-sac/w", "--purge", "--yes"), 2, "--purge and --force are for whole runs."),
         (("destroy", "--yes"), 2, "destroy needs the names of runs, or else --all-mine."),
         (("destroy", "x", "--all-mine", "--yes"), 2, "destroy needs the names of runs, or else --all-mine."),
         (
