@@ -1,0 +1,128 @@
+"""Ten thousand random keys on a live app, seeded: no traceback, and nothing is created or deleted without a yes.
+
+On the in-memory cluster things go wrong meanwhile, and on this machine a run's processes are real. A key that could
+answer a question with yes is never pressed on one, so whatever changes was not confirmed.
+
+    python -m tests.bench monkey
+    python -m tests.bench.monkey --keys 2000 --seed 3 --backend local
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from l2rtui.backends.base import Backend
+from l2rtui.config import Settings, user_name
+
+SIZES = ((124, 34), (80, 24), (160, 45))
+SPEC = """\
+kind: learner-workers
+name: {name}
+learner: {{slots: 0, command: [sh, -c, 'echo ready; exec sleep 3600']}}
+workers: [{{name: w, replicas: 2, restart: Always, command: [sh, -c, 'while :; do echo turn; sleep 0.2; done']}}]
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Press keys and print what came of them; 1 when something broke."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=10_000, help="in all, shared by the backends")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--backend", choices=("demo", "local", "both"), default="both")
+    options = parser.parse_args(arguments)
+    backends = ["demo", "local"] if options.backend == "both" else [options.backend]
+    with tempfile.TemporaryDirectory() as home:
+        os.environ |= {"XDG_STATE_HOME": f"{home}/state", "XDG_CONFIG_HOME": f"{home}/config"}
+        os.environ |= {"TEXTUAL_ANIMATIONS": "none", "EDITOR": "true", "VISUAL": "true"}
+        (Path(home) / "manifests").mkdir()
+        (Path(home) / "manifests" / "one.yaml").write_text(SPEC.format(name="one"), "utf-8")
+        os.chdir(home)
+        problems = [
+            asyncio.run(press(name, options.keys // len(backends), options.seed + number))
+            for number, name in enumerate(backends)
+        ]
+    return int(any(problems))
+
+
+async def press(name: str, count: int, seed: int) -> str:
+    """Press keys on one backend; the problem, or nothing."""
+    from l2rtui.backends.registry import make_backend
+    from l2rtui.ui.app import L2RApp
+    from tests.ui.monkey import Monkey
+
+    settings = Settings(backend=name, notify=False)
+    backend = make_backend(name, settings)
+    if name == "local":
+        await launch(backend)
+    before = await books(backend)
+    chance, began = random.Random(seed), time.monotonic()
+    problem, monkey = "", Monkey(chance)
+    monkey.guard(backend)
+    app = L2RApp(settings, lambda: backend)
+    app.link.cancel_seconds = 0.0
+    async with app.run_test(size=chance.choice(SIZES)) as pilot:
+        while not app.cluster.health.is_connected:
+            await pilot.pause(0.02)
+        for number in range(count):
+            await monkey.press(app, pilot)
+            if number % 500 == 499:
+                await pilot.resize_terminal(*chance.choice(SIZES))
+            if number % 10 == 0 and name == "demo":
+                monkey.upset(backend)
+            if problem := monkey.problem(app):
+                break
+        if name == "demo":
+            backend.outage = ""  # type: ignore[attr-defined]
+    after = await books(make_backend(name, settings))
+    if not problem and name == "local" and after != before:
+        problem = f"the books differ: {before} and {after}"
+    if name == "local":
+        await end(make_backend(name, settings))
+    seconds = time.monotonic() - began
+    rate = f"{monkey.pressed:,} keys in {seconds:.0f} s on {name}, seed {seed}"
+    print(f"{rate}: {problem or 'no traceback, nothing created or deleted'}", flush=True)
+    if problem:
+        print(f"the last keys: {' '.join(monkey.last)}")
+    return problem
+
+
+async def launch(backend: Backend) -> None:
+    """Have a run whose processes are real."""
+    from l2rtui.services import launcher, specfile
+
+    Path("mine.yaml").write_text(SPEC.format(name="mine"), "utf-8")
+    prepared = await launcher.prepare(backend, specfile.load("mine.yaml"))
+    async for _ in launcher.launch(backend, prepared):
+        pass
+    await launcher.wait_running(backend, ["mine"], 60.0)
+
+
+async def books(backend: Backend) -> list[tuple[object, ...]]:
+    """Runs with their sets, and pods with their processes: what no key may have changed."""
+    snapshot = await backend.snapshot()
+    runs = [(run.uid, run.name, *((one.name, one.replicas) for one in run.sets)) for run in snapshot.runs.values()]
+    pods = [
+        (pod.uid, pod.pid, pod.restarts) for pod in snapshot.pods.values() if pod.owner == user_name() and pod.run
+    ]
+    return sorted(map(tuple, [*runs, *pods]), key=str)
+
+
+async def end(backend: Backend) -> None:
+    """Take the run down."""
+    from l2rtui.services import launcher
+
+    for run in (await backend.snapshot()).runs.values():
+        async for _ in launcher.destroy(backend, run, grace_seconds=1.0, purge=True):
+            pass
+    await backend.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""What presses random keys: shared by the test of some hundred and the measurement of ten thousand."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from textual.pilot import Pilot
+
+from l2rtui.backends.base import Backend, Captured
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.status import Phase
+from l2rtui.ui.app import L2RApp
+from l2rtui.ui.keys import KEYS
+
+NOT_PRESSED = ("leave", "command_palette", "shell")
+"""They leave the app, open Textual's own screen, or lend the terminal that a test has not got."""
+ALPHABET = sorted(
+    {pressed for key in KEYS for pressed in key.keys.split(",") if key.action not in NOT_PRESSED}
+    | set("abcxyz019")
+    | {"backspace", "delete", "ctrl+u"}
+)
+YES = {"y", "enter", "space"}
+"""What can answer a question with yes, or press the button that does; never pressed on a question."""
+ASKING = ("ConfirmScreen", "ReviewScreen")
+
+
+class Monkey:
+    """One seeded series of keys.
+
+    Attributes:
+        changes: Changes that were asked of the services, which without a yes must be none.
+        last: The newest keys.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self.changes: list[str] = []
+        self.last: deque[str] = deque(maxlen=40)
+        self.pressed = 0
+        self._chance = chance
+
+    async def press(self, app: L2RApp, pilot: Pilot[None]) -> None:
+        """Press one key."""
+        key = self._chance.choice(ALPHABET)
+        if type(app.screen).__name__ in ASKING and key in YES:
+            key = "escape"
+        self.last.append(key)
+        self.pressed += 1
+        await pilot.press(key)
+
+    def guard(self, backend: Backend) -> None:
+        """Take note of every change that is asked of a backend, and carry none out; looking goes through."""
+
+        def note(verb: str) -> Callable[..., None]:
+            return lambda *_, **__: self.changes.append(verb)
+
+        for verb in ("launch", "scale", "kill", "destroy", "exec"):
+            setattr(backend, verb, note(verb))
+        capture = getattr(backend, "capture", None)
+        if capture is not None:
+
+            def look(pod: PodView, argv: Sequence[str]) -> Awaitable[Captured]:
+                if not {"status", "frame"} & set(argv):
+                    self.changes.append(" ".join(argv))
+                return capture(pod, argv)
+
+            backend.capture = look  # type: ignore[attr-defined]
+
+    def upset(self, backend: FakeBackend) -> None:
+        """Something happens on the cluster."""
+        pods = list(backend._pods.values())
+        pod = self._chance.choice(pods)
+        match self._chance.randrange(4):
+            case 0:
+                backend.put_pod(replace(pod, phase=Phase.FAILED, ready=False, exit_code=137))
+            case 1:
+                backend.put_pod(replace(pod, restarts=pod.restarts + 1))
+            case 2:
+                backend.outage = "" if backend.outage else "the wire is cut"
+            case _:
+                backend.advance(self._chance.random() * 5)
+
+    def problem(self, app: L2RApp) -> str:
+        """What broke; empty when nothing did."""
+        if self.changes:
+            return f"{', '.join(self.changes)} without a yes"
+        if app._exit:
+            return "it left"
+        return f"a defect: {app._exception!r}" if app._exception is not None else ""
