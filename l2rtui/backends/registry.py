@@ -41,9 +41,16 @@ def eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, 
     return sign_eks_token(cluster, region, profile, role)
 
 
+def _docker(settings: Settings) -> Backend:
+    from l2rtui.backends.docker.backend import DockerBackend
+
+    return DockerBackend(settings)
+
+
 _FACTORIES: dict[str, Callable[[Settings], Backend]] = {
     "local": _local,
     "kubernetes": _kubernetes,
+    "docker": _docker,
     "demo": _demo,
 }
 

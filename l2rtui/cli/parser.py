@@ -335,7 +335,7 @@ def verb_parser(verb: Verb) -> Parser:
 
 
 def _common(parser: Parser) -> None:
-    parser.option("--backend", metavar="NAME", help="where runs live: local, kubernetes or demo")
+    parser.option("--backend", metavar="NAME", help="where runs live: local, kubernetes, docker or demo")
     parser.option("--context", metavar="NAME", help="cluster of the kubeconfig")
     parser.option("-n", "--namespace", metavar="NS", help="namespaces, with commas")
     parser.option("--config", metavar="FILE", help="settings file, in place of the usual one")

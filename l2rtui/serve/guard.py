@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from aiohttp import web
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+from aiohttp.typedefs import Handler, Middleware
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 """Any port: the far end of a tunnel often has another one."""
@@ -56,7 +54,7 @@ class Guard:
         )
         self._is_used = False
 
-    def middleware(self) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    def middleware(self) -> Middleware:
         """What stands before every handler, the WebSocket's and the files' too."""
 
         @web.middleware

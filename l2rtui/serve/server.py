@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
 
 from aiohttp import web
 from textual_serve.server import Server
@@ -139,13 +140,13 @@ def _bind(port: int) -> socket.socket:
 class _Harmless(io.TextIOBase):
     """Where apps' last words go: this terminal, without what would steer it."""
 
-    def __init__(self, stream: io.TextIOBase | object) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         """Write what of the text is safe to show."""
         for line in text.splitlines():
-            print(sanitize(line), file=self._stream)  # type: ignore[call-overload]
+            print(sanitize(line), file=self._stream)
         return len(text)
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from l2rtui.backends.base import Backend, DestroyProgress, LogQuery, Receipt
+from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.local.backend import LocalBackend
@@ -33,11 +34,20 @@ PINS = {"kubernetes": parse_pins("phortx3/6-7")}
 """Where the tests sit on a machine or cluster that has more than eight slots."""
 
 
-@pytest.fixture(params=["local", "fake", pytest.param("kubernetes", marks=pytest.mark.cluster)])
+@pytest.fixture(
+    params=[
+        "local",
+        "fake",
+        pytest.param("kubernetes", marks=pytest.mark.cluster),
+        pytest.param("docker", marks=pytest.mark.cluster),  # an Engine comes with the cluster
+    ]
+)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     """A backend without runs and with eight slots for the test."""
     if request.param == "kubernetes":
         made: Backend = KubernetesBackend(Settings(namespaces=(request.getfixturevalue("namespace"),)))
+    elif request.param == "docker":
+        made = DockerBackend(Settings(slots_per_core=8, max_cpu_slots=8))
     elif request.param == "local":
         made = LocalBackend(Settings(slots_per_core=8, max_cpu_slots=8), state=tmp_path / "local")
     else:
