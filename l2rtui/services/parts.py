@@ -36,7 +36,6 @@ async def destroy_set(
     """
     name, began = f"{run.name}/{set_name}", time.monotonic()
     pods = {pod.uid: pod for pod in (await backend.snapshot()).pods_of(run.name, set_name)}
-    yield DestroyProgress((("Pod", len(pods)),))
     await launcher.scale(backend, run.name, set_name, 0, grace_seconds)
     one = (await backend.spec(run.name)).set_named(set_name)
     grace = grace_seconds if grace_seconds is not None else one.grace_seconds if one is not None else 0.0

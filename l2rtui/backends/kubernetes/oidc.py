@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import aiohttp
 import msgspec
@@ -52,14 +53,14 @@ class OidcSource:
         if not oidc.refresh_token:
             raise no_login("The login has run out, and there is no refresh token.", "Log in to the cluster again.")
         tls = ssl.create_default_context(cadata=oidc.ca.decode()) if oidc.ca else True
-        auth = aiohttp.BasicAuth(oidc.client_id, oidc.client_secret) if oidc.client_secret else None
+        headers = _authorization(oidc.client_id, oidc.client_secret) if oidc.client_secret else {}
         form = {"grant_type": "refresh_token", "refresh_token": oidc.refresh_token, "client_id": oidc.client_id}
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS)) as session:
                 well_known = f"{oidc.issuer.rstrip('/')}/.well-known/openid-configuration"
                 async with session.get(well_known, ssl=tls) as response:
                     endpoint = _field(await response.read(), "token_endpoint")
-                async with session.post(endpoint, data=form, auth=auth, ssl=tls) as response:
+                async with session.post(endpoint, data=form, headers=headers, ssl=tls) as response:
                     answer, status = await response.read(), response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise no_login(f"The identity provider {oidc.issuer} does not answer.", "Try again.") from error
@@ -85,6 +86,12 @@ def token_expiry(token: str) -> float | None:
         expires = claims.get("exp") if isinstance(claims, dict) else None
         return float(expires) if isinstance(expires, int | float) else None
     return None
+
+
+def _authorization(client_id: str, secret: str) -> dict[str, str]:
+    """Basic authentication as OAuth has it (RFC 6749, 2.3.1): both escaped: a colon may be in either."""
+    pair = f"{quote_plus(client_id)}:{quote_plus(secret)}"
+    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
 def _field(answer: bytes, key: str) -> str:

@@ -1,0 +1,180 @@
+"""Tokens of an identity provider, from a real one over HTTPS: kept while good, renewed, written back, refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import subprocess
+import time
+
+import pytest
+from aiohttp import web
+
+from l2rtui.backends.kubernetes.kubeconfig import Oidc
+from l2rtui.backends.kubernetes.oidc import OidcSource, token_expiry
+from l2rtui.errors import L2RError
+
+HOUR = 3600.0
+
+
+def token(expires, subject="anna"):
+    """A JSON web token as far as a client reads it; nobody here checks its signature."""
+    parts = ({"alg": "none"}, {"sub": subject, **({} if expires is None else {"exp": expires})})
+    texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+    return ".".join((*texts, "c2ln"))
+
+
+class Provider:
+    """An identity provider on 127.0.0.1; answers with what is set, and keeps what it was asked."""
+
+    def __init__(self, folder):
+        self.asked = []
+        self.answer = (200, {})
+        self.ca = folder / "ca.pem"
+        self._key = folder / "key.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-keyout", str(self._key), "-out", str(self.ca), "-days", "2", "-subj", "/CN=127.0.0.1",
+             "-addext", "subjectAltName=IP:127.0.0.1"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+
+    async def __aenter__(self):
+        app = web.Application()
+        app.router.add_get("/realm/.well-known/openid-configuration", self._configuration)
+        app.router.add_post("/token", self._token)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(self.ca, self._key)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=tls)
+        await site.start()
+        self.root = f"https://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        await self._runner.cleanup()
+
+    async def _configuration(self, _):
+        return web.json_response({"issuer": f"{self.root}/realm", "token_endpoint": f"{self.root}/token"})
+
+    async def _token(self, request):
+        self.asked.append((dict(await request.post()), request.headers.get("Authorization")))
+        status, answer = self.answer
+        return web.json_response(answer, status=status)
+
+
+@pytest.fixture
+async def provider(tmp_path):
+    async with Provider(tmp_path) as made:
+        yield made
+
+
+def user(provider, tmp_path, id_token="", refresh_token="old-refresh", **more):  # noqa: S107
+    """What a kubeconfig says, and the file in which it says so."""
+    config = tmp_path / "config"
+    config.write_text(f"# mine\nusers:\n- {{refresh-token: {refresh_token}, id-token: '{id_token}'}}\n")
+    config.chmod(0o640)
+    return Oidc(
+        issuer=f"{provider.root}/realm",
+        client_id="kubectl",
+        id_token=id_token,
+        refresh_token=refresh_token,
+        ca=provider.ca.read_bytes(),
+        source=str(config),
+        **more,
+    )
+
+
+async def test_a_token_is_used_while_it_is_good_and_nobody_is_asked(provider, tmp_path):
+    good = token(time.time() + HOUR)
+    login = await OidcSource(user(provider, tmp_path, good)).fetch()
+    assert login.authorization == f"Bearer {good}"
+    assert login.expires == token_expiry(good)
+    assert provider.asked == []
+
+
+@pytest.mark.parametrize("left", [-HOUR, 5.0])
+async def test_one_that_has_run_out_or_soon_will_buys_another(provider, tmp_path, left):
+    new = token(time.time() + HOUR, "new")
+    provider.answer = (200, {"id_token": new})
+    oidc = user(provider, tmp_path, token(time.time() + left), client_secret="s e:cret")
+    login = await OidcSource(oidc).fetch()
+    assert login.authorization == f"Bearer {new}"
+    ((form, auth),) = provider.asked
+    assert form == {"grant_type": "refresh_token", "refresh_token": "old-refresh", "client_id": "kubectl"}
+    assert base64.b64decode(auth.removeprefix("Basic ")) == b"kubectl:s+e%3Acret"
+
+
+async def test_one_that_the_cluster_refused_is_not_given_out_again(provider, tmp_path):
+    provider.answer = (200, {"id_token": token(time.time() + HOUR, "new")})
+    source = OidcSource(user(provider, tmp_path, token(time.time() + HOUR)))
+    first, second = await source.fetch(), await source.fetch()
+    assert first != second
+    assert len(provider.asked) == 1
+
+
+async def test_a_new_refresh_token_is_written_to_the_kubeconfig_and_nothing_else_is_touched(provider, tmp_path):
+    old, new = token(time.time() - HOUR), token(time.time() + HOUR, "new")
+    provider.answer = (200, {"id_token": new, "refresh_token": "new-refresh"})
+    source = OidcSource(user(provider, tmp_path, old))
+    await source.fetch()
+    config = tmp_path / "config"
+    assert config.read_text() == f"# mine\nusers:\n- {{refresh-token: new-refresh, id-token: '{new}'}}\n"
+    assert config.stat().st_mode & 0o777 == 0o640
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".l2rtui-")] == []
+    provider.answer = (200, {"id_token": token(time.time() + HOUR, "third")})
+    await source.fetch()
+    assert provider.asked[-1][0]["refresh_token"] == "new-refresh"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ((400, {"error": "invalid_grant", "id_token": "x.y.z"}), "gives no new token"),
+        ((200, {"access_token": "x"}), "gives no new token"),
+        ((200, ["odd"]), "gives no new token"),
+        ((200, {"id_token": 7}), "gives no new token"),
+    ],
+)
+async def test_a_provider_that_refuses_is_a_sentence_without_a_secret(provider, tmp_path, answer, sentence):
+    provider.answer = answer
+    source = OidcSource(user(provider, tmp_path, client_secret="s3cret"))
+    with pytest.raises(L2RError, match=sentence) as told:
+        await source.fetch()
+    assert "old-refresh" not in f"{told.value} {told.value.hint}"
+    assert "s3cret" not in f"{told.value} {told.value.hint}"
+
+
+async def test_without_a_refresh_token_one_logs_in_again(provider, tmp_path):
+    source = OidcSource(user(provider, tmp_path, token(time.time() - HOUR), refresh_token=""))
+    with pytest.raises(L2RError, match="there is no refresh token"):
+        await source.fetch()
+
+
+async def test_a_provider_of_another_authority_is_not_trusted(provider, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    oidc = user(provider, tmp_path)
+    stranger = Oidc(
+        **{**{name: getattr(oidc, name) for name in oidc.__slots__}, "ca": Provider(other).ca.read_bytes()}
+    )
+    with pytest.raises(L2RError, match="does not answer"):
+        await OidcSource(stranger).fetch()
+    assert provider.asked == []
+
+
+async def test_a_provider_that_is_away_is_said(provider, tmp_path):
+    oidc = user(provider, tmp_path)
+    await provider.__aexit__()
+    with pytest.raises(L2RError, match="does not answer"):
+        await OidcSource(oidc).fetch()
+
+
+@pytest.mark.parametrize(
+    ("text", "expires"),
+    [(token(1700000000), 1700000000.0), (token(None), None), ("opaque", None), ("a.!!.c", None), ("a.W10.c", None)],
+)
+def test_when_a_token_runs_out(text, expires):
+    assert token_expiry(text) == expires
