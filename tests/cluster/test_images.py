@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import uuid
-from pathlib import Path
 
 import pytest
 
-from l2rtui.cli import main as entry
-from tests.cluster.conftest import Cli, eventually, kubectl, kubectl_json
+from tests.cluster.conftest import eventually, kubectl, kubectl_json
+from tests.cluster.inprocess import in_process
 from tests.cluster.registries import PASSWORD, USER, BreakingLink, free_port, private_registry
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -52,25 +51,10 @@ def source(tmp_path):
     return folder
 
 
-class Here(Cli):
-    """The program in this process: most of these tests are many short calls."""
-
-    def __init__(self, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-        self.env, self.namespace, self._capsys = cli.env, cli.namespace, capsys
-
-    def call(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        with pytest.MonkeyPatch.context() as patch:
-            for key, value in (self.env | env).items():
-                patch.setenv(key, value)
-            code = entry.main(words)
-        return subprocess.CompletedProcess(words, code, *self._capsys.readouterr())
-
-
 @pytest.fixture
-def own_cli(cli: Cli, tmp_path: Path, capsys):
-    """The program with an empty ~/.docker."""
-    cli.env["DOCKER_CONFIG"] = str(tmp_path / "docker-config")
-    return Here(cli, capsys)
+def own_cli(cli, tmp_path, capsys):
+    with in_process(cli, tmp_path, capsys) as here:
+        yield here
 
 
 @pytest.fixture
