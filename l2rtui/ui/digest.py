@@ -52,7 +52,12 @@ class Digest:
         if pods is self._taken:
             return
         self._taken = pods
-        if pods.keys() != self._seen.keys():
+        if pods.keys() == self._seen.keys():
+            changed = [pod for uid, pod in pods.items() if self._seen[uid][0] is not pod]
+            if all(self._seen[pod.uid][0].run == pod.run for pod in changed):
+                self._take_changed(changed, pods)
+                return
+        else:
             self._order = sorted(pods, key=lambda uid: _place(pods[uid]))
         seen: dict[str, _Seen] = {}
         by_run: dict[str, list[PodView]] = {}
@@ -78,6 +83,20 @@ class Digest:
         self.tally = Tally(failing, waiting, mine)
         old = self._groups
         self._groups = {run: _same(old.get(run, ()), group) for run, group in by_run.items()}
+
+    def _take_changed(self, changed: list[PodView], pods: Mapping[str, PodView]) -> None:
+        """The same pods in the same runs: only what has changed is looked at."""
+        failing, waiting, mine = self.tally.failing, self.tally.waiting, self.tally.mine
+        for pod in changed:
+            _, before, held = self._seen[pod.uid]
+            level, holds = pod.status.level, self._mine(pod)
+            failing += (level is Level.BAD) - (before is Level.BAD)
+            waiting += (level is Level.WAIT) - (before is Level.WAIT)
+            mine += holds - held
+            self._seen[pod.uid] = (pod, level, holds)
+        self.tally = Tally(failing, waiting, mine)
+        for run in {pod.run for pod in changed}:
+            self._groups[run] = tuple(pods[one.uid] for one in self._groups[run])
 
     @property
     def pods(self) -> tuple[PodView, ...]:

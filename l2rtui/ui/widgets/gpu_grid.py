@@ -103,9 +103,11 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
                 return
 
     # --- inside ---------------------------------------------------------------------------------------------
-    def watch_snapshot(self) -> None:
-        """Lay out anew and draw the lines that differ."""
-        self._arrange()
+    def watch_snapshot(self, old: ClusterSnapshot, new: ClusterSnapshot) -> None:
+        """Lay out anew and draw the lines that differ; most of what happens to pods changes no slot."""
+        is_same = old.nodes == new.nodes and old.runs == new.runs
+        if not is_same or self._grid is EMPTY_GRID or old.ledger.slots != new.ledger.slots:
+            self._arrange()
 
     def watch_ghosts(self) -> None:
         """Draw the lines that differ."""

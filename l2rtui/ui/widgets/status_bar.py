@@ -48,7 +48,7 @@ class StatusBar(Painted):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
-        self._shown: Line = ()
+        self._shown: tuple[Line, Line] = (), ()
 
     def watch_snapshot(self) -> None:
         """Draw if the line reads differently."""
@@ -59,17 +59,17 @@ class StatusBar(Painted):
         self._look()
 
     def _look(self) -> None:
-        line = (*left_of(self.snapshot, self.health, self.tally), *right_of(self.snapshot, self.health))
-        if line != self._shown:
-            self._shown = line
+        left, right = left_of(self.snapshot, self.health, self.tally), right_of(self.snapshot, self.health)
+        if (left, right) != self._shown:
+            self._shown = left, right
             self.refresh()
 
     def render_line(self, y: int) -> Strip:  # noqa: ARG002  (there is one line)
         """The line, its right end at the right edge; where both do not fit, the left end gives way."""
         width = self.size.width
-        right = right_of(self.snapshot, self.health)
+        shown, right = self._shown if any(self._shown) else (left_of(self.snapshot, self.health, self.tally), ())
         room = max(0, width - width_of(right))
-        left = list(left_of(self.snapshot, self.health, self.tally))
+        left = list(shown)
         while left and width_of(left) > room:
             left.pop()
         return self.strip((*left, Span(" " * (room - width_of(left))), *right), width)
@@ -81,11 +81,17 @@ def left_of(snapshot: ClusterSnapshot, health: Health, tally: Tally) -> Line:
     if not health.is_connected:
         return tuple(spans)
     ledger = snapshot.ledger
-    busy = ledger.count(SlotState.BUSY) + ledger.count(SlotState.FAILED)
+    busy = free = 0
+    for slot in ledger.slots.values():  # all of a large cluster, so once and not once for each state
+        state = slot.state
+        if state is SlotState.FREE:
+            free += 1
+        elif state is SlotState.BUSY or state is SlotState.FAILED:
+            busy += 1
     failing = tally.failing
     spans += [
         *_pair("slots", f"{busy}/{len(ledger.slots)}"),
-        *_pair("free", f"{ledger.count(SlotState.FREE)}"),
+        *_pair("free", f"{free}"),
         *_pair("mine", f"{tally.mine}"),
         *_pair("runs", f"{len(snapshot.runs)}"),
         *_pair("failing", f"{'✖ ' if failing else ''}{failing}", Tone.BAD if failing else Tone.PLAIN),
