@@ -59,11 +59,17 @@ class _Pin:
 _UNSET = _Pin()
 
 
-def holding(pod: PodStruct, devices: NodeDevices, seat: Sequence[int] | None = None) -> Holding:
+def holding(
+    pod: PodStruct,
+    devices: NodeDevices,
+    seat: Sequence[int] | None = None,
+    allocated: tuple[Claim, ...] | None = None,
+) -> Holding:
     """Read what a pod holds on its node.
 
     Args:
         seat: Slots that our own plan gave it; None for a pod of others, or when its seat is not known.
+        allocated: What its resource claims have been given; None where nobody can tell.
     """
     spec = pod.spec
     flags: dict[str, None] = {}
@@ -76,8 +82,11 @@ def holding(pod: PodStruct, devices: NodeDevices, seat: Sequence[int] | None = N
     asked = _requested(pod, devices)
     if pinned and asked:
         flags["names a GPU and requests one too: it may hold two"] = None
-    if spec.resource_claims:
+    if spec.resource_claims and allocated is None:
         asked += len(spec.resource_claims)
+    elif allocated:
+        pinned.update(dict.fromkeys(one for one in allocated if one.gpu is not None))
+        asked += sum(one.gpu is None for one in allocated)
     elif found := _by_hami(pod, devices):
         pinned, asked = dict.fromkeys(found), 0
     claims = tuple(pinned) + ((Claim(None, None, asked),) if asked else ())

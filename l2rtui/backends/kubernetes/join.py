@@ -13,8 +13,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.allocations import Allocations
 from l2rtui.backends.kubernetes.decode import Unread
 from l2rtui.backends.kubernetes.devices import NodeDevices, SlotRule, read_devices
+from l2rtui.backends.kubernetes.dra_structs import ClaimStruct, SliceStruct
 from l2rtui.backends.kubernetes.lists import key_of
 from l2rtui.backends.kubernetes.rows import (
     is_own,
@@ -67,6 +69,7 @@ class Join:
         self._of_controller: defaultdict[str, set[str]] = defaultdict(set)
         self._of_run: defaultdict[str, set[str]] = defaultdict(set)
         self._seating = Seating()
+        self._allocations = Allocations()
         self._seats: dict[str, Seat] = {}
         self._is_use_known = True
         self._is_derived = False
@@ -97,6 +100,8 @@ class Join:
             uid = new.metadata.uid
             self._pods[uid] = new
             self._on_node[planned_node(new)].add(uid)
+            if new.spec.resource_claims:
+                self._allocations.add_user(new)
             if (owner := new.metadata.controller) is not None and is_own(new.metadata):
                 self._of_controller[owner.uid].add(uid)
         elif old is not None:
@@ -158,6 +163,14 @@ class Join:
         else:
             self._metrics[name] = new
         self._dirty_nodes.add(name)
+
+    def put_claim(self, old: ClaimStruct | None, new: ClaimStruct | None) -> None:
+        """A resource claim is new, differs or is gone."""
+        self._dirty_pods |= self._allocations.put_claim(old, new)
+
+    def put_slice(self, old: SliceStruct | None, new: SliceStruct | None) -> None:
+        """A driver tells of its devices on a node."""
+        self._dirty_pods |= self._allocations.put_slice(old, new)
 
     def set_unread_pods(self, unread: Iterable[Unread]) -> None:
         """These pods, and no others, cannot be decoded."""
@@ -267,7 +280,8 @@ class Join:
                 name = planned_node(pod)
                 devices = self._devices.get(name) or NodeDevices(name, ())
                 node = self._nodes.get(pod.spec.node_name or "")
-                row = pod_view(pod, devices, self._seats.get(uid), self._told(uid), now, node)
+                allocated = self._allocations.held(pod, devices) if pod.spec.resource_claims else None
+                row = pod_view(pod, devices, self._seats.get(uid), self._told(uid), now, node, allocated)
                 if row.run and row.namespace not in self._homes:
                     row = replace(row, run="", set_name="", role=None)
             elif unread is not None:
@@ -303,6 +317,8 @@ class Join:
         if self._pods.pop(uid, None) is None:
             return
         _discard(self._on_node, name, uid)
+        if pod.spec.resource_claims:
+            self._allocations.remove_user(pod)
         if (owner := pod.metadata.controller) is not None:
             _discard(self._of_controller, owner.uid, uid)
 

@@ -20,17 +20,22 @@ T = TypeVar("T", bound=KubeObject)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Which objects of a kind: one namespace or (None) all, and selectors as kubectl takes them."""
+    """Which objects of a kind: one namespace or (None) all, and selectors as kubectl takes them.
+
+    Attributes:
+        api_version: Of a kind that not all servers serve alike; empty for the usual one.
+    """
 
     kind: str
     namespace: str | None = None
     labels: str = ""
     fields: str = ""
+    api_version: str = ""
 
     @property
     def path(self) -> str:
         """Where they are."""
-        return KINDS[self.kind].path(self.namespace)
+        return KINDS[self.kind].at(self.api_version).path(self.namespace)
 
     @property
     def query(self) -> dict[str, str]:

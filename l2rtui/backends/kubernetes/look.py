@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.decode import Decoder, Unread
+from l2rtui.backends.kubernetes.dra_structs import ClaimStruct, SliceStruct
 from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.backends.kubernetes.join import Join
 from l2rtui.backends.kubernetes.lists import Scope, Whole, key_of, pages
@@ -36,6 +37,8 @@ STRUCTS: Final[dict[str, type[Any]]] = {
     "ConfigMap": ConfigMapStruct,
     "Event": EventStruct,
     "NodeMetrics": NodeMetricsStruct,
+    "ResourceClaim": ClaimStruct,
+    "ResourceSlice": SliceStruct,
 }
 Put = Callable[[Any, Any], None]
 
@@ -109,6 +112,8 @@ def putter(join: Join, kind: str) -> Put:
         "ConfigMap": join.put_run,
         "Event": join.put_event,
         "NodeMetrics": join.put_metrics,
+        "ResourceClaim": join.put_claim,
+        "ResourceSlice": join.put_slice,
     }
     return puts.get(kind, join.put_controller)
 

@@ -73,6 +73,7 @@ def pod_view(
     events: Sequence[EventStruct],
     now: float,
     node: NodeStruct | None = None,
+    allocated: tuple[Claim, ...] | None = None,
 ) -> PodView:
     """The row of a pod.
 
@@ -80,10 +81,11 @@ def pod_view(
         devices: Of the node that it sits on or is pinned to.
         events: About this pod, in any order.
         node: The node that it sits on, where it is known.
+        allocated: What its resource claims have been given, where that is known.
     """
     meta, status = pod.metadata, pod.status
     is_ours = is_own(meta)
-    held = holding(pod, devices, seat.slots if seat is not None else None)
+    held = holding(pod, devices, seat.slots if seat is not None else None, allocated)
     statuses = pod.statuses
     ready = pod.condition("Ready")
     last = _last_end(statuses)

@@ -31,12 +31,17 @@ class View:
         homes: Whose runs to look at: those that were named, else the context's own. A run is known by its name,
             which is unique in one namespace only; the pods of runs elsewhere hold slots like other people's pods.
         is_cluster_wide: All pods of the cluster can be listed.
+        claims: Namespaces whose resource claims tell which GPUs pods were given. has_slices: what drivers tell of
+            their devices can be listed. resource_api: version of that API; empty where the server has none.
     """
 
     namespaces: tuple[str | None, ...]
     homes: tuple[str, ...]
     is_cluster_wide: bool
     has_nodes: bool
+    claims: tuple[str | None, ...] = ()
+    has_slices: bool = False
+    resource_api: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -46,9 +51,19 @@ class View:
 
 async def find_view(api: Api) -> View:
     """Find out what the user may see; where the server will not say, trying it will tell."""
-    is_cluster_wide, has_nodes = await asyncio.gather(_may(api, "Pod"), _may(api, "Node"))
+    is_cluster_wide, has_nodes, resource_api = await asyncio.gather(
+        _may(api, "Pod"), _may(api, "Node"), _resource_api(api)
+    )
     homes = api.namespaces or (api.namespace,)
-    return View((None,) if is_cluster_wide else homes, homes, is_cluster_wide, has_nodes)
+    namespaces: tuple[str | None, ...] = (None,) if is_cluster_wide else homes
+    if not resource_api:
+        return View(namespaces, homes, is_cluster_wide, has_nodes)
+    # Without these rights a claim holds a GPU that cannot be told: worth no complaint on every screen.
+    has_slices, *told = await asyncio.gather(
+        _is_told(api, "ResourceSlice", None), *(_is_told(api, "ResourceClaim", one) for one in namespaces)
+    )
+    claims = tuple(one for one, is_told in zip(namespaces, told, strict=True) if is_told)
+    return View(namespaces, homes, is_cluster_wide, has_nodes, claims, has_slices, resource_api)
 
 
 def scopes(view: View) -> list[Scope]:
@@ -58,7 +73,26 @@ def scopes(view: View) -> list[Scope]:
     for namespace in view.homes:
         found += [Scope(kind, namespace, _OURS) for kind in ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")]
         found.append(Scope("Event", namespace, fields="type=Warning"))
+    found += [Scope("ResourceClaim", namespace, api_version=view.resource_api) for namespace in view.claims]
+    if view.has_slices:
+        found.append(Scope("ResourceSlice", api_version=view.resource_api))
     return found
+
+
+async def _resource_api(api: Api) -> str:
+    """The newest version of resource.k8s.io that the server and we both know; empty for none."""
+    try:
+        served = await api.group_versions("resource.k8s.io")
+    except ApiError:
+        return ""
+    return next((f"resource.k8s.io/{one}" for one in ("v1", "v1beta2", "v1beta1") if one in served), "")
+
+
+async def _is_told(api: Api, kind: str, namespace: str | None) -> bool:
+    try:
+        return await api.can("list", kind, namespace) and await api.can("watch", kind, namespace)
+    except ApiError:
+        return False
 
 
 async def _may(api: Api, kind: str) -> bool:

@@ -11,11 +11,11 @@ from datetime import datetime
 import msgspec
 
 
-class _Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
+class Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
     """Base of all: camel case in JSON, immutable, no cycles to look for."""
 
 
-class OwnerReference(_Part, frozen=True):
+class OwnerReference(Part, frozen=True):
     """Who owns an object."""
 
     kind: str = ""
@@ -24,7 +24,7 @@ class OwnerReference(_Part, frozen=True):
     controller: bool | None = None
 
 
-class Meta(_Part, frozen=True):
+class Meta(Part, frozen=True):
     """What every object carries."""
 
     name: str = ""
@@ -53,13 +53,13 @@ class Meta(_Part, frozen=True):
         return next((one for one in self.owner_references or () if one.controller), None)
 
 
-class KubeObject(_Part, frozen=True):
+class KubeObject(Part, frozen=True):
     """Base of all objects that have a place of their own on the server."""
 
     metadata: Meta = Meta()
 
 
-class Condition(_Part, frozen=True):
+class Condition(Part, frozen=True):
     """One condition of a node, pod or controller: ``status`` is True, False or Unknown, as text."""
 
     type: str = ""
@@ -69,11 +69,11 @@ class Condition(_Part, frozen=True):
     last_transition_time: datetime | None = None
 
 
-class Present(_Part, frozen=True):
+class Present(Part, frozen=True):
     """Something whose content does not matter: it is there."""
 
 
-class EnvVar(_Part, frozen=True):
+class EnvVar(Part, frozen=True):
     """A variable of a container; one with ``value_from`` has a value that only the container knows."""
 
     name: str = ""
@@ -84,13 +84,13 @@ class EnvVar(_Part, frozen=True):
 Quantities = dict[str, str | int | float]
 
 
-class ClaimUse(_Part, frozen=True):
+class ClaimUse(Part, frozen=True):
     """A resource claim of the pod that a container uses."""
 
     name: str = ""
 
 
-class Resources(_Part, frozen=True):
+class Resources(Part, frozen=True):
     """Requests and limits of a container."""
 
     requests: Quantities | None = None
@@ -98,7 +98,7 @@ class Resources(_Part, frozen=True):
     claims: list[ClaimUse] | None = None
 
 
-class Container(_Part, frozen=True):
+class Container(Part, frozen=True):
     """A container as it is wanted; ``restart_policy`` is Always for a sidecar among the init containers."""
 
     name: str = ""
@@ -109,7 +109,7 @@ class Container(_Part, frozen=True):
     restart_policy: str | None = None
 
 
-class PodResourceClaim(_Part, frozen=True):
+class PodResourceClaim(Part, frozen=True):
     """A claim on devices by dynamic resource allocation."""
 
     name: str = ""
@@ -117,7 +117,7 @@ class PodResourceClaim(_Part, frozen=True):
     resource_claim_template_name: str | None = None
 
 
-class PodSpec(_Part, frozen=True):
+class PodSpec(Part, frozen=True):
     """A pod as it is wanted."""
 
     node_name: str | None = None
@@ -131,20 +131,20 @@ class PodSpec(_Part, frozen=True):
     scheduling_gates: list[Present] | None = None
 
 
-class Waiting(_Part, frozen=True):
+class Waiting(Part, frozen=True):
     """Why a container does not run yet, or not at this moment."""
 
     reason: str | None = None
     message: str | None = None
 
 
-class Running(_Part, frozen=True):
+class Running(Part, frozen=True):
     """Since when a container runs."""
 
     started_at: datetime | None = None
 
 
-class Terminated(_Part, frozen=True):
+class Terminated(Part, frozen=True):
     """How a container ended."""
 
     exit_code: int | None = None
@@ -155,7 +155,7 @@ class Terminated(_Part, frozen=True):
     finished_at: datetime | None = None
 
 
-class ContainerState(_Part, frozen=True):
+class ContainerState(Part, frozen=True):
     """At most one of the three is set; none means waiting for a reason that nobody tells."""
 
     waiting: Waiting | None = None
@@ -163,7 +163,7 @@ class ContainerState(_Part, frozen=True):
     terminated: Terminated | None = None
 
 
-class ContainerStatus(_Part, frozen=True):
+class ContainerStatus(Part, frozen=True):
     """A container as it is."""
 
     name: str = ""
@@ -175,7 +175,14 @@ class ContainerStatus(_Part, frozen=True):
     last_state: ContainerState | None = None
 
 
-class PodStatus(_Part, frozen=True):
+class PodClaimStatus(Part, frozen=True):
+    """The claim that was made for a pod from a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class PodStatus(Part, frozen=True):
     """A pod as it is."""
 
     phase: str | None = None
@@ -185,6 +192,7 @@ class PodStatus(_Part, frozen=True):
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     nominated_node_name: str | None = None
+    resource_claim_statuses: list[PodClaimStatus] | None = None
     pod_ip: str | None = msgspec.field(default=None, name="podIP")
     start_time: datetime | None = None
 
@@ -210,7 +218,7 @@ class PodStruct(KubeObject, frozen=True):
         return next((one for one in self.status.conditions or () if one.type == kind), None)
 
 
-class ObjectReference(_Part, frozen=True):
+class ObjectReference(Part, frozen=True):
     """What an event is about."""
 
     kind: str | None = None
@@ -220,14 +228,14 @@ class ObjectReference(_Part, frozen=True):
     field_path: str | None = None
 
 
-class EventSource(_Part, frozen=True):
+class EventSource(Part, frozen=True):
     """Who tells of an event."""
 
     component: str | None = None
     host: str | None = None
 
 
-class EventSeries(_Part, frozen=True):
+class EventSeries(Part, frozen=True):
     """An event that happens again and again."""
 
     count: int | None = None
@@ -261,7 +269,7 @@ class EventStruct(KubeObject, frozen=True):
         return (self.series.count if self.series else None) or self.count or 1
 
 
-class TaintStruct(_Part, frozen=True):
+class TaintStruct(Part, frozen=True):
     """A taint of a node."""
 
     key: str = ""
@@ -269,14 +277,14 @@ class TaintStruct(_Part, frozen=True):
     effect: str = ""
 
 
-class NodeSpec(_Part, frozen=True):
+class NodeSpec(Part, frozen=True):
     """A node as it is wanted."""
 
     unschedulable: bool | None = None
     taints: list[TaintStruct] | None = None
 
 
-class NodeStatus(_Part, frozen=True):
+class NodeStatus(Part, frozen=True):
     """A node as it is."""
 
     capacity: Quantities | None = None
@@ -291,7 +299,7 @@ class NodeStruct(KubeObject, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class ControllerSpec(_Part, frozen=True):
+class ControllerSpec(Part, frozen=True):
     """How many pods a ReplicaSet or StatefulSet (replicas) or a Job (parallelism, completions) wants."""
 
     replicas: int | None = None
@@ -300,7 +308,7 @@ class ControllerSpec(_Part, frozen=True):
     suspend: bool | None = None
 
 
-class ControllerStatus(_Part, frozen=True):
+class ControllerStatus(Part, frozen=True):
     """How far a controller got."""
 
     replicas: int | None = None
@@ -334,28 +342,28 @@ class NodeMetricsStruct(KubeObject, frozen=True):
     usage: Quantities | None = None
 
 
-class ListMeta(_Part, frozen=True):
+class ListMeta(Part, frozen=True):
     """Revision of a list, and how to go on reading it."""
 
     resource_version: str | None = None
     continue_: str | None = msgspec.field(default=None, name="continue")
 
 
-class ObjectList(_Part, frozen=True):
+class ObjectList(Part, frozen=True):
     """A page of a list; items stay undecoded, so that each can fail alone."""
 
     metadata: ListMeta = ListMeta()
     items: list[msgspec.Raw] | None = None
 
 
-class WatchEvent(_Part, frozen=True):
+class WatchEvent(Part, frozen=True):
     """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: str = ""
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class StatusStruct(_Part, frozen=True):
+class StatusStruct(Part, frozen=True):
     """What an ERROR event carries."""
 
     code: int | None = None
@@ -367,13 +375,13 @@ class JustMeta(KubeObject, frozen=True):
     """Any object, for its name and revision alone: bookmarks, and what could not be decoded."""
 
 
-class NodeName(_Part, frozen=True):
+class NodeName(Part, frozen=True):
     """Where a pod sits."""
 
     node_name: str | None = None
 
 
-class JustNode(_Part, frozen=True):
+class JustNode(Part, frozen=True):
     """A pod of which nothing else can be decoded."""
 
     spec: NodeName = NodeName()
