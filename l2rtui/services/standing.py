@@ -199,6 +199,8 @@ def _node(before: NodeState, record: Mapping[str, Any]) -> NodeState:
     whole = {name: _whole(record.get(name)) for name in ("rank", "world_size", "round", "epoch", "step")}
     numbers = {name: _number(record.get(name)) for name in ("loss", "accuracy")}
     new: dict[str, Any] = {name: value for name, value in {**whole, **numbers}.items() if value is not None}
+    if new.get("round", before.round) != before.round:
+        before = NodeState(before.pod)  # what it said in an earlier round holds no more
     state = _text(record.get("state")) or before.state
     return replace(before, state=state, time=_number(record.get("time")) or before.time, **new)
 

@@ -1,0 +1,127 @@
+"""What the tests of kinds share: a volume of the real node, and an elastic job that is grown, shrunk and hurt."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.conftest import Cli, eventually, kubectl, kubectl_json
+
+NODE = "phortx0"
+"""The node whose pods are real containers."""
+SECONDS = 240.0
+"""The longest that one change of an elastic job may take on a busy machine: processes start, torch is imported."""
+
+
+@contextmanager
+def claim(namespace: str, name: str, folder: Path) -> Iterator[Path]:
+    """A claim that many pods may mount, bound to a folder of the real node, which is this machine."""
+    for part in (folder, *folder.parents[:2]):
+        part.chmod(0o777)  # the pods run as a user of their own
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = f"{name}-{namespace}"
+    objects: list[dict[str, Any]] = [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": volume},
+            "spec": {
+                **common,
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": str(folder)},
+                "claimRef": {"namespace": namespace, "name": name},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {**common, "volumeName": volume, "resources": {"requests": {"storage": "1Gi"}}},
+        },
+    ]
+    kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    try:
+        yield folder
+    finally:
+        kubectl("delete", "pv", volume, "--wait=false")
+
+
+def pods(namespace: str, run: str, role: str = "") -> dict[str, dict[str, Any]]:
+    """The pods of a run that are not being deleted, as kubectl sees them."""
+    selector = f"l2rtui.io/run={run}" + (f",l2rtui.io/role={role}" if role else "")
+    items = kubectl_json("-n", namespace, "get", "pods", "-l", selector)["items"]
+    return {one["metadata"]["name"]: one for one in items if "deletionTimestamp" not in one["metadata"]}
+
+
+def left(namespace: str) -> list[str]:
+    """What is in a namespace besides what every namespace has."""
+    kinds = "pods,services,jobs,replicasets,statefulsets,configmaps,secrets,leases"
+    found = kubectl("-n", namespace, "get", kinds, "-o", "name").split()
+    return [name for name in found if "kube-root-ca" not in name and "default-token" not in name]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Where an elastic job stood: sizes, and the furthest step with its loss."""
+
+    nodes: int
+    world_size: int
+    round: int
+    step: int
+    loss: float
+
+
+def look(cli: Cli, run: str, nodes: int) -> Look | None:
+    """Where the job stands, when so many nodes train together in the newest round; None before that."""
+    done = cli.call("metrics", run, "-o", "json")
+    rows = json.loads(done.stdout)["nodes"] if done.returncode == 0 else []
+    told = [row for row in rows if row["round"] is not None]
+    newest = max((row["round"] for row in told), default=-1)
+    there = [row for row in told if row["round"] == newest and row["state"] == "training"]
+    steps = [row for row in there if row["step"] is not None and row["loss"] is not None]
+    if len(there) != nodes or not steps or {row["world_size"] for row in there} != {nodes}:
+        return None
+    furthest = max(steps, key=lambda row: row["step"])
+    return Look(len(there), furthest["world_size"], newest, furthest["step"], furthest["loss"])
+
+
+def hurt(
+    cli: Cli, run: str, sizes: Sequence[int], say: Callable[[str], None] = lambda _: None
+) -> list[tuple[str, Look]]:
+    """Bring an elastic job to each size, and delete one of its pods by force there; what was seen after each."""
+    seen: list[tuple[str, Look]] = []
+    began = time.monotonic()
+
+    def trains(what: str, size: int, after: int) -> Look:
+        def further() -> Look | None:
+            now = look(cli, run, size)
+            return now if now is not None and now.round > after else None
+
+        found: Look = eventually(what, further, SECONDS)
+        seen.append((what, found))
+        say(
+            f"{time.monotonic() - began:5.0f} s  {what:32} {found.nodes} nodes  round {found.round:2}  "
+            f"step {found.step:5}  loss {found.loss:.4f}"
+        )
+        return found
+
+    now = -1
+    for number, size in enumerate(sizes):
+        if number:
+            cli.run("scale", f"{run}/nodes", str(size))
+        now = trains(f"{size} nodes train", size, now).round
+        names = set(pods(cli.namespace, run, "worker"))
+        victim = min(name for name, one in pods(cli.namespace, run, "worker").items() if _runs(one))
+        kubectl("-n", cli.namespace, "delete", "pod", victim, "--force", "--grace-period=0")
+        now = trains(f"after {victim[-5:]} was deleted", size, now).round
+        assert set(pods(cli.namespace, run, "worker")) - names, "its place is taken again"
+    return seen
+
+
+def _runs(pod: dict[str, Any]) -> bool:
+    return bool(pod["status"].get("phase") == "Running")
