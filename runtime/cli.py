@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="l2r-runtime",
-        description="Start one process of a run: a learner, a node of an elastic job, a step, what fetches its data.",
+        description="Start one process of a run: a learner, a node of an elastic job, a step, a fetch.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -12,7 +12,6 @@ import os
 import signal
 import tempfile
 import time
-from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -33,7 +32,6 @@ from runtime.elastic.handler import Handler
 from runtime.elastic.meeting import Meeting, connect
 from runtime.elastic.notice import FAILED, FINISHED
 from runtime.elastic.plan import Plan
-from runtime.files import write_whole
 from runtime.metrics import Console, record
 from runtime.stopping import Stop
 
@@ -80,9 +78,8 @@ class _Node:
     def run(self) -> int:
         """Go to the rendezvous, again and again, until the training is over."""
         while True:
-            if self._is_done():
-                self._console.say("the training was finished before this node came")
-                return contract.EXIT_DONE
+            if self._plan.is_done():
+                return self._over(FINISHED)
             try:
                 meeting = connect(self._plan)
                 code = self._train(meeting)
@@ -122,7 +119,7 @@ class _Node:
             return self._closed(meeting)
         word = FAILED if result.is_failed() else FINISHED
         if word == FINISHED:
-            self._mark_done()
+            self._plan.mark_done()
         with contextlib.suppress(OSError):
             meeting.notice.write(word)
         handler.shutdown()
@@ -135,7 +132,7 @@ class _Node:
             with contextlib.suppress(OSError):
                 if (word := meeting.notice.read()) is not None:
                     return self._over(word)
-            if self._is_done():
+            if self._plan.is_done():
                 return self._over(FINISHED)
             time.sleep(AGAIN_SECONDS)
         return self._over(FAILED)
@@ -146,21 +143,6 @@ class _Node:
             self._console.say("the training has finished")
             return contract.EXIT_DONE
         raise FailedError("the training was given up: its program failed too often, or the rendezvous was closed")
-
-    @property
-    def _marker(self) -> Path | None:
-        name = "".join(one if one.isalnum() or one in "._-" else "_" for one in self._plan.run_id)
-        return self._plan.folder / f"elastic-{name}.done" if self._plan.folder else None
-
-    def _is_done(self) -> bool:
-        return self._marker is not None and self._marker.exists()
-
-    def _mark_done(self) -> None:
-        """Leave a file for nodes that come when even the rendezvous is gone."""
-        if self._marker is not None:
-            with contextlib.suppress(OSError):
-                self._marker.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(self._marker, b"")
 
     def _say_now_and_then(self, sentence: str) -> None:
         if time.monotonic() - self._said >= SAY_SECONDS:

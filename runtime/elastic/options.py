@@ -83,6 +83,7 @@ def start_node(options: argparse.Namespace, stop: Stop) -> int:
     import os
     import re
 
+    from runtime import contract
     from runtime.elastic.plan import Plan
     from runtime.metrics import Console
     from runtime.process import UsageError
@@ -106,6 +107,9 @@ def start_node(options: argparse.Namespace, stop: Stop) -> int:
         gather_seconds=options.gather_seconds,
         command=tuple(options.command) or ("l2r-runtime", "classify", "train"),
     )
+    if plan.is_done():
+        Console().say("the training was finished before this node came")
+        return contract.EXIT_DONE
 
     from runtime.elastic import node
 

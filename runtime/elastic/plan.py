@@ -11,6 +11,7 @@ from typing import Final
 from runtime import contract, peers
 from runtime.commands import run_id as id_of_run
 from runtime.endpoint import Endpoint, EndpointError, parse
+from runtime.files import write_whole
 from runtime.process import UsageError, read_token
 
 ADDRESS_FILE: Final = "rendezvous"
@@ -77,6 +78,23 @@ class Plan:
             token=token,
             folder=Path(folder) if folder else None,
         )
+
+    @property
+    def marker(self) -> Path | None:
+        """File that says that the training is over, for nodes that come when even the rendezvous is gone."""
+        name = "".join(one if one.isalnum() or one in "._-" else "_" for one in self.run_id)
+        return self.folder / f"elastic-{name}.done" if self.folder else None
+
+    def is_done(self) -> bool:
+        """Say whether the training is over."""
+        return self.marker is not None and self.marker.exists()
+
+    def mark_done(self) -> None:
+        """Leave the file, if there is a folder that takes it."""
+        if self.marker is not None:
+            with contextlib.suppress(OSError):
+                self.marker.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self.marker, b"")
 
     def address(self) -> tuple[str, int] | None:
         """Return where the rendezvous listens, or None while it has not said so."""

@@ -47,10 +47,14 @@ class Download:
     def run(self) -> None:
         """Fetch until all is there."""
         self.dest.parent.mkdir(parents=True, exist_ok=True)
-        with self._part.open("ab") as part:
-            self._recall(part.fileno())
-            size = self._fetch(part.fileno())
-            os.fsync(part.fileno())
+        try:
+            with self._part.open("ab") as part:
+                self._recall(part.fileno())
+                size = self._fetch(part.fileno())
+                os.fsync(part.fileno())
+        except BaseException:
+            self._tidy()
+            raise
         self._check(size)
         self._part.replace(self.dest)
         self._note.unlink(missing_ok=True)
@@ -59,6 +63,13 @@ class Download:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def _tidy(self) -> None:
+        """Leave nothing behind where nothing came."""
+        with contextlib.suppress(OSError):
+            if not self._part.stat().st_size:
+                self._part.unlink()
+                self._note.unlink(missing_ok=True)
 
     def _recall(self, part: int) -> None:
         """Keep an earlier part if it is of this very source, and begin anew if not."""

@@ -228,8 +228,10 @@ def test_what_is_secret_in_an_address_is_not_said(tmp_path, capsys):
     ],
 )
 def test_wrong_use_is_a_sentence(programs, words, sentence):
-    program = programs.run("fetch", *words)
+    source, dest, *options = words
+    program = programs.run("fetch", source, f"{programs.folder}/{dest}", *options)
     assert program.process.returncode in {contract.EXIT_USAGE, contract.EXIT_FAILED}
+    assert not list(programs.folder.glob(".part-*"))
     assert sentence in program.text()
     assert "Traceback" not in program.text()
 

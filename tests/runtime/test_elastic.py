@@ -1,0 +1,129 @@
+"""Elastic jobs as real processes: rounds that nodes join, leave and die in, and training that goes on."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from torch.distributed import HashStore
+from torch.distributed.elastic.rendezvous import RendezvousStateError
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+
+from runtime import contract
+from runtime.elastic.meeting import Signed
+
+from .elastic_jobs import ROUND_PROGRAM, Job, come_and_go
+from .programs import Program, Programs, wait_for
+
+pytestmark = pytest.mark.timeout(400)
+"""Each process imports torch: seconds on a machine with nothing else to do, and minutes on one that is busy."""
+
+
+@pytest.fixture
+def programs():
+    with tempfile.TemporaryDirectory(prefix="l2r-") as folder, Programs(Path(folder)) as started:
+        yield started
+
+
+def test_nodes_and_the_rendezvous_come_and_go_and_in_the_end_all_have_finished(programs):
+    come_and_go(programs, "c10d")
+
+
+def steps(node: Program) -> list[dict]:
+    return [each for each in node.records("elastic") if "step" in each]
+
+
+def test_training_goes_on_from_the_snapshot_when_a_node_is_killed(programs):
+    program = ("l2r-runtime", "classify", "train", "--epochs", "6")
+    job = Job(programs, "c10d", *program, "--step-seconds", "0.05", "--snapshot-steps", "4")
+    nodes = [job.node(), job.node()]
+    wait_for(lambda: all(steps(n) and steps(n)[-1]["step"] > 12 for n in nodes), "steps of both", *nodes)
+    assert {each["world_size"] for each in steps(nodes[0])[-2:]} == {2}
+    nodes[0].kill_all()
+    killed_at = max(each["step"] for each in steps(nodes[1]))
+    assert nodes[1].code() == contract.EXIT_DONE, nodes[1].text()
+    assert job.rendezvous.code() == contract.EXIT_DONE
+    alone = [each for each in steps(nodes[1]) if each["world_size"] == 1]
+    assert killed_at - 8 <= alone[0]["step"] <= killed_at + 40, "it went on from a snapshot, not from the start"
+    assert (alone[-1]["step"], alone[-1]["epoch"]) == (6 * 22, 6.0)
+    assert "resumed ckpt-" in nodes[1].text()
+
+    evaluated = programs.run("classify", "evaluate")
+    (record,) = evaluated.records("evaluation")
+    assert record["accuracy"] > 0.85
+    assert (record["samples"], set(record["classes"])) == (360, set("0123456789"))
+    rows = [line.split() for line in evaluated.text().splitlines()]
+    assert ["class", "pictures", "right", "accuracy"] in rows
+    assert next(row for row in rows if row[:1] == ["all"])[-1] == f"{100 * record['accuracy']:.1f}%"
+    kept = json.loads((programs.folder / "run" / "evaluation.json").read_text())
+    assert kept["accuracy"] == pytest.approx(record["accuracy"], rel=1e-5)
+
+
+def test_a_program_that_fails_again_and_again_is_given_up(programs):
+    script = programs.folder / "round.py"
+    script.write_text(ROUND_PROGRAM)
+    job = Job(programs, "c10d", str(script), str(programs.folder), "5")
+    node = job.node()
+    assert node.code() == contract.EXIT_FAILED
+    assert job.rendezvous.code() == contract.EXIT_FAILED
+    assert "the training was given up" in node.text()
+    assert len([each for each in node.records("elastic") if each.get("state") == "training"]) == 4
+    assert not any("Traceback" in each.text() for each in programs.started)
+
+
+class Trap:
+    """What would run if it were unpickled."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("a stranger's pickle was read",))
+
+
+def test_a_forged_state_is_refused_before_it_is_unpickled():
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=5))
+    plain = C10dRendezvousBackend(store, "run")
+    signed = Signed(plain, "token", "run")
+    assert signed.get_state() is None
+    _, token, was_set = signed.set_state(b"state")
+    assert was_set
+    assert signed.get_state() == (b"state", token)
+    plain.set_state(pickle.dumps(Trap()), token)
+    with pytest.raises(RendezvousStateError):
+        signed.get_state()
+    other = Signed(plain, "another token", "run")
+    with pytest.raises(RendezvousStateError):
+        other.set_state(b"state")
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "sentence"),
+    [
+        (("elastic",), {}, "L2R_ENDPOINT is not set"),
+        (("elastic", "--nodes", "3:1"), {}, "it must be MIN:MAX"),
+        (("elastic", "--nproc-per-node", "0"), {}, "--nproc-per-node must be at least 1"),
+        (("elastic",), {"L2R_ENDPOINT": "tcp://10.0.0.1:29400"}, "there is no token"),
+        (("elastic", "--rendezvous", "rdzv"), {"L2R_PEERS": '{"ps":[]}'}, "has no set 'rdzv'"),
+        (("rendezvous",), {"L2R_ENDPOINT": "http://x"}, "must be ipc:///FOLDER or tcp://HOST:PORT"),
+        (("classify", "train", "--epochs", "0"), {}, "--epochs must be above 0"),
+    ],
+)
+def test_wrong_use_is_a_sentence(programs, words, variables, sentence):
+    program = programs.run(*words, **variables)
+    assert program.process.returncode == contract.EXIT_USAGE
+    assert sentence in program.text()
+    assert "Traceback" not in program.text()
+
+
+def test_a_rendezvous_ends_with_the_step_that_it_is_for(programs):
+    where = {"L2R_PEERS": json.dumps({"train-rdzv": [f"ipc://{programs.folder}/y"]}), "L2R_SET": "train-rdzv"}
+    words = ("rendezvous", "--until", "train")
+    first = programs.start(*words, **where)
+    wait_for((programs.folder / "y" / "rendezvous").exists, "it to listen", first)
+    assert programs.run("step", "train", "--", "true").process.returncode == 0
+    assert first.code() == contract.EXIT_DONE
+    assert "step train is done" in first.text()
+    assert programs.run(*words, **where).process.returncode == contract.EXIT_DONE
