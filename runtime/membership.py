@@ -72,7 +72,7 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 
 def window_of(segment_bytes: int) -> int:
     """Return how many segments of a size one worker may have on their way."""
-    return max(LEAST_WINDOW, min(MOST_WINDOW, WINDOW_BYTES // segment_bytes))
+    return max(2 * LEAST_WINDOW, min(MOST_WINDOW, WINDOW_BYTES // segment_bytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from runtime.endpoint import parse
 from runtime.exchange import Exchange
 from runtime.framing import decode, encode
 from runtime.layout import Columns, Field, Layout
-from runtime.membership import Membership, Terms
+from runtime.membership import Membership, Terms, window_of
 from runtime.messages import Hello, Ringed, Segments, Trajectory, Welcome
 from runtime.pacing import Pace
 from runtime.policy_store import PolicyStore
@@ -40,16 +40,18 @@ IMAGE = Layout(
 )
 SHAPES = {"small": (SMALL, 128), "image": (IMAGE, 64)}
 """Layout and transitions of a segment: 36 KB and 2.4 MB."""
-MEMORY_BYTES = 64 * 2**20
+MEMORY_BYTES = 4 * 2**20
+"""Of the slots in which everything ends: few, so that it is the way that counts and not the memory at its end.
+``--memory`` of a measurement makes them more."""
 
 
 class Slots:
     """A store of whole segments, as a replay for sequences is: taking one in is one copy."""
 
-    def __init__(self, layout: Layout, transitions: int) -> None:
+    def __init__(self, layout: Layout, transitions: int, memory_bytes: int = MEMORY_BYTES) -> None:
         self.layout = layout
         self.segment_bytes = layout.item_bytes * transitions
-        self.count = max(2, MEMORY_BYTES // self.segment_bytes)
+        self.count = max(2, memory_bytes // self.segment_bytes)
         self.slots = np.ones(self.count * self.segment_bytes, dtype=np.uint8)
         self.view = memoryview(self.slots)
         self.taken = 0
@@ -83,7 +85,7 @@ class Case:
     shape: str = "small"
     curve: bool = False
     ring: bool = True
-    window: int = 64
+    memory_bytes: int = MEMORY_BYTES
     workers: int = 1
     floats: int = 16
 
@@ -115,10 +117,10 @@ class Learner:
             transition_bytes=case.layout.item_bytes,
             segment_transitions=case.transitions,
             max_policy_lag=10**9,
-            window=case.window,
+            window=window_of(case.layout.item_bytes * case.transitions),
             inflight_transitions=10**9,
         )
-        self.store = Slots(case.layout, case.transitions)
+        self.store = Slots(case.layout, case.transitions, case.memory_bytes)
         self.machine = Membership(terms)
         self.policies = PolicyStore(1, "bench")
         channel = LearnerChannel(parse(case.endpoint), terms.largest_message, case.keys[0])
@@ -127,26 +129,30 @@ class Learner:
         self.exchange.start()
 
 
+def hello_of(case: Case, pod: str, born: int) -> Hello:
+    """What a worker of a case says of itself."""
+    return Hello(
+        protocol=PROTOCOL_VERSION,
+        run="bench",
+        run_id="bench",
+        token="bench",
+        role="worker",
+        pod=pod,
+        incarnation=born,
+        oldest=1,
+        environment="bench",
+        layout=case.layout.text,
+        actor_floats=case.floats,
+        segment_transitions=case.transitions,
+    )
+
+
 def worker(case: Case, pod: str, segments: int | None = None, seconds: float | None = None) -> int:
     """Send as fast as the learner gives credit; return how many segments it has taken."""
     layout, transitions = case.layout, case.transitions
     arenas = Arenas(layout.item_bytes * transitions)
     born = time.time_ns() // 1000
-    hello = Hello(
-        PROTOCOL_VERSION,
-        "bench",
-        "bench",
-        "bench",
-        "worker",
-        pod,
-        born,
-        1,
-        "bench",
-        layout.text,
-        case.floats,
-        transitions,
-    )
-    session = Session(hello)
+    session = Session(hello_of(case, pod, born))
     ring: RingWriter | None = None
     row = Trajectory(transitions, 0, 0, 0, 0.0, 0.0)
     source = [arenas.take() for _ in range(max(2, min(32, 4 * 2**20 // (layout.item_bytes * transitions))))]

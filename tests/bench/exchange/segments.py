@@ -63,11 +63,11 @@ def _raw_sender(port: int, size: int, stop: Event) -> None:
             stream.sendall(data)
 
 
-def raw(shape: str, seconds: float) -> tuple[float, float]:
+def raw(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[float, float]:
     """A socket whose bytes land in the slots: what no exchange can beat over TCP."""
     layout, transitions = SHAPES[shape]
     size = layout.item_bytes * transitions
-    slots = memoryview(np.ones(MEMORY_BYTES // size * size, dtype=np.uint8))
+    slots = memoryview(np.ones(max(2, memory_bytes // size) * size, dtype=np.uint8))
     with socket.create_server(("127.0.0.1", 0)) as server:
         stop = SPAWN.Event()
         child = SPAWN.Process(target=_raw_sender, args=(server.getsockname()[1], size, stop))
@@ -92,11 +92,17 @@ def raw(shape: str, seconds: float) -> tuple[float, float]:
 
 
 def ours(
-    shape: str, seconds: float, *, transport: str, curve: bool = False, ring: bool = False
+    shape: str,
+    seconds: float,
+    memory_bytes: int = MEMORY_BYTES,
+    *,
+    transport: str,
+    curve: bool = False,
+    ring: bool = False,
 ) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
         endpoint = f"ipc://{folder}" if transport == "ipc" else f"tcp://127.0.0.1:{free_port()}"
-        case = Case(endpoint, shape, curve=curve, ring=ring, window=64 if shape == "small" else 16)
+        case = Case(endpoint, shape, curve=curve, ring=ring, memory_bytes=memory_bytes)
         learner = Learner(case)
         child = SPAWN.Process(target=worker, args=(case, "w-0", None, seconds + 30))
         child.start()
@@ -110,12 +116,16 @@ def ours(
     return found
 
 
-CONTENDERS: dict[str, Callable[[str, float], tuple[float, float]]] = {
+CONTENDERS: dict[str, Callable[[str, float, int], tuple[float, float]]] = {
     "raw TCP": raw,
-    "exchange, TCP": lambda shape, seconds: ours(shape, seconds, transport="tcp"),
-    "exchange, ipc socket": lambda shape, seconds: ours(shape, seconds, transport="ipc"),
-    "exchange, memory ring": lambda shape, seconds: ours(shape, seconds, transport="tcp", ring=True),
-    "exchange, TCP + CURVE": lambda shape, seconds: ours(shape, seconds, transport="tcp", curve=True),
+    "exchange, TCP": lambda shape, seconds, memory: ours(shape, seconds, memory, transport="tcp"),
+    "exchange, ipc socket": lambda shape, seconds, memory: ours(shape, seconds, memory, transport="ipc"),
+    "exchange, memory ring": lambda shape, seconds, memory: ours(
+        shape, seconds, memory, transport="tcp", ring=True
+    ),
+    "exchange, TCP + CURVE": lambda shape, seconds, memory: ours(
+        shape, seconds, memory, transport="tcp", curve=True
+    ),
 }
 
 
@@ -125,6 +135,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--shape", choices=[*SHAPES, "both"], default="both")
     parser.add_argument("--only", default="")
+    parser.add_argument("--memory", type=int, default=MEMORY_BYTES // 2**20, help="MiB of slots in which it ends")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     for shape in SHAPES if options.shape == "both" else [options.shape]:
@@ -134,7 +145,7 @@ def main(arguments: list[str]) -> None:
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for turn in range(options.rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                found[name].append(CONTENDERS[name](shape, options.seconds))
+                found[name].append(CONTENDERS[name](shape, options.seconds, options.memory * 2**20))
                 print(".", end="", file=sys.stderr, flush=True)
         print(f"\n{shape}: {size} bytes a segment, {options.rounds} rounds; ratios to raw TCP in the same round")
         for name in names:

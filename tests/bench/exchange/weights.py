@@ -44,7 +44,17 @@ def _worker(endpoint: str, index: int, form: str, got: Semaphore, stop: Event) -
         memory.place = lambda: ""
     pod = f"w-{index}"
     context = Context(
-        "bench", "bench", pod, "worker", index, 1, parse(endpoint), "bench", None, 1.0, Settings(environment="bench")
+        "bench",
+        "bench",
+        pod,
+        "worker",
+        index,
+        1,
+        parse(endpoint),
+        "bench",
+        None,
+        1.0,
+        Settings(environment="bench"),
     )
     with Peer(context, SHAPE, SMALL, 0 if form == F4 else 1, Silence()) as peer:
         seen = 0
@@ -113,9 +123,7 @@ def raw(seconds: float) -> float:
     got = SPAWN.Semaphore(0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        children = [
-            SPAWN.Process(target=_raw_worker, args=(port, SHAPE.size, got)) for _ in range(WORKERS)
-        ]
+        children = [SPAWN.Process(target=_raw_worker, args=(port, SHAPE.size, got)) for _ in range(WORKERS)]
         for child in children:
             child.start()
         streams = [server.accept()[0] for _ in range(WORKERS)]

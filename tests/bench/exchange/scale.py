@@ -1,0 +1,109 @@
+"""How many small segments the learner takes in for a second of its CPU, from 1 to 256 workers over TCP.
+
+The workers are real connections with a session each, in one process. All that the learner's process spends counts:
+its network thread, ZeroMQ's own thread, and taking the segments into slots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import sys
+import time
+
+import psutil
+import zmq
+
+from runtime.arenas import Arenas, gather
+from runtime.channels import Port
+from runtime.endpoint import parse
+from runtime.framing import decode, encode
+from runtime.messages import Segments, Trajectory
+from runtime.session import Session
+from tests.bench.exchange.ends import Case, Learner, hello_of
+from tests.bench.exchange.segments import free_port
+
+SPAWN = multiprocessing.get_context("spawn")
+COUNTS = (1, 8, 64, 256)
+
+
+def _workers(case: Case, count: int, seconds: float) -> None:
+    address = getattr(parse(case.endpoint), Port.DATA.value)
+    arenas = Arenas(case.layout.item_bytes * case.transitions)
+    arena = arenas.take()
+    arena.view[:] = bytes(arena.nbytes)
+    row = Trajectory(case.transitions, 0, 0, 0, 0.0, 0.0)
+    context, poller, sessions = zmq.Context(), zmq.Poller(), {}
+    for index in range(count):
+        hello = hello_of(case, f"w-{index}", time.time_ns() // 1000)
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, f"{hello.pod}.{hello.incarnation}".encode())
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.connect(address)
+        poller.register(socket, zmq.POLLIN)
+        sessions[socket] = Session(hello)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for socket, session in sessions.items():
+            while session.has_credit:
+                session.offer(row, arena)
+            for out in session.outgoing(time.monotonic(), session.offered, 0.0, 0):
+                is_bundle = isinstance(out.message, Segments)
+                frames = encode(out.message, gather(out.arenas) if is_bundle else None)
+                try:
+                    socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    session.unsent(out.message)
+                    break
+        for socket, _ in poller.poll(5):
+            while True:
+                try:
+                    sessions[socket].receive(time.monotonic(), decode(socket.recv_multipart(zmq.NOBLOCK))[0])
+                except zmq.Again:
+                    break
+    context.destroy(0)
+
+
+def intake(count: int, seconds: float) -> tuple[float, float]:
+    """Segments for a second of the learner's CPU, and segments a second."""
+    case = Case(f"tcp://127.0.0.1:{free_port()}", ring=False)
+    learner = Learner(case)
+    child = SPAWN.Process(target=_workers, args=(case, count, seconds + 60), daemon=True)
+    child.start()
+    limit = time.monotonic() + 50
+    while (learner.machine.workers < count or learner.store.taken < 50 * count) and time.monotonic() < limit:
+        time.sleep(0.02)
+    me = psutil.Process()
+    first, began, cpu = learner.store.taken, time.perf_counter(), sum(me.cpu_times()[:2])
+    time.sleep(seconds)
+    taken, used = learner.store.taken - first, sum(me.cpu_times()[:2]) - cpu
+    rate = taken / (time.perf_counter() - began)
+    assert learner.machine.workers == count
+    child.terminate()
+    child.join()
+    learner.exchange.close()
+    return taken / max(used, 1e-6), rate
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    options = parser.parse_args(arguments)
+    found: dict[int, list[tuple[float, float]]] = {count: [] for count in COUNTS}
+    for turn in range(options.rounds):
+        at = turn % len(COUNTS)
+        for count in COUNTS[at:] + COUNTS[:at]:
+            found[count].append(intake(count, options.seconds))
+            print(".", end="", file=sys.stderr, flush=True)
+    print(f"\nsmall segments, {options.rounds} rounds; ratios to 1 worker in the same round")
+    for count in COUNTS:
+        ratios = [many[0] / one[0] for many, one in zip(found[count], found[1], strict=True)]
+        thrift, rate = (statistics.median(column) for column in zip(*found[count], strict=True))
+        print(
+            f"  {count:4} workers {thrift:9.0f} for a CPU second x{statistics.median(ratios):5.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}), {rate:9.0f}/s"
+        )
