@@ -2,7 +2,7 @@
 
     python -m tests.bench.kubernetes_scale fill --pods 10000     # once; then
     python -m tests.bench.kubernetes_scale measure
-    python -m tests.bench.kubernetes_scale idle
+    python -m tests.bench.kubernetes_scale idle --seconds 60
 
 It wants a cluster of its own behind $KUBECONFIG with stand-in nodes (shared/cluster/up --no-real-node
 --fake-nodes 200). The watcher and the one who changes pods are processes of their own.
@@ -261,8 +261,8 @@ def _first_figures() -> None:
         )
 
 
-async def idle() -> None:
-    """Lists that the server has served in a minute without us, and in one with us."""
+async def idle(seconds: float) -> None:
+    """Lists that the server has served for a while without us, and then with us."""
     api = await connect()
     counted = []
     for is_watching in (False, True):
@@ -270,7 +270,7 @@ async def idle() -> None:
         if watcher is not None:
             await asyncio.to_thread(watcher.ready)
         before = await lists(api)
-        await asyncio.sleep(60)
+        await asyncio.sleep(seconds)
         after = await lists(api)
         counted.append(
             {name: after[name] - before.get(name, 0) for name in after if after[name] > before.get(name, 0)}
@@ -281,7 +281,7 @@ async def idle() -> None:
             watcher.go()
             watcher.rest()
     await api.close()
-    print(f"lists in a minute without a watcher: {counted[0]}; with one: {counted[1]}")
+    print(f"lists in {seconds:.0f} s without a watcher: {counted[0]}; with one: {counted[1]}")
 
 
 def main() -> None:
@@ -298,7 +298,7 @@ def main() -> None:
     work = {
         "fill": lambda: fill(asked.pods),
         "first": first,
-        "idle": idle,
+        "idle": lambda: idle(asked.seconds),
         "follow": follow,
         "disturb": lambda: disturb(asked.rate, asked.seconds),
     }
