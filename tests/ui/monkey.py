@@ -18,10 +18,10 @@ from l2rtui.ui.keys import KEYS
 
 NOT_PRESSED = ("leave", "command_palette", "shell")
 """They leave the app, open Textual's own screen, or lend the terminal that a test has not got."""
+_KEYS = [(key.action, pressed) for key in KEYS for pressed in key.keys.split(",")]
 ALPHABET = sorted(
-    {pressed for key in KEYS for pressed in key.keys.split(",") if key.action not in NOT_PRESSED}
-    | set("abcxyz019")
-    | {"backspace", "delete", "ctrl+u"}
+    ({pressed for _, pressed in _KEYS} | set("abcxyz019") | {"backspace", "delete", "ctrl+u"})
+    - {pressed for action, pressed in _KEYS if action in NOT_PRESSED}
 )
 YES = {"y", "enter", "space"}
 """What can answer a question with yes, or press the button that does; never pressed on a question."""

@@ -125,6 +125,7 @@ async def test_a_launch_that_breaks_says_so_and_leaves_nothing(desk, tmp_path):
 
 async def test_destroying_many_pods_or_those_of_others_wants_a_typed_name(desk):
     async with desk() as one:
+        one.app.link.is_admin = True
         run = next(run for run in one.cluster.snapshot.runs.values() if run.owner != user_name())
         one.cluster.runs.move_to(run.uid)
         await one.press("ctrl+d")
@@ -160,6 +161,7 @@ async def test_the_selection_stays_on_its_uid_whatever_comes_and_goes(desk):
 
 async def test_keys_in_quick_succession_act_on_where_the_cursor_is(desk):
     async with desk() as one:
+        one.app.link.is_admin = True
         await one.press("3")
         third = one.cluster.snapshot.pods[one.cluster.pods.model.shown[2]].name
         for key in ("j", "j", "K"):
@@ -181,6 +183,7 @@ async def test_what_is_typed_faster_than_the_line_opens_belongs_to_the_line(desk
 
 async def test_filter_faults_and_marks(desk):
     async with desk() as one:
+        one.app.link.is_admin = True
         cluster = one.cluster
         everything = len(cluster.runs.model.shown)
         await one.press("slash", *"racing", "enter")

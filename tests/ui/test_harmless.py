@@ -53,6 +53,7 @@ async def test_no_text_from_outside_reaches_the_terminal_as_an_order(desk):
     )
     backend.put_pod(pod)
     async with desk(backend=backend, ready=False) as one:
+        one.app.link.is_admin = True
         await one.until(lambda: len(one.cluster.pods.model.rows))
         one.cluster.log_pane.extend([LogLine(1.0, f"p{EVIL}", EVIL), LogLine(2.0, "p", EVIL, is_mark=True)])
         await one.press("A", "3")

@@ -84,6 +84,7 @@ async def test_what_was_confirmed_can_be_called_back_for_some_seconds(desk):
 
 async def test_a_protected_context_wants_its_name_typed(desk):
     async with desk() as one:
+        one.app.link.is_admin = True
         one.app.link.protected = "production"
         await one.press("3", "K")
         await one.until(lambda: one.top == "ConfirmScreen")
