@@ -184,7 +184,7 @@ async def lists(api: Api) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in text.splitlines():
         if line.startswith("apiserver_request_total{") and 'verb="LIST"' in line:
-            resource = re.search(r'resource="([^"]*)"', line)[1]
+            resource = ".".join(re.search(rf'[{{,]{name}="([^"]*)"', line)[1] for name in ("resource", "group"))
             found[resource] = found.get(resource, 0.0) + float(line.rpartition(" ")[2])
     return found
 

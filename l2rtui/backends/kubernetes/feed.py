@@ -77,10 +77,10 @@ class Feed:
         Raises:
             ApiError: pods cannot be listed at all.
         """
-        view = await find_view(self._api)
+        view, verbs = await asyncio.gather(find_view(self._api), self._metrics_verbs())
         join = self._join(view)
         wanted = scopes(view)
-        if (await self._metrics_verbs()) & {"list", "watch"}:
+        if verbs & {"list", "watch"}:
             wanted.append(_METRICS)
         found = await look(self._api, wanted, join, self._timing.page)
         problems: list[str] = []
