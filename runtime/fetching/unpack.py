@@ -75,7 +75,7 @@ def _tar(archive: Path) -> Iterator[Member]:
                 kind = "a link" if member.issym() or member.islnk() else "a device"
                 raise FailedError(f"the archive holds {kind}, {member.name!r}; nothing of it was unpacked")
         # The check sum of a compressed file stands at its end, behind what the last member needs.
-        while tar.fileobj is not None and tar.fileobj.read(_COPY_BYTES):
+        while tar.fileobj.read(_COPY_BYTES):
             pass
 
 

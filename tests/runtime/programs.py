@@ -41,7 +41,7 @@ class Program:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def code(self, seconds: float = 90.0) -> int:
+    def code(self, seconds: float = 240.0) -> int:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
