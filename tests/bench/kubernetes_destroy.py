@@ -3,7 +3,9 @@
 Faults, drawn for each round: requests that are refused or whose answers are lost, finalizers on pods (let go while
 the destroy waits, or never), a launch that is still creating, a client that is killed and started again.
 
-    KUBECONFIG=... python -m tests.bench kubernetes_destroy [ROUNDS [SEED]]
+    KUBECONFIG=... python -m tests.bench.kubernetes_destroy [ROUNDS [SEED [SECONDS]]]
+
+No round begins after so many seconds.
 """
 
 from __future__ import annotations
@@ -149,15 +151,18 @@ async def one_round(good: Api, place: str, number: int, seed: int, tally: Tally)
         await destroyed(good, run.view)
 
 
-async def bench(rounds: int, seed: int) -> Tally:
+async def bench(rounds: int, seed: int, seconds: float) -> Tally:
     """Run the rounds, some at the same time."""
     good = await connect()
     tally = Tally()
     numbers = iter(range(rounds))
+    until = time.monotonic() + seconds
     async with namespace(good, "c-bench") as place:
 
         async def work() -> None:
             for number in numbers:
+                if time.monotonic() > until:
+                    return
                 await one_round(good, place, number, seed, tally)
 
         await asyncio.gather(*(work() for _ in range(AT_ONCE)))
@@ -181,7 +186,8 @@ def main(words: list[str]) -> None:
         return
     rounds = int(words[0]) if words else 300
     seed = int(words[1]) if len(words) > 1 else random.SystemRandom().randrange(1_000_000)
-    tally = asyncio.run(bench(rounds, seed))
+    seconds = float(words[2]) if len(words) > 2 else 3600.0
+    tally = asyncio.run(bench(rounds, seed, seconds))
     spent = sorted(tally.seconds)
     print(
         f"seed {seed}: {tally.rounds} destroys, {tally.zero} receipts with 0 left, {tally.listed} with leftovers,"

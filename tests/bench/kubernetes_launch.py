@@ -27,13 +27,17 @@ import yaml
 from l2rtui.backends.kubernetes import labels, leases
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.config import Settings
+from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Placement, Seat
 from l2rtui.domain.plan import plan_launch
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError
 
 LAB = Path(__file__).parents[2] / "manifests" / "worker-pods.yaml"
 SEEDS, PODS = "0-11", 48
+LANES = 6
+"""Races under way at the same time."""
 
 
 def kubectl(*words: str, stdin: str | None = None) -> str:
@@ -101,39 +105,73 @@ def free_gpus(namespace: str) -> str:
     return ",".join([key for key, count in free.items() if count == 4][:12])
 
 
-async def races(count: int, namespace: str) -> None:
-    """Let two people launch on one slot at once, again and again."""
-    people = [KubernetesBackend(Settings(namespaces=(namespace,))) for _ in range(2)]
-    winners: list[int] = []
-    start = time.perf_counter()
-    for number in range(count):
-        snapshot = await people[0].snapshot()
-        slot = next(one for one in snapshot.ledger.free() if one.node != "phortx0")
+class Races:
+    """Races of two people for one slot each, several at the same time on slots of their own."""
 
-        async def one(person: KubernetesBackend, name: str) -> bool:
-            each = SetSpec("w", Role.WORKER, ("sleep", "600"), restart=RestartPolicy.ALWAYS)
-            spec = RunSpec(Kind.JOB, name, name, (each,), image="any:1")
-            placed = Placement((Seat(name, "w", 0, (slot,)),))  # noqa: B023  (used within the round)
-            plan = plan_launch([spec], placed, snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])  # noqa: B023
-            try:
-                async with aclosing(person.launch(plan)) as steps:
-                    return all([not done.error async for done in steps])
-            except RefusedError:
-                return False
+    def __init__(self, people: list[KubernetesBackend], namespace: str) -> None:
+        self.winners: list[int] = []
+        self._people = people
+        self._namespace = namespace
+        self._free: list[SlotId] = []
+        self._look = asyncio.Lock()
+        self._snapshot = EMPTY_SNAPSHOT
+        self._begun = 0
 
-        await asyncio.gather(*(one(person, f"r{number}-{who}") for who, person in enumerate(people)))
-        api = await people[0].api()
-        sets = await api.list("ReplicaSet", namespace, labels=f"{labels.RUN} in (r{number}-0,r{number}-1)")
-        winners.append(len(sets))
+    async def run(self, count: int, seconds: float) -> None:
+        """Go on until there were so many, or the time is over."""
+        until = time.perf_counter() + seconds
+
+        async def lane() -> None:
+            while self._begun < count and time.perf_counter() < until:
+                self._begun += 1
+                await self._race(self._begun, await self._slot())
+
+        await asyncio.gather(*(lane() for _ in range(LANES)))
+
+    async def _slot(self) -> SlotId:
+        """A free slot; a look for every two dozen races, since each launch looks for itself as well."""
+        async with self._look:
+            while not self._free:
+                self._snapshot = await self._people[0].snapshot()
+                self._free = [one for one in self._snapshot.ledger.free() if one.node != "phortx0"][::-1][:24]
+            return self._free.pop()
+
+    async def _race(self, number: int, slot: SlotId) -> None:
+        names = [f"r{number}-{who}" for who in range(len(self._people))]
+        pairs = zip(self._people, names, strict=True)
+        won = await asyncio.gather(*(self._launch(person, name, slot) for person, name in pairs))
+        api = await self._people[0].api()
+        sets = await api.list("ReplicaSet", self._namespace, labels=f"{labels.RUN} in ({','.join(names)})")
+        self.winners.append(max(len(sets), sum(won)))
         for made in sets:
             found = made["metadata"]["labels"]
-            await api.delete("ConfigMap", namespace, labels.run_object(found[labels.RUN]), propagation="Background")
-            await leases.release(api, namespace, [found[labels.RUN_ID]], [(slot.node, slot.gpu)])
+            name = labels.run_object(found[labels.RUN])
+            await api.delete("ConfigMap", self._namespace, name, propagation="Background")
+            await leases.release(api, self._namespace, [found[labels.RUN_ID]], [(slot.node, slot.gpu)])
+
+    async def _launch(self, person: KubernetesBackend, name: str, slot: SlotId) -> bool:
+        one = SetSpec("w", Role.WORKER, ("sleep", "600"), restart=RestartPolicy.ALWAYS)
+        spec = RunSpec(Kind.JOB, name, name, (one,), image="any:1")
+        placed = Placement((Seat(name, "w", 0, (slot,)),))
+        plan = plan_launch([spec], placed, self._snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
+        try:
+            async with aclosing(person.launch(plan)) as steps:
+                return all([not done.error async for done in steps])
+        except RefusedError:
+            return False
+
+
+async def races(count: int, namespace: str, seconds: float) -> None:
+    """Let two people launch on one slot at once, again and again."""
+    people = [KubernetesBackend(Settings(namespaces=(namespace,))) for _ in range(2)]
+    work, start = Races(people, namespace), time.perf_counter()
+    await work.run(count, seconds)
     for person in people:
         await person.close()
-    over, nobody = sum(one > 1 for one in winners), sum(one == 0 for one in winners)
-    seconds = time.perf_counter() - start
-    print(f"{count} races for a last slot in {seconds:.0f} s: {over} over-commits, {nobody} without a winner")
+    over, nobody = sum(one > 1 for one in work.winners), sum(one == 0 for one in work.winners)
+    spent = time.perf_counter() - start
+    number = len(work.winners)
+    print(f"{number} races for a last slot in {spent:.0f} s: {over} over-commits, {nobody} without a winner")
 
 
 def main(arguments: list[str]) -> None:
@@ -141,6 +179,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--races", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="end the races after so long")
     options = parser.parse_args(arguments)
     if options.rounds:
         document = yaml.safe_load(LAB.read_text())
@@ -152,12 +191,12 @@ def main(arguments: list[str]) -> None:
             file.flush()
             launches(options.rounds, file.name)
     if options.races:
-        namespace = "b-races"
+        namespace = f"b-races-{uuid.uuid4().hex[:6]}"
         kubectl("create", "namespace", namespace)
         try:
-            asyncio.run(races(options.races, namespace))
+            asyncio.run(races(options.races, namespace, options.seconds))
         finally:
-            kubectl("delete", "namespace", namespace)
+            kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 if __name__ == "__main__":
