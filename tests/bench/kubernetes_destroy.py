@@ -151,7 +151,7 @@ async def one_round(good: Api, place: str, number: int, seed: int, tally: Tally)
         await destroyed(good, run.view)
 
 
-async def bench(rounds: int, seed: int, seconds: float) -> Tally:
+async def bench(rounds: int, seed: int, seconds: float = 3600.0) -> Tally:
     """Run the rounds, some at the same time."""
     good = await connect()
     tally = Tally()
