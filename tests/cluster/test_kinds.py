@@ -24,6 +24,7 @@ worker:
     tag: 1.7.0
     pullPolicy: IfNotPresent
   port: 9000
+  resources: {requests: {cpu: 200m}}
 ps:
   number: 2
   podManagementPolicy: Parallel
@@ -32,6 +33,7 @@ ps:
     tag: 1.7.0
     pullPolicy: IfNotPresent
   port: 8000
+  resources: {requests: {cpu: 200m}}
 # optimize for training
 hyperparams:
   batchsize: 20
@@ -77,7 +79,7 @@ def test_an_elastic_job_goes_on_whatever_becomes_of_its_nodes(cli, namespace, im
             "replicas": 2,
             "max": 2,
             "command": ["l2r-runtime", "classify", "train", "--data", "digits", "--epochs", "12"],
-            "resources": {"cpu": 0.1},
+            "resources": {"cpu": 0.4},
         },
         "pod": {**HERE["pod"], "shm": "64Mi", "mounts": [{"path": "/l2r", "claim": "l2r-data"}]},
         "placement": {"on": f"{NODE}/6-7"},
@@ -140,6 +142,9 @@ def test_a_workshop_is_killed_in_the_middle_and_goes_on(cli, namespace, image, v
         *("--set", f"image={image}", "--set", "pod.mounts=[{path: /l2r, claim: l2r-data}]"),
         *("--set", f"pod.node_selector={yaml.safe_dump(HERE['pod']['node_selector'], default_flow_style=True)}"),
         *("--set", "steps.train.nodes.replicas=1", "--on", f"{NODE}/6"),
+        # A pod that requests no CPU gets next to none of a busy machine's.
+        *("--set", "steps.data.resources.cpu=0.3", "--set", "steps.train.nodes.resources.cpu=0.5"),
+        *("--set", "steps.evaluate.resources.cpu=0.3"),
         *(
             "--set",
             "steps.train.nodes.command=[l2r-runtime, classify, train, --epochs, '10', --step-seconds, '0.05']",
