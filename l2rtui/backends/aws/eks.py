@@ -158,9 +158,8 @@ async def await_group(cloud: Cloud, cluster: str, name: str, waits: Waits) -> As
             yield one
     except BackendError as error:
         reasons = await _health(cloud, cluster, name)
-        raise BackendError(
-            f"{error.message} {reasons}".rstrip(), "Correct that and run the same command again."
-        ) from error
+        hint = "Correct that and run the same command again." if reasons else error.hint
+        raise BackendError(f"{error.message} {reasons}".rstrip(), hint) from error
     yield Progress(step, "is there")
 
 

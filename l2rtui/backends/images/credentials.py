@@ -67,7 +67,7 @@ def find_login(registry: str) -> Login | None:
     if "password" in entry:
         return Login(str(entry.get("username", "")), str(entry["password"]))
     try:
-        user, colon, secret = base64.b64decode(str(entry.get("auth") or "")).decode().partition(":")
+        user, colon, secret = base64.b64decode(str(entry.get("auth") or ""), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         raise ConfigError(
             f"The login for {registry} in {config_path()} cannot be read.", f"Do `l2rtui image login {registry}`."

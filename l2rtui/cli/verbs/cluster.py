@@ -196,7 +196,8 @@ async def _scale(session: Session) -> int:
 
 
 async def _kubeconfig(session: Session) -> int:
-    session.require_change("cluster kubeconfig")
+    if session.settings.readonly:  # otherwise it does not ask: it takes nothing away
+        session.require_change("cluster kubeconfig")
     name, cloud = _named(session)
     await _write_kubeconfig(session, cloud, name)
     return EXIT_DONE
@@ -214,6 +215,10 @@ async def _addons(session: Session) -> int:
     """The add-ons of whatever cluster the context chooses; on no matter whose machines."""
     if not session.args.dry_run:
         session.require_change("cluster addons")
+        names = ", ".join(dict.fromkeys(addon for addon, _ in addons.read_addons()))
+        where = f"the context {session.args.context}" if session.args.context else "the current context"
+        if not session.confirm(lambda: f"Apply {names} to {where}?"):
+            return EXIT_FAILED
     return await _apply_addons(session, session.args.context or "")
 
 

@@ -22,6 +22,7 @@ def amazon(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Iterator[None]:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     for name, value in settings(tmp_path).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # hundreds of images, read anew for each test
     repair(monkeypatch)
     with mock_aws():
         yield

@@ -11,9 +11,9 @@ SPEC = """\
 kind: job
 name: t
 job:
-  command: [sh, -c, 'test "$WANDB_API_KEY" = {value} && echo it is there; exec sleep 600']
+  command: [sh, -c, 'test "$WANDB_API_KEY" = Zq7-"very"-hidden-9 && echo it is there; exec sleep 600']
   slots: 0
-  pod: {{secrets: [wandb]}}
+  pod: {secrets: [wandb]}
 """
 
 
@@ -27,7 +27,7 @@ def all_text(home):
 
 def test_a_process_gets_what_its_spec_names_and_no_file_or_line_shows_it(local):
     path = local.home / "spec.yaml"
-    path.write_text(SPEC.format(value=VALUE))
+    path.write_text(SPEC)
     missing = local.run("launch", "-f", str(path), "--yes")
     assert missing.returncode == 3
     assert "there is no secret wandb" in missing.stderr
@@ -48,10 +48,7 @@ def test_a_process_gets_what_its_spec_names_and_no_file_or_line_shows_it(local):
     eventually(lambda: "it is there" in local.run("logs", "t").stdout, "its line")
     seen = [made.stdout + made.stderr, json.dumps(shown), local.run("describe", "t", "-o", "json").stdout]
     assert not any(VALUE in text for text in seen)
-    assert [path for path, text in all_text(local.home).items() if VALUE in text and path.name != "run.json"] == []
-    record = (local.home / "state" / "l2rtui" / "local" / "runs" / "t" / "run.json").read_text()
-    assert record.count(VALUE) == SPEC.format(value=VALUE).count(VALUE), "only where the spec itself says it"
-
+    assert [path for path, text in all_text(local.home).items() if VALUE in text] == []
     assert local.run("destroy", "t", "--yes").returncode == 0
     assert local.run("secret", "delete", "wandb", "--yes").returncode == 0
     assert local.json("secret", "ls") == []

@@ -1,0 +1,91 @@
+"""The verb from end to end against moto's server, over HTTP as against Amazon's."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import yaml
+
+from l2rtui.cli import main as entry
+from tests.unit.aws.conftest import REGION, Account, settings
+
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(240)]  # moto's own warnings
+
+FILE = f"""\
+apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata: {{name: lab, region: {REGION}, version: "1.33"}}
+availabilityZones: [{REGION}a, {REGION}b]
+managedNodeGroups:
+  - {{name: gpu, instanceType: g5.xlarge, desiredCapacity: 2, minSize: 0, maxSize: 4, privateNetworking: true}}
+"""
+
+
+@pytest.fixture
+def call(amazon_server, monkeypatch, tmp_path, capsys):
+    """Call a verb in this process; its exit code, what it printed, what it said."""
+    for name, value in settings(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", amazon_server)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def called(*words):
+        code = entry.main(["cluster", *words, "--backend", "local"])
+        return code, *capsys.readouterr()
+
+    yield called
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def test_a_cluster_s_life(call, amazon_server, tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(FILE)
+    file = ("-f", str(path))
+    account = Account({}, amazon_server)
+
+    code, out, _ = call("create", *file, "--dry-run", "-o", "json")
+    plan = json.loads(out)
+    assert (code, len(plan["steps"]), plan["cost"]["unknown"]) == (0, 6, [])
+    assert plan["cost"]["dollars_an_hour"] == pytest.approx(0.15 + 2 * 1.006 + 2 * 80 * 0.08 / 730, abs=0.001)
+    assert account.inventory() == {}
+    code, _, said = call("create", *file)
+    assert (code, "there is no terminal to ask on" in said) == (2, True)
+
+    code, out, said = call("create", *file, "--yes", "--no-addons", "-o", "json")
+    assert code == 0, said
+    assert json.loads(out)["status"] == "ACTIVE"
+    assert "It costs about $2.1" in said
+    assert "node group gpu: asked for: 2 x g5.xlarge" in said
+    assert len(account.inventory()["stack"]) == 4
+    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    assert config["users"][0]["user"]["exec"]["args"] == ["cluster", "token", "--name", "lab", "--region", REGION]
+    code, out, _ = call("token", "--name", "lab", "--region", REGION)
+    assert json.loads(out)["status"]["token"].startswith("k8s-aws-v1.")
+
+    code, out, _ = call("scale", *file, "--nodes", "0", "--yes", "-o", "json")
+    assert (code, json.loads(out)["groups"][0]["nodes"]) == (0, 0)
+    code, out, _ = call("scale", "gpu", *file, "--yes", "-o", "json")
+    assert (code, json.loads(out)["groups"][0]["nodes"]) == (0, 2)
+
+    code, out, said = call("delete", *file, "--yes", "-o", "json")
+    assert (code, json.loads(out)["left"]) == (0, 0), said
+    assert "nothing left of lab" in said
+    assert account.inventory() == {}
+    assert yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"] == []
+    code, out, _ = call("status", *file, "-o", "json")
+    assert (code, json.loads(out)["status"], json.loads(out)["groups"]) == (0, "", [])
+    code, _, said = call("kubeconfig", *file)
+    assert (code, "There is no cluster lab" in said) == (1, True)
+    for words, sentence in (
+        (("create",), "needs -f FILE"),
+        (("delete", "--yes"), "needs -f FILE, or --name"),
+        (("token",), "needs --name"),
+        (("scale", "--name", "lab", "--region", REGION, "--nodes", "-1", "--yes"), "from 0 up"),
+    ):
+        code, _, said = call(*words)
+        assert (code, sentence in said) == (2, True), said
