@@ -28,6 +28,7 @@ import zmq.utils.z85
 from runtime.endpoint import Endpoint, EndpointError
 from runtime.framing import HEADER_LIMIT, Buffer
 from runtime.keys import LearnerKeys, PeerKeys
+from runtime.memory import keep_freed
 
 LINGER_MS: Final = 200
 HEARTBEAT_MS: Final = 1_000
@@ -79,6 +80,7 @@ class _Channel:
     """Both sockets, their poller, and their end."""
 
     def __init__(self, kind: int, largest: dict[Port, int], *, ipv6: bool, io_threads: int = 1) -> None:
+        keep_freed()
         self._context = zmq.Context(io_threads)
         self._context.set(zmq.MAX_SOCKETS, SOCKETS)
         self._poller = zmq.Poller()

@@ -246,26 +246,25 @@ class Session:
         """Return what may be sent and has not been, as few messages as the bounds on their size allow."""
         found: list[Outgoing] = []
         waiting, bundle, size = self._unsent, list[Kept](), 0
-        while waiting and waiting[0].seq <= self._limit:
+        most, limit = self.habits.bundle_bytes, self._limit
+        while waiting and waiting[0].seq <= limit:
             next_ = waiting.popleft()
-            size += next_.arena.nbytes
-            if bundle and self._parts(bundle, size, next_):
+            nbytes = next_.arena.nbytes
+            size += nbytes
+            is_full = size > most or len(bundle) == MAX_BUNDLE
+            if bundle and (is_full or (self.slots and self._parts(bundle[-1], next_))):
                 found.append(self._bundle(bundle))
-                bundle, size = [], next_.arena.nbytes
+                bundle, size = [], nbytes
             bundle.append(next_)
         if bundle:
             found.append(self._bundle(bundle))
         self._sent = max(self._sent, min(self._offered, self._limit))
         return found
 
-    def _parts(self, bundle: list[Kept], size: int, next_: Kept) -> bool:
-        """Say whether `next_` begins a new message: the one before is full, or the ring begins anew."""
-        if len(bundle) >= MAX_BUNDLE or size > self.habits.bundle_bytes:
-            return True
+    def _parts(self, last: Kept, next_: Kept) -> bool:
+        """Say whether `next_` begins a new message since the ring begins anew, or one does not fill its slot."""
         full = self.hello.segment_transitions
-        return self.slots > 0 and (
-            next_.seq % self.slots == 0 or not next_.row.transitions == bundle[-1].row.transitions == full
-        )
+        return next_.seq % self.slots == 0 or not next_.row.transitions == last.row.transitions == full
 
     def _bundle(self, bundle: list[Kept]) -> Outgoing:
         _, rows, arenas = zip(*bundle, strict=True)
