@@ -229,9 +229,9 @@ async def _all(changes: list[Any]) -> None:
         await change()
 
 
-async def bench(rounds: int, seed: int, faults: tuple[str, ...]) -> Tally:
+async def bench(rounds: int, seed: int, faults: tuple[str, ...], tally: Tally) -> None:
     """Run the rounds."""
-    admin, tally = os.environ["KUBECONFIG"], Tally()
+    admin = os.environ["KUBECONFIG"]
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: tally.troubles.append(str(context)))
     warnings.simplefilter("always", ResourceWarning)
@@ -266,7 +266,6 @@ async def bench(rounds: int, seed: int, faults: tuple[str, ...]) -> Tally:
     await asyncio.sleep(0.1)
     gc.collect()
     print(f"the plugin has made {fetched} tokens")
-    return tally
 
 
 def _lists(follower: Follower) -> int:
@@ -320,8 +319,11 @@ def main(words: list[str]) -> None:
     parser.add_argument("--faults", default=",".join(FAULTS))
     asked = parser.parse_args(words)
     began = time.monotonic()
-    tally = asyncio.run(bench(asked.rounds, asked.seed, tuple(asked.faults.split(","))))
-    print(f"seed {asked.seed}: {asked.rounds} rounds in {time.monotonic() - began:.0f} s")
+    tally = Tally()
+    with contextlib.suppress(KeyboardInterrupt):  # what was found until then counts
+        asyncio.run(bench(asked.rounds, asked.seed, tuple(asked.faults.split(",")), tally))
+    done = sum(len(spent) for spent in tally.seconds.values())
+    print(f"seed {asked.seed}: {done} of {asked.rounds} rounds in {time.monotonic() - began:.0f} s")
     for fault, spent in sorted(tally.seconds.items()):
         print(
             f"{fault:7} {len(spent):3} rounds: median {statistics.median(spent):.2f} s, longest "
