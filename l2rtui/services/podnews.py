@@ -5,9 +5,9 @@ Records come from inside the run and are not trusted.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from l2rtui.backends.base import Backend, LogQuery
@@ -26,7 +26,7 @@ class PodNews:
     """The newest record of one pod.
 
     Attributes:
-        kind: Of the record: ``worker``, ``evaluator``, ``step``, ``elastic``, or another.
+        kind: Of the record: ``worker``, ``evaluator``, ``elastic``, ``ps``, ``step``, ``fetch``, or another.
         rate: Environment steps a second; None where it says nothing of that.
         simulator: State of its worst simulator; empty where it drives none.
         simulator_restarts, simulator_fps, simulator_error: Of all its simulators.
@@ -67,8 +67,38 @@ def read(line: str) -> PodNews | None:
         _text(record.get("simulator_error")),
         None if rank is None else int(rank),
         None if world_size is None else int(world_size),
-        _text(record.get("state")) or _text(record.get("step")),
+        _at(record),
     )
+
+
+def after(before: PodNews | None, news: PodNews) -> PodNews:
+    """The news beside what was known: of several processes in a pod, its first rank stands for all of them."""
+    if before is None or before.kind != news.kind or before.rank is None or news.rank is None:
+        return news
+    return replace(news, rank=min(before.rank, news.rank) if before.world_size == news.world_size else news.rank)
+
+
+def _at(record: Mapping[str, Any]) -> str:
+    """What a process is at, in a few words: by the kind of its record, as ``runtime.contract`` has them."""
+    state = _text(record.get("state"))
+    match record["l2r"]:
+        case "step":
+            return " ".join(filter(None, (_text(record.get("name")), state)))
+        case "elastic" if not state:
+            return _counted("epoch", record.get("epoch")) or _counted("step", record.get("step"))
+        case "ps":
+            return _counted("step", record.get("global_step"))
+        case "fetch":
+            done, total = _number(record.get("bytes")), _number(record.get("total_bytes"))
+            share = f" {100 * done / total:.0f}%" if done is not None and total and state == "running" else ""
+            return f"fetch {state}{share}".rstrip()
+        case _:
+            return state
+
+
+def _counted(word: str, value: Any) -> str:
+    number = _number(value)
+    return "" if number is None else f"{word} {number:,.0f}"
 
 
 async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodNews, None]:
@@ -84,15 +114,17 @@ async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodNews, None
                 if newest is not None:
                     yield newest
             elif (news := read(line.text)) is not None:
-                newest, silent = news, 0
+                newest, silent = after(newest, news), 0
                 if is_live:
-                    yield news
+                    yield newest
                 if not news.is_telling:
                     return
             else:
                 silent += 1
                 if silent > SILENT_LINES:
                     return
+    if newest is not None and not is_live:  # it was over before we looked
+        yield newest
 
 
 def _text(value: Any) -> str:

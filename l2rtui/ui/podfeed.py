@@ -35,9 +35,7 @@ class PodFeed:
 
     def follow(self, pods: Iterable[PodView]) -> None:
         """These are the pods of the run that is looked at."""
-        told = [
-            pod for pod in pods if pod.role not in (None, Role.LEARNER) and pod.started and not pod.phase.is_over
-        ]
+        told = [pod for pod in pods if pod.started and _may_tell(pod)]
         wanted = {pod.uid: pod for pod in told[:MOST_STREAMS]}
         for uid in self._workers.keys() - wanted.keys():
             self._workers.pop(uid).cancel()
@@ -65,3 +63,8 @@ class PodFeed:
         self._timer = None
         newest, self._newest = self._newest, {}
         self._tell(newest)
+
+
+def _may_tell(pod: PodView) -> bool:
+    """Whether it writes records of its own: a learner's are its run's; of what is over, a job's still count."""
+    return pod.role not in (None, Role.LEARNER) and (pod.role is Role.JOB or not pod.phase.is_over)

@@ -11,6 +11,7 @@ from l2rtui.backends.base import Captured
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.services import lastruns
+from l2rtui.services.podnews import PodNews
 from l2rtui.ui.screens.beside import ports_of
 
 MINE = ["2", "down"]
@@ -312,3 +313,20 @@ async def test_a_terminal_that_cannot_be_lent_gives_the_command_line(desk):
     async with desk() as one:
         await one.press(*MINE, "e")
         await one.until(lambda: any("Use `l2rtui scale racing-sac-s0/SET N`" in said for said in one.says()))
+
+
+# --- what runs without a learner are at ---
+async def test_steps_and_ranks_stand_in_the_tables(desk, monkeypatch):
+    async with desk() as one:
+        await one.press("2", "down")
+        pods = one.cluster.snapshot.pods_of("racing-sac-s0", "w")
+        await one.until(lambda: all(pod.uid in one.cluster.records for pod in pods))
+        one.cluster._take_records(
+            {
+                pods[0].uid: PodNews("elastic", rank=0, world_size=4, step="epoch 3"),
+                pods[1].uid: PodNews("elastic", rank=1, world_size=4, step="epoch 3"),
+                pods[2].uid: PodNews("step", step="train running"),
+            }
+        )
+        await one.until(lambda: "4 ranks  epoch 3, train running" in one.words(), "the run's row")
+        await one.until(lambda: "0/4" in one.words(), "the rank of a pod")

@@ -44,7 +44,7 @@ from l2rtui.ui.widgets.paint import Painted, is_plain
 from l2rtui.ui.widgets.pod_table import PodTable, pod_row, told_of
 from l2rtui.ui.widgets.pod_table import columns_for as columns_for_pods
 from l2rtui.ui.widgets.report_tables import EventTable, LeakTable
-from l2rtui.ui.widgets.run_table import RunTable, columns_for, run_row, sets_of
+from l2rtui.ui.widgets.run_table import RunTable, at_of, columns_for, run_row, sets_of
 from l2rtui.ui.widgets.status_bar import Health, StatusBar
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -282,9 +282,15 @@ class ClusterView(Screen[None]):
         runs = [run for run in self.snapshot.runs.values() if not self.is_mine_only or run.owner == me]
         runs.sort(key=lambda run: (run.created, run.experiment, run.seed, run.name))
         sets = sets_of(runs)
-        self.runs.set_columns(columns_for(sets))
-        items = ((run.uid, (run, self.digest.pods_of(run.name), self.metrics.get(run.uid))) for run in runs)
-        self.runs.take(items, lambda source: run_row(*source, sets))
+        pods_of, records = self.digest.pods_of, self.records
+        at = {run.uid: at_of(pods_of(run.name), records) for run in runs} if self._has_steps else {}
+        has_at = any(at.values())
+        self.runs.set_columns(columns_for(sets, has_at=has_at))
+        items = (
+            (run.uid, (run, pods_of(run.name), self.metrics.get(run.uid), at[run.uid] if has_at else None))
+            for run in runs
+        )
+        self.runs.take(items, lambda source: run_row(*source[:3], sets, source[3]))
 
     def show_pods(self) -> None:
         """Rows of the pods of the selected run, or of all pods."""
@@ -344,7 +350,14 @@ class ClusterView(Screen[None]):
         self.records = {**{uid: one for uid, one in self.records.items() if uid in there}, **news}
         if self.lower is Pane.PODS:
             self.show_pods()
+        if self._has_steps:
+            self.show_runs()
         self.show_detail()
+
+    @property
+    def _has_steps(self) -> bool:
+        """Whether some pod says what it is at, or with whom it works."""
+        return any(one.step or one.rank is not None for one in self.records.values())
 
     def newer_pods(self, key: str) -> tuple[PodView, ...]:
         """The pods of a log that is kept, by its key, as they are now; none where it cannot be told."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from l2rtui.domain.runstatus import run_status, wanted_pods
@@ -12,7 +12,7 @@ from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.domain.workload import Role
 from l2rtui.ui.text import GLYPHS, NOTHING, Span, Tone, count, decimal, sparkline, status_text, tone_of
-from l2rtui.ui.values import Learning
+from l2rtui.ui.values import Learning, PodRecord
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -25,6 +25,8 @@ _BEFORE: Final = (
     Column("state", "state", most=16),
     Column("seed", "seed", most=6, right=True, rank=8),
 )
+_AT: Final = Column("at", "at", most=28, rank=1)
+"""What the processes of a run are at, where some run says so: steps of a job, ranks that work together."""
 _AFTER: Final = (
     Column("ready", "ready", most=7, right=True, rank=9),
     Column("rate", "steps/s", most=8, right=True, rank=2),
@@ -61,14 +63,29 @@ def sets_of(runs: Iterable[RunView]) -> tuple[str, ...]:
     return tuple({**learners, **others})[:MOST_SETS]
 
 
-def columns_for(sets: Sequence[str]) -> tuple[Column, ...]:
+def at_of(pods: Sequence[PodView], records: Mapping[str, PodRecord]) -> str:
+    """What the processes of a run are at: how many work together, and the steps they are at."""
+    told = [records[pod.uid] for pod in pods if pod.uid in records]
+    worlds = [one.world_size for one in told if one.world_size is not None]
+    steps = list(dict.fromkeys(one.step for one in told if one.step))
+    ranks = f"{max(worlds)} rank{'s' if max(worlds) != 1 else ''}" if worlds else ""
+    return sanitize("  ".join(filter(None, (ranks, ", ".join(steps[:4])))))
+
+
+def columns_for(sets: Sequence[str], *, has_at: bool = False) -> tuple[Column, ...]:
     """The columns of a matrix with these sets."""
     cells = (Column(f"{CELL}{name}", sanitize(name), most=14, is_cell=True) for name in sets)
-    return (*_BEFORE, *cells, *_AFTER)
+    return (*_BEFORE, *cells, *((_AT,) if has_at else ()), *_AFTER)
 
 
-def run_row(run: RunView, pods: Sequence[PodView], metrics: Learning | None, sets: Sequence[str] = ()) -> Row:
-    """One run, with a cell for each of these sets."""
+def run_row(
+    run: RunView,
+    pods: Sequence[PodView],
+    metrics: Learning | None,
+    sets: Sequence[str] = (),
+    at: str | None = None,
+) -> Row:
+    """One run, with a cell for each of these sets, and what it is at where the table has a column for it."""
     status = run_status(run, pods)
     ready = sum(pod.ready for pod in pods)
     numbers = _numbers(metrics)
@@ -78,6 +95,7 @@ def run_row(run: RunView, pods: Sequence[PodView], metrics: Learning | None, set
         Span(status_text(sanitize(status.word), status.level), tone_of(status.level)),
         Span(str(run.seed), Tone.DIM),
         *(_set_cell(run, name, pods) for name in sets),
+        *(() if at is None else (_span(at or NOTHING),)),
         Span(f"{ready}/{wanted_pods(run)}", Tone.PLAIN if ready >= wanted_pods(run) else Tone.WARN),
         rate,
         updates,
@@ -95,6 +113,7 @@ def run_row(run: RunView, pods: Sequence[PodView], metrics: Learning | None, set
         status.word,
         run.seed,
         *(sum(pod.ready for pod in pods if pod.set_name == name) for name in sets),
+        *(() if at is None else (at,)),
         ready,
         *values[:3],
         values[2],

@@ -1,0 +1,99 @@
+"""What pods say of themselves: read by the kind of the record, and nothing believed but its form."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from l2rtui.backends.base import LogLine
+from l2rtui.services import podnews
+from l2rtui.services.podnews import PodNews, after, read
+
+
+def line(kind: str, **fields: object) -> str:
+    return json.dumps({"l2r": kind, "time": 1.0, **fields}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "rank"),
+    [
+        (line("step", name="train", state="running", exit_code=None), "train running", None),
+        (line("elastic", state="training", nodes=2, rank=4, world_size=8, round=1), "training", 4),
+        (line("elastic", rank=5, world_size=8, epoch=3, step=120, loss=0.1), "epoch 3", 5),
+        (line("ps", role="worker", index=1, global_step=12000), "step 12,000", None),
+        (line("fetch", source="s3://x", state="running", bytes=30, total_bytes=120), "fetch running 25%", None),
+        (line("fetch", source="s3://x", state="done", bytes=30, total_bytes=None), "fetch done", None),
+        (line("worker", env_steps_per_second=3.0), "", None),
+        (line("elastic", rank="x", world_size=True, state=3, epoch=[]), "", None),
+    ],
+)
+def test_each_kind_says_what_it_is_at(text, step, rank):
+    news = read(text)
+    assert (news.step, news.rank) == (step, rank)
+    assert news.is_telling is bool(step or rank is not None)
+
+
+def test_a_worker_tells_of_its_simulators():
+    text = line(
+        "worker", simulator_state="lost", simulator_restarts=2, simulator_fps=99.5, simulator_error="it hangs"
+    )
+    news = read(text)
+    assert (news.simulator, news.simulator_restarts, news.simulator_fps, news.simulator_error) == (
+        "lost",
+        2,
+        99.5,
+        "it hangs",
+    )
+
+
+@pytest.mark.parametrize("text", ["", "INFO x", '{"l2r":"learner"}', '{"l2r":3}', '{"l2r":"step"', "[]"])
+def test_other_lines_are_no_news(text):
+    assert read(text) is None
+
+
+def test_the_first_rank_of_a_pod_stands_for_all_of_its_processes():
+    first = PodNews("elastic", rank=4, world_size=8)
+    assert after(first, PodNews("elastic", rank=5, world_size=8)).rank == 4
+    assert after(first, PodNews("elastic", rank=5, world_size=6)).rank == 5, "another round"
+    assert after(None, first) is first
+
+
+class Logs:
+    """A backend that has one log."""
+
+    def __init__(self, *lines: LogLine) -> None:
+        self.lines = lines
+        self.given = 0
+
+    async def logs(self, *_):
+        for one in self.lines:
+            self.given += 1
+            yield one
+
+
+def said(text: str, *, is_seam: bool = False) -> LogLine:
+    return LogLine(1.0, "p", text, is_seam=is_seam)
+
+
+async def found(*lines: LogLine) -> tuple[list[str], int]:
+    logs = Logs(*lines)
+    return [one.step async for one in podnews.follow(logs, SimpleNamespace(name="p"))], logs.given
+
+
+async def test_of_what_was_written_the_newest_counts_and_then_all():
+    run = [line("step", name=name, state="running") for name in ("a", "b", "c")]
+    lines = [said(run[0]), said(run[1]), said("", is_seam=True), said("INFO"), said(run[2])]
+    assert (await found(*lines))[0] == ["b running", "c running"]
+
+
+async def test_a_pod_that_is_over_tells_its_last():
+    assert (await found(said(line("step", name="a", state="done"))))[0] == ["a done"]
+
+
+async def test_a_pod_without_anything_to_say_is_not_listened_to():
+    many = [said("INFO")] * (podnews.SILENT_LINES + 100)
+    assert await found(said("", is_seam=True), *many) == ([], podnews.SILENT_LINES + 2)
+    quiet = line("worker", env_steps_per_second=3.0)
+    assert (await found(said("", is_seam=True), *[said(quiet)] * 5))[1] == 2
