@@ -34,6 +34,10 @@ class Arena:
         view = memoryview(buffer).cast("B")
         return cls(view, 0, view.nbytes)
 
+    def precedes(self, other: Arena) -> bool:
+        """Say whether `other` lies right behind it."""
+        return other.slab is self.slab and other.start == self.start + self.nbytes
+
     @property
     def view(self) -> memoryview:
         """Its bytes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from runtime.framing import Arena
 from runtime.messages import (
@@ -31,6 +31,9 @@ from runtime.messages import (
     Welcome,
     Who,
 )
+
+APART_BYTES: Final = 64 * 1024
+"""What is longer than this is not copied to go with what lies elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +254,9 @@ class Session:
             next_ = waiting.popleft()
             nbytes = next_.arena.nbytes
             size += nbytes
-            is_full = size > most or len(bundle) == MAX_BUNDLE
-            if bundle and (is_full or (self.slots and self._parts(bundle[-1], next_))):
+            if bundle and (
+                size > most or len(bundle) == MAX_BUNDLE or self._parts(bundle[-1], next_, size - nbytes)
+            ):
                 found.append(self._bundle(bundle))
                 bundle, size = [], nbytes
             bundle.append(next_)
@@ -261,8 +265,14 @@ class Session:
         self._sent = max(self._sent, min(self._offered, self._limit))
         return found
 
-    def _parts(self, last: Kept, next_: Kept) -> bool:
-        """Say whether `next_` begins a new message since the ring begins anew, or one does not fill its slot."""
+    def _parts(self, last: Kept, next_: Kept, size: int) -> bool:
+        """Say whether `next_` begins a new message, although there is room in the one before.
+
+        In a ring since that begins anew, or one does not fill its slot; elsewhere since it lies in other memory:
+        one more message is cheaper than to bring much together.
+        """
+        if not self.slots:
+            return size > APART_BYTES and not last.arena.precedes(next_.arena)
         full = self.hello.segment_transitions
         return next_.seq % self.slots == 0 or not next_.row.transitions == last.row.transitions == full
 

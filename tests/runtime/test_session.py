@@ -30,7 +30,7 @@ from runtime.messages import (
     Welcome,
     Who,
 )
-from runtime.session import Habits, Session
+from runtime.session import APART_BYTES, Habits, Session
 
 HELLO = Hello(PROTOCOL_VERSION, "r", "r-1", "", "worker", "w-0", 1, 1, "racing", "obs:f4", 100, 8)
 SEGMENT = Trajectory(8, 0, 0, 0, 0.0, 0.0)
@@ -151,6 +151,23 @@ def test_segments_that_come_fast_go_together_and_a_slow_one_goes_at_once() -> No
     assert len(segments(session, now + 0.011)) == 1
     session.offer(SEGMENT, arena(b"12345"))
     assert len(segments(session, now + 1.0)) == 1
+
+
+def test_what_is_long_and_lies_apart_goes_in_messages_of_its_own() -> None:
+    session = Session(HELLO)
+    out(session, 0.0)
+    session.receive(0.0, replace(WELCOME, limit=100, window=100))
+    slabs = [memoryview(bytes(3 * APART_BYTES)) for _ in range(2)]
+    for slab in slabs:
+        for start in range(0, 3 * APART_BYTES, APART_BYTES):
+            session.offer(SEGMENT, Arena(slab, start, APART_BYTES))
+    for _ in range(2):
+        session.offer(SEGMENT, arena(b"short"))
+    assert [numbers(each) for each in out(session, 1.0) if isinstance(each, Segments)] == [
+        [1, 2, 3],
+        [4, 5, 6],
+        [7, 8],
+    ]
 
 
 def test_a_ring_is_used_once_the_learner_took_it_and_its_end_parts_a_bundle() -> None:
