@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.elastic_jobs import come_and_go
 from tests.runtime.programs import Programs
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
 def test_nodes_that_meet_over_etcd_come_and_go_and_in_the_end_all_have_finished():

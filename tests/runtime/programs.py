@@ -90,7 +90,7 @@ class Programs:
             each.process.wait()
 
 
-def wait_for(condition: Callable[[], Any], what: str, *logs: Program, seconds: float = 100.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, *logs: Program, seconds: float = 240.0) -> Any:
     """Wait until `condition` gives something true and return it; show what the programs said if it never does."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -19,7 +19,7 @@ from runtime.elastic.meeting import Signed
 from .elastic_jobs import ROUND_PROGRAM, Job, come_and_go
 from .programs import Program, Programs, wait_for
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 """Each process imports torch: seconds on a machine with nothing else to do, and minutes on one that is busy."""
 
 
@@ -44,11 +44,13 @@ def test_training_goes_on_from_the_snapshot_when_a_node_is_killed(programs):
     wait_for(lambda: all(steps(n) and steps(n)[-1]["step"] > 12 for n in nodes), "steps of both", *nodes)
     assert {each["world_size"] for each in steps(nodes[0])[-2:]} == {2}
     nodes[0].kill_all()
-    killed_at = max(each["step"] for each in steps(nodes[1]))
     assert nodes[1].code() == contract.EXIT_DONE, nodes[1].text()
     assert job.rendezvous.code() == contract.EXIT_DONE
+    seen = max(each["step"] for each in steps(nodes[1]) if each["world_size"] == 2)
     alone = [each for each in steps(nodes[1]) if each["world_size"] == 1]
-    assert killed_at - 8 <= alone[0]["step"] <= killed_at + 40, "it went on from a snapshot, not from the start"
+    snapshot = alone[0]["step"] - 1
+    assert snapshot % 4 == 0
+    assert snapshot >= seen - 4, "it went on from the last snapshot, not from the start"
     assert (alone[-1]["step"], alone[-1]["epoch"]) == (6 * 22, 6.0)
     assert "resumed ckpt-" in nodes[1].text()
 
