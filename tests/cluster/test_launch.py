@@ -27,7 +27,7 @@ from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError
 from tests.cluster.conftest import IMAGE, eventually, kubectl, kubectl_json
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 NODES = ("phortx1", "phortx2", "phortx3")
 LAB = "manifests/worker-pods.yaml"

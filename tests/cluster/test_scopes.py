@@ -17,7 +17,7 @@ from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError
 from tests.cluster.conftest import eventually, kubectl, kubectl_json
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 SPEC = """\
 kind: learner-workers
