@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -87,6 +88,6 @@ class Monkey:
         """What broke; empty when nothing did."""
         if self.changes:
             return f"{', '.join(self.changes)} without a yes"
-        if app._exit:
-            return "it left"
-        return f"a defect: {app._exception!r}" if app._exception is not None else ""
+        if app._exception is not None:
+            return "".join(traceback.format_exception(app._exception))
+        return "it left" if app._exit else ""

@@ -20,6 +20,9 @@ async def settle(pilot) -> None:
     for _ in range(1000):
         await pilot.pause(0.02)
         is_quiet = cluster.settling is None and cluster.log_pane._timer is None
+        run = cluster.selection.run(cluster.snapshot)
+        pods = cluster.snapshot.pods_of(run.name, "w") if run is not None else ()
+        is_quiet = is_quiet and all(pod.uid in cluster.records for pod in pods if pod.ready)
         if is_quiet and len(cluster.metrics) == 3 and len(cluster.log_pane.ring):
             return
     raise AssertionError("the screen does not come to rest")

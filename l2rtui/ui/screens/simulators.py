@@ -48,6 +48,8 @@ class SimulatorsScreen(Dialog[None]):
         self._link = link
         self._pod = pod
         self._table = VirtualTable(COLUMNS, empty="Asking.", id="table")
+        self._field = Input(id="signal", placeholder="signal: name or number, such as USR1")
+        self._field.display = False
         self._found: tuple[Simulator, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -57,14 +59,12 @@ class SimulatorsScreen(Dialog[None]):
             yield self._table
             yield Static(id="tail")
             yield Static(id="command")
-            yield Input(id="signal", placeholder="signal: name or number, such as USR1")
+            yield self._field
             yield Static(id="hint")
 
     def on_mount(self) -> None:
         """Ask."""
         self.show("title", [(Span(f"Simulators of {sanitize(self._pod.name)}", Tone.STRONG),)])
-        field = self.query_one("#signal", Input)
-        field.display = False
         faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.SIMULATOR)]
         self.show("hint", [(Span("   ".join([*faces, "c copy", "esc close"]), Tone.DIM),)])
         self._table.focus()
@@ -113,7 +113,7 @@ class SimulatorsScreen(Dialog[None]):
 
     @property
     def _is_typing(self) -> bool:
-        return bool(self.query_one("#signal", Input).display)
+        return bool(self._field.display)
 
     def _twin(self, what: str, signal: str = "") -> str:
         one = self._chosen
@@ -136,9 +136,8 @@ class SimulatorsScreen(Dialog[None]):
     def action_send(self) -> None:
         """Ask for a signal."""
         if self._chosen is not None and may_touch(self._link, "signal", [self._pod]):
-            field = self.query_one("#signal", Input)
-            field.display = True
-            field.focus()
+            self._field.display = True
+            self._field.focus()
 
     @on(Input.Submitted)
     def _signal_typed(self, event: Input.Submitted) -> None:
@@ -148,9 +147,8 @@ class SimulatorsScreen(Dialog[None]):
             self._question("Signal", one, "signal", f"It gets {sanitize(name.upper())}.", name)
 
     def _close_field(self) -> None:
-        field = self.query_one("#signal", Input)
-        field.value = ""
-        field.display = False
+        self._field.value = ""
+        self._field.display = False
         self._table.focus()
 
     def action_close(self) -> None:
