@@ -48,7 +48,9 @@ def source(tmp_path):
     git(folder, "init", "-q")
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "one")
-    return folder
+    yield folder
+    base = f"l2rtui-base:{git(folder, 'rev-parse', '--short=12', 'HEAD')}"
+    subprocess.run(["docker", "rmi", "-f", base, f"{base}-dirty"], capture_output=True, check=False)
 
 
 @pytest.fixture
