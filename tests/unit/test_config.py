@@ -125,7 +125,9 @@ def test_a_user_without_a_name_has_a_number(monkeypatch):
     assert config.user_name() == "anna"
 
 
-@pytest.mark.parametrize("name", [name for name in BACKENDS if name != "kubernetes"])  # tests/cluster has a server
+@pytest.mark.parametrize(
+    "name", [name for name in BACKENDS if name not in ("kubernetes", "docker")]
+)  # tests/cluster has these
 async def test_backends_are_made_by_name(name):
     backend = make_backend(name, Settings())
     assert backend.name == name
