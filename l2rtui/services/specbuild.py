@@ -100,6 +100,7 @@ def _meeting(place: RendezvousForm, pod: PodSettings, name: str) -> SetSpec:
         wrapping.rendezvous(place.backend),
         slots=0,
         restart=RestartPolicy.ON_FAILURE,
+        resources=Resources(cpu_cores=0.1),  # a busy node gives nothing to a pod that requests nothing
         pod=replace(pod, shm_bytes=None, ports=(), image=place.image or pod.image),
         stable=True,
         port=RENDEZVOUS_PORT,
