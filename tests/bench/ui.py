@@ -10,9 +10,11 @@ A key's time is from the moment when it is written to the first byte that comes 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import select
+import signal
 import statistics
 import sys
 import tempfile
@@ -57,6 +59,8 @@ def main(arguments: list[str]) -> int:
             busy(env, pods, options.rate, options.seconds)
             idle(env, pods, options.seconds)
         logs(env, options.seconds)
+        streams(env, options.seconds)
+        gone(env)
     return 0
 
 
@@ -176,6 +180,29 @@ def logs(env: dict[str, str], seconds: float) -> None:
     print("5,000 pods, four panes")
     print(f"  key to first byte while lines rush in: {spread(waits)} ms")
     print(f"  {memory(terminal):.0f} MiB")
+    terminal.close()
+
+
+def streams(env: dict[str, str], seconds: float) -> None:
+    """Sixty-four logs in one pane: keys meanwhile."""
+    terminal = app(env, 64, lines=10_000.0)
+    terminal.read(60.0, until=b"crowd-1")
+    os.write(terminal.leader, b"A3*")
+    terminal.read(3.0)
+    print(f"64 streams in one pane: key to first byte {spread(keys(terminal, seconds))} ms")
+    terminal.close()
+
+
+def gone(env: dict[str, str]) -> None:
+    """From the end of the terminal's session to that of the process."""
+    terminal = app(env, 1_000)
+    terminal.read(60.0, until=b"crowd-1")
+    process, began = psutil.Process(terminal.pid), time.monotonic()
+    os.kill(terminal.pid, signal.SIGHUP)
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() - began < 10.0:
+        with contextlib.suppress(OSError):  # its terminal is closed: what is left is its end
+            terminal.read(0.01)
+    print(f"SIGHUP to process gone: {time.monotonic() - began:.2f} s")
     terminal.close()
 
 
