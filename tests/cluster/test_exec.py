@@ -10,8 +10,11 @@ from contextlib import aclosing
 
 import pytest
 
-from l2rtui.backends.kubernetes import describe, portforward
+from l2rtui.backends.kubernetes import describe, portforward, rights
+from l2rtui.backends.kubernetes import exec as execution
 from l2rtui.backends.kubernetes.client import connect
+from l2rtui.domain.snapshot import PodView
+from l2rtui.errors import BackendError
 from tests.cluster.test_logs import manifest, running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -60,6 +63,22 @@ async def test_a_command_gets_our_streams_and_gives_its_code(api, namespace):
     assert b"no-such-program" in err + _
     code, out, _ = await ran(namespace, "sh", "-c", "head -c 300000 /dev/zero")
     assert (code, len(out)) == (0, 300_000)
+
+
+async def test_what_a_command_says_is_captured_byte_by_byte_without_a_terminal(api, namespace):
+    await api.create(manifest(namespace, "real", "phortx0"))
+    await running(api, namespace, ["real"])
+    pod = PodView("", "real", namespace=namespace)
+    told = await execution.captured(api, pod, ["sh", "-c", "printf 'a\\377\\000b'; echo bad >&2; exit 5"])
+    assert (told.code, told.out, told.err) == (5, b"a\xff\x00b", b"bad\n")
+    large = await execution.captured(api, pod, ["sh", "-c", "head -c 300000 /dev/zero"])
+    assert (large.code, len(large.out)) == (0, 300_000)
+    try:
+        code = (await execution.captured(api, pod, ["no-such-program"])).code
+    except BackendError:  # as a container runtime tells it
+        code = 127
+    assert code in (126, 127)
+    assert await rights.denied(api, namespace) == {}, "the administrator may do everything"
 
 
 async def test_a_port_that_nobody_serves_is_told_and_the_listener_stays(api, namespace):
