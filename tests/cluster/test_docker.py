@@ -119,7 +119,7 @@ def test_the_engine_starts_again_what_fails_and_its_log_goes_on(cli, tmp_path):
     seen = ""
     while seen.count("begun") < 3:  # the test's own time limit ends this
         seen += following.stdout.readline()
-    (pod,) = (one for one in cli.json("pods") if one["name"] == "dk-fails-w-0")
+    (pod,) = (one for one in cli.json("pods") if one["pod"] == "dk-fails-w-0")
     assert (pod["restarts"] >= 2, pod["exit_code"]) == (True, 3)
     cli("destroy", "dk-fails", "--yes", "--grace", "0")
     following.communicate(timeout=60)
