@@ -96,7 +96,9 @@ def pod_view(container: Mapping[str, Any], node: str, seed: int, *, is_terminati
     found, state = container["Config"]["Labels"], container["State"]
     plan = plan_of(container)
     phase, reason, message = _phase(container)
-    code = state["ExitCode"] if not state["FinishedAt"].startswith(_NEVER) else None
+    # While one runs, the Engine has forgotten how the last one ended.
+    has_ended = state["Status"] != "running" and not state["FinishedAt"].startswith(_NEVER)
+    code = state["ExitCode"] if has_ended else None
     return PodView(
         uid=container["Id"],
         name=name_of(container),
