@@ -1,4 +1,4 @@
-"""The other kinds end to end on this machine: an elastic job that is hurt, parameter servers, a workshop resumed."""
+"""The other kinds end to end on this machine: an elastic job is hurt, servers train, a workshop is resumed."""
 
 from __future__ import annotations
 
