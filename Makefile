@@ -75,7 +75,7 @@ curves: $(VENV)/dev  ## train the example with three seeds and draw docs/learnin
 dist:  ## build dist/l2rtui: one file that runs without root, pip and network (Linux)
 	@$(PYTHON) -m venv build/dist
 	@build/dist/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $(PIP_ARGS) -r requirements/dist.txt
-	@build/dist/bin/python onefile/build.py --requirements requirements/serve.txt --out dist/l2rtui
+	@build/dist/bin/python docker/onefile/build.py --requirements requirements/serve.txt --out dist/l2rtui
 
 wheel: $(VENV)/dev  ## build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist .

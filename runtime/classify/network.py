@@ -1,7 +1,7 @@
 """The network and its optimiser: small enough that a CPU trains them within a coffee.
 
 Weights, slopes and momentum are one flat tensor each, so that a step of many processes is one sum over the network.
-torch's own wrapper for distributed data parallel, and its optimisers, import a compiler first: four seconds of a
+torch's own wrapper for distributed data parallel, and its optimisers, import a compiler first: seconds of a
 core for each process in each round, which is more than a round of an elastic job may cost.
 """
 

@@ -38,7 +38,7 @@ def one_file(tmp_path_factory):
     out = tmp_path_factory.mktemp("onefile") / "l2rtui"
     words = [
         sys.executable,
-        str(ROOT / "onefile/build.py"),
+        str(ROOT / "docker/onefile/build.py"),
         "--quick",
         "--requirements",
         str(ROOT / "requirements/serve.txt"),

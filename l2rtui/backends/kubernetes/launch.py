@@ -82,7 +82,7 @@ async def launch(
         wave: Start so many pods, wait until they run, then the next; 0 starts all at once.
 
     Raises:
-        RefusedError: a name or a slot is taken, or somebody destroys a run meanwhile; nothing of this launch is left.
+        RefusedError: a name or a slot is taken, or somebody destroys a run meanwhile; nothing of it is left.
         ApiError: claims could not be made. What was created stays, for destroy().
     """
     work = _Launch(api, plan, namespace, claims_namespace or namespace, server, look, wave)

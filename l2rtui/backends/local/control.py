@@ -147,8 +147,8 @@ def wake(folder: RunFolder) -> bool:
 
 
 def _spawn(folder: RunFolder, uid: str) -> tuple[int, str]:
-    # -P and the root folder: nothing in the user's working folder may be imported in place of a module; -I too where
-    # this interpreter runs so: then its modules are its own, whatever PYTHONPATH the user has for other programs.
+    # -P and the root folder: nothing in the user's working folder may be imported in place of a module; -I too
+    # where this interpreter runs so: then its modules are its own, whatever PYTHONPATH the user has for others.
     isolation = "-I" if sys.flags.isolated else "-P"
     try:
         done = subprocess.run(

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  (a script, no package)
-"""Build l2rtui as one file: ``python onefile/build.py --requirements FILE --out dist/l2rtui``, on Linux.
+"""Build l2rtui as one file: ``python docker/onefile/build.py --requirements FILE --out dist/l2rtui``, on Linux.
 
 The file is a shell script with an archive behind it: the interpreter that runs this, its standard library, the
 shared libraries that both need beyond the C library, and the packages of the app. A plain interpreter, not a frozen
@@ -138,7 +138,7 @@ def install(target: Path, requirements: list[str]) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(str(file.locate()), copy)
     for package in ("l2rtui", "runtime"):
-        shutil.copytree(HERE.parent / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(HERE.parents[1] / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def pins(requirements: list[str]) -> Iterator[tuple[str, str]]:
