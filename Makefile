@@ -12,6 +12,8 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 # One line for each download: silence for a minute reads like a hang, and everything is too much.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-compile $(PIP_ARGS)
+# Where this is set, every process would compile its libraries anew: seconds for torch alone.
+unexport PYTHONDONTWRITEBYTECODE
 SHOWN := awk '/Downloading|Installing collected/ {print substr($$0, 1, 110) > "/dev/stderr"}'
 ARGS ?=
 
