@@ -95,7 +95,9 @@ def test_an_elastic_job_goes_on_whatever_becomes_of_its_nodes(cli, namespace, im
     assert [look.nodes for _, look in seen] == [2, 2]
     assert seen[1][1].loss < 2.3, "a loss of someone who knows nothing"
     eventually("its end", lambda: completed(cli, "digits"), SECONDS)
-    assert len({phase for phase, _ in phases(namespace, "digits").values()}) == 1
+    eventually(
+        "the rendezvous' end", lambda: {one for one, _ in phases(namespace, "digits").values()} == {"Succeeded"}
+    )
     rows = metrics(cli, "digits")["nodes"]
     assert {row["state"] for row in rows} == {"finished"}
     receipt = cli.json("destroy", "digits", "--yes")
