@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from runtime.sim.protocol import CAMERA_HEADER_BYTES, DEPTH_UINT8, FrameHeader, WireError
 
+_BIND_SECONDS = 1.0
+"""ZeroMQ lets go of an address a moment after its socket is closed: so long a new one at the same port waits."""
+
 Image = NDArray[np.uint8]
 
 
@@ -60,11 +63,16 @@ class CameraPublisher:
         self._socket = context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 2)  # whoever cannot keep up gets fewer frames, not old ones
-        try:
-            self._socket.bind(address)
-        except zmq.ZMQError as error:
-            self._socket.close()
-            raise OSError(error.errno, f"{address}: {error}") from error
+        until = time.monotonic() + _BIND_SECONDS
+        while True:
+            try:
+                self._socket.bind(address)
+                break
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE or time.monotonic() > until:
+                    self._socket.close()
+                    raise OSError(error.errno, f"{address}: {error}") from error
+                time.sleep(0.01)
 
     def send(self, image: Image, time_ns: int) -> None:
         """Send one (height, width, channels) image; nobody listening is no failure."""
