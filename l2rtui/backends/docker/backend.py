@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from l2rtui.backends.base import Capabilities, Captured, DestroyProgress, Leak, LogLine, LogQuery, Receipt, StepDone
+from l2rtui.backends.claiming import refuse_taken_slots
 from l2rtui.backends.docker import beside, books, checks, labels, machine, views
 from l2rtui.backends.docker import destroy as destruction
 from l2rtui.backends.docker.engine import Engine, EngineError, socket_path
@@ -106,7 +107,7 @@ class DockerBackend:
             checks.refuse_impossible(run.spec)
         async with books.claiming(self._engine):
             snapshot = await self.snapshot()
-            books.refuse_taken((pod for run in plan.runs for pod in run.pods), snapshot)
+            refuse_taken_slots((pod for run in plan.runs for pod in run.pods), snapshot)
             for run in plan.runs:
                 if snapshot.run_named(run.spec.name) is not None:
                     raise RefusedError(
@@ -147,7 +148,7 @@ class DockerBackend:
             look = await books.look(self._engine)
             network = look.network(plan.run)
             containers = look.of_run(network["Labels"][labels.RUN_ID])
-            books.refuse_taken(plan.added, await self.snapshot())
+            refuse_taken_slots(plan.added, await self.snapshot())
             run, token = _run_plan(network), await books.token_of(self._engine, containers)
             fresh = [await books.create(self._engine, run, pod, token) for pod in plan.added]
         for container in fresh:

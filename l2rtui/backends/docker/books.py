@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import io
 import math
 import os
 import secrets
 import tarfile
-import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from l2rtui.backends.claiming import lock
 from l2rtui.backends.docker import labels, render, views
 from l2rtui.backends.docker.engine import Engine, EngineError, MissingError
-from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.plan import PodPlan, RunPlan
-from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
 
 _LOCK_SECONDS = 60.0
@@ -92,42 +89,10 @@ async def claiming(engine: Engine) -> AsyncIterator[None]:
     except OSError as error:
         raise BackendError(f"{folder} cannot be locked: {error.strerror}.") from error
     try:
-        until = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise BackendError(
-                        f"Another l2rtui has held the lock on {folder} for {_LOCK_SECONDS:g} s.",
-                        f"See with `fuser {folder}` who does, and end it.",
-                    ) from None
-                await asyncio.sleep(_POLL_SECONDS)
+        await lock(descriptor, folder, _LOCK_SECONDS)
         yield
     finally:
         os.close(descriptor)  # which also unlocks
-
-
-def refuse_taken(pods: Iterable[PodPlan], snapshot: ClusterSnapshot) -> None:
-    """Refuse when a seat is not free, or not there.
-
-    Raises:
-        RefusedError: naming the slot and who holds it.
-    """
-    seen: dict[object, str] = {}
-    for pod in pods:
-        for wanted in pod.seat.slots:
-            slot = snapshot.ledger.slots.get(wanted)
-            if slot is None:
-                raise RefusedError(f"There is no slot {wanted} for {pod.name}.", "See `l2rtui slots`.")
-            if slot.state is not SlotState.FREE or wanted in seen:
-                by = slot.pod or seen.get(wanted, "")
-                holder = f" by {by}" if by else ""
-                raise RefusedError(
-                    f"Slot {wanted} is {slot.state}{holder}, so {pod.name} cannot sit there.", "Plan again."
-                )
-            seen[wanted] = pod.name
 
 
 async def create_run(engine: Engine, run: RunPlan) -> None:

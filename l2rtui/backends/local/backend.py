@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from l2rtui.backends.base import Capabilities, Captured, DestroyProgress, Leak, LogLine, LogQuery, Receipt, StepDone
+from l2rtui.backends.claiming import refuse_taken_slots
 from l2rtui.backends.local import checks, control, files, foreground, launch, processes, views
 from l2rtui.backends.local import destroy as destruction
 from l2rtui.backends.local.capacity import node_name, usable_cores
@@ -95,7 +96,7 @@ class LocalBackend:
         async with control.locked(self._root):
             state, record = self._recorded(plan.run)
             self._refuse_stopping(state)
-            launch.refuse_taken_slots(plan.added, await self.snapshot())
+            refuse_taken_slots(plan.added, await self.snapshot())
             if self._grace(grace_seconds) is not None and state.status is not None:
                 pods = [pod for pod in state.status.pods if pod.plan.name in plan.removed]
                 self._ask_to_stop(state.folder, [pod.uid for pod in pods], self._grace(grace_seconds))

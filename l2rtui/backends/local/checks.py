@@ -23,7 +23,7 @@ from l2rtui.backends.local.environment import (
 )
 from l2rtui.backends.local.layout import REMOVED, STAGED, Root
 from l2rtui.backends.local.machine import MachineView
-from l2rtui.backends.local.secrets import missing
+from l2rtui.backends.local.secretfiles import missing
 from l2rtui.backends.local.store import Look
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Weight

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import ParamSpec, TypeVar
 
+from l2rtui.backends.claiming import lock
 from l2rtui.backends.local import files, folders, processes
 from l2rtui.backends.local.environment import clean_environ, run_environ
 from l2rtui.backends.local.layout import Root, RunFolder
@@ -58,20 +58,10 @@ async def locked(root: Root) -> AsyncIterator[None]:
     except OSError as error:
         raise unwritable(root, error) from error
     try:
-        until = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise BackendError(
-                        f"Another l2rtui has held {root.lock} for {_LOCK_SECONDS:g} s.",
-                        "See with `fuser` who does, and end it.",
-                    ) from None
-                await asyncio.sleep(POLL_SECONDS)
-            except OSError as error:  # a file system without locks
-                raise unwritable(root, error) from error
+        try:
+            await lock(descriptor, root.lock, _LOCK_SECONDS)
+        except OSError as error:  # a file system without locks
+            raise unwritable(root, error) from error
         await settled(folders.sweep, root.runs)
         yield
     finally:

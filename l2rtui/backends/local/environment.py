@@ -11,7 +11,7 @@ from l2rtui.backends.local import peers
 from l2rtui.backends.local.layout import RunFolder
 from l2rtui.backends.local.processes import ENV_FOLDER
 from l2rtui.backends.local.records import RunRecord
-from l2rtui.backends.local.secrets import variables
+from l2rtui.backends.local.secretfiles import variables
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.workload import PROGRAM_WORD
 from runtime import contract

@@ -12,13 +12,13 @@ from uuid import uuid4
 import msgspec
 
 from l2rtui.backends.base import StepDone
+from l2rtui.backends.claiming import refuse_taken_slots
 from l2rtui.backends.local import control, files, folders, peers, ports, processes, volumes
 from l2rtui.backends.local.capacity import node_name
 from l2rtui.backends.local.environment import working_folder
 from l2rtui.backends.local.layout import STAGED, Root, RunFolder
 from l2rtui.backends.local.records import PodWish, RunRecord
 from l2rtui.config import Settings
-from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan, Step
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import name_problem
@@ -46,28 +46,6 @@ async def claim(root: Root, settings: Settings, plan: LaunchPlan, snapshot: Clus
                 f"Choose another name, or `l2rtui destroy {run.spec.name}` first.",
             )
     await control.settled(_write_all, root, settings, plan.runs)
-
-
-def refuse_taken_slots(pods: Sequence[PodPlan], snapshot: ClusterSnapshot) -> None:
-    """Refuse when a pod's seat is not free, or not there.
-
-    Raises:
-        RefusedError: naming the slot and who holds it.
-    """
-    slots = snapshot.ledger.slots
-    seen: dict[object, str] = {}
-    for pod in pods:
-        for slot_id in pod.seat.slots:
-            slot = slots.get(slot_id)
-            if slot is None:
-                raise RefusedError(f"There is no slot {slot_id} for {pod.name}.", "See `l2rtui slots`.")
-            if slot.state is not SlotState.FREE or slot_id in seen:
-                holder = slot.pod or seen.get(slot_id, "")
-                by = f" by {holder}" if holder else ""
-                raise RefusedError(
-                    f"Slot {slot_id} is {slot.state}{by}, so {pod.name} cannot sit there.", "Plan again."
-                )
-            seen[slot_id] = pod.name
 
 
 async def start(root: Root, plan: LaunchPlan) -> AsyncIterator[StepDone]:

@@ -14,11 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from l2rtui.backends.local.files import write_all
+from l2rtui.backends.local.secretfiles import SUFFIX, read
 from l2rtui.config import user_name
-from l2rtui.domain.secret import Secret, SecretKind, SecretView
+from l2rtui.domain.secret import Secret, SecretView
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
-
-_SUFFIX = ".json"
 
 
 class LocalSecrets:
@@ -44,11 +43,11 @@ class LocalSecrets:
         if not self._folder.is_dir():
             return ()
         found = []
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            kind, values = _read(path)
+        for path in sorted(self._folder.glob(f"*{SUFFIX}")):
+            kind, values = read(path)
             created = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
             keys = tuple(sorted(values))
-            found.append(SecretView(path.name.removesuffix(_SUFFIX), kind, keys, self._owner, created))
+            found.append(SecretView(path.name.removesuffix(SUFFIX), kind, keys, self._owner, created))
         return tuple(found)
 
     def _keep(self, secret: Secret, replace: bool) -> None:
@@ -79,38 +78,4 @@ class LocalSecrets:
     def _path(self, name: str) -> Path:
         if "/" in name or name.startswith("."):
             raise NotFoundError(f"{name!r} is no name of a secret.")
-        return self._folder / f"{name}{_SUFFIX}"
-
-
-def missing(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of these secrets that are not kept here."""
-    return tuple(name for name in names if not (folder / f"{name}{_SUFFIX}").is_file())
-
-
-def variables(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
-    """The variables of these secrets, later ones over earlier ones.
-
-    Raises:
-        OSError: one is not there, or cannot be read; says which, and nothing of what is in it.
-    """
-    found: dict[str, str] = {}
-    for name in names:
-        path = folder / f"{name}{_SUFFIX}"
-        if "/" in name or not path.is_file():
-            raise OSError(None, f"there is no secret {name}")
-        try:
-            kind, values = _read(path)
-        except BackendError as error:
-            raise OSError(None, f"the secret {name} cannot be read") from error
-        if kind is SecretKind.VARIABLES:
-            found |= values
-    return found
-
-
-def _read(path: Path) -> tuple[SecretKind, dict[str, str]]:
-    try:
-        document = json.loads(path.read_text("utf-8"))
-        return SecretKind(document["kind"]), {str(key): str(value) for key, value in document["values"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        # The parser's own text may quote what is in the file.
-        raise BackendError(f"{path} cannot be read as a secret ({type(error).__name__}).") from None
+        return self._folder / f"{name}{SUFFIX}"
