@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
+
+import psutil
 
 from runtime import contract
 
@@ -38,7 +41,11 @@ class Program:
 
     def kill_all(self) -> None:
         """End the process and all that it started, as the end of a pod does."""
+        started = psutil.Process(self.process.pid).children(recursive=True)  # torch gives each a session of its own
         os.killpg(self.process.pid, signal.SIGKILL)
+        for each in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
         self.process.wait()
 
     def code(self, seconds: float = 240.0) -> int:
