@@ -42,8 +42,8 @@ from l2rtui.errors import NotFoundError
 Numbers = tuple[tuple[str, int], ...]
 
 OVERTIME_SECONDS: Final = 75.0
-"""So much longer than the grace a pod may stay before the receipt lists it: a kubelet looks for ended containers that
-it has not yet removed once a minute, and keeps their pod until then."""
+"""So much longer than the grace a pod may stay before the receipt lists it: a kubelet looks for ended containers
+that it has not yet removed once a minute, and keeps their pod until then."""
 REST_SECONDS: Final = 30.0
 """How long what has no processes may take to go."""
 FORCED_SECONDS: Final = 10.0
