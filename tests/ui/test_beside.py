@@ -328,5 +328,5 @@ async def test_steps_and_ranks_stand_in_the_tables(desk, monkeypatch):
                 pods[2].uid: PodNews("step", step="train running"),
             }
         )
-        await one.until(lambda: "4 ranks  epoch 3, train running" in one.words(), "the run's row")
+        await one.until(lambda: "4 ranks  epoch 3, train run" in one.words(), "the run's row")
         await one.until(lambda: "0/4" in one.words(), "the rank of a pod")
