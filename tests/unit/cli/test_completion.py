@@ -29,7 +29,7 @@ def offered(capsys, *words):
         (["de"], ["destroy", "describe"]),
         (["sl"], ["slots"]),
         (["--read"], ["--readonly"]),
-        (["--backend", "d"], ["demo"]),
+        (["--backend", "d"], ["docker", "demo"]),
         (["--backend", "demo", "me"], ["metrics"]),
         (["launch", "--po"], ["--policy"]),
         (["launch", "--policy", "s"], ["spread"]),
