@@ -86,7 +86,7 @@ def state(desk) -> tuple[object, ...]:
             log.is_following,
             log.is_wrapping,
             log.has_times,
-            log._top,
+            None if log.is_following else log._top,  # it goes by itself with the lines that come
             log._pan,
             log._hit,
             log.json_as,

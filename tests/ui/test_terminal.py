@@ -16,7 +16,7 @@ import time
 import psutil
 import pytest
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 100.0
 ENTERED_ALTERNATE_SCREEN = b"\x1b[?1049h"
 DEFECT = """
 from l2rtui.backends.fake import FakeBackend
