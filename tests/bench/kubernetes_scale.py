@@ -4,8 +4,8 @@
     python -m tests.bench.kubernetes_scale measure
     python -m tests.bench.kubernetes_scale idle --seconds 60
 
-It wants a cluster of its own behind $KUBECONFIG with stand-in nodes (shared/cluster/up --no-real-node
---fake-nodes 200). The watcher and the one who changes pods are processes of their own.
+It wants a cluster of its own behind $KUBECONFIG with 200 stand-in nodes
+that nobody else needs. The watcher and the one who changes pods are processes of their own.
 """
 
 from __future__ import annotations
