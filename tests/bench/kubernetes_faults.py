@@ -6,7 +6,7 @@ login's token expired and the connections cut. Meanwhile pods, runs and a node c
 and runs are compared with ``kubectl get -o json`` field by field; the time counts from the moment when the server
 answers again. All of it with the waits of the real program, through a login plugin whose tokens live for seconds.
 
-It breaks the cluster that it is given: one of its own that nobody else needs (its folder stands in L2R_CLUSTER_DIR), best in
+It breaks the cluster that it is given: one that nobody else needs, its folder in L2R_CLUSTER_DIR, best in
 a network namespace. What it stops it starts again.
 
     KUBECONFIG=… L2R_CLUSTER_DIR=… python -m tests.bench.kubernetes_faults [--rounds 100] [--seed N]
