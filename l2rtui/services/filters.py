@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from l2rtui.backends.privatefile import write_private
 from l2rtui.config import nearest, state_dir
 from l2rtui.errors import BackendError, ConfigError
 
@@ -58,10 +58,7 @@ def keep(name: str, text: str) -> None:
 def _write(found: Mapping[str, str]) -> None:
     path = _path()
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        staged.write_text(json.dumps(found, indent=1, ensure_ascii=False), "utf-8")
-        staged.replace(path)
+        write_private(path, json.dumps(found, indent=1, ensure_ascii=False))
     except OSError as error:
         raise BackendError(f"{path} was not written: {error.strerror}.", "Look at its folder's rights.") from error
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from typing import Protocol
 
 from l2rtui.domain.quantity import format_bytes
 
 _SECONDS = 1.0
 
 
+class Say(Protocol):
+    """Takes a sentence, and whether it is worth a line of its own."""
+
+    def __call__(self, text: str, *, is_step: bool) -> None:
+        """Say it."""
+        ...
+
+
 class Counter:
     """Adds up bytes and says now and then how far it is.
 
     Args:
-        say: Takes the sentence, and whether it is worth a line of its own.
+        say: Such as ``Talk.step``.
         total: Bytes in all; 0 when nobody knows.
     """
 
-    def __init__(self, say: Callable[[str, bool], None], total: int) -> None:
+    def __init__(self, say: Say, total: int) -> None:
         self._say = say
         self._total = total
         self._began = self._said = time.monotonic()
@@ -33,7 +41,7 @@ class Counter:
             return
         self._said = now
         tenth = 10 * self.done // self._total if self._total else 0
-        self._say(self.sentence(now), tenth > self._tenth)
+        self._say(self.sentence(now), is_step=tenth > self._tenth)
         self._tenth = tenth
 
     def sentence(self, now: float) -> str:

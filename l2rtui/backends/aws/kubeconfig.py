@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from l2rtui.backends.privatefile import write_private
 from l2rtui.errors import BackendError, ConfigError
 
 
@@ -102,17 +103,7 @@ def _write(path: Path, document: Mapping[str, Any]) -> None:
     """Put another file in place at once; it holds credentials of other clusters, so nobody else may read it."""
     import yaml
 
-    path = path.expanduser().resolve()  # a link stays a link
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                yaml.safe_dump(document, file, sort_keys=False)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_private(path, yaml.safe_dump(document, sort_keys=False))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error

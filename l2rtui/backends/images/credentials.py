@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from l2rtui.backends.privatefile import write_private
 from l2rtui.domain.imageref import HUB
 from l2rtui.errors import BackendError, ConfigError
 
@@ -130,16 +131,7 @@ def _write(config: Mapping[str, Any]) -> None:
     """Put another file in place at once, readable by nobody else; a link (to a dotfiles folder) stays a link."""
     path = config_path().resolve()
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(config, file, indent="\t")
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_private(path, json.dumps(config, indent="\t"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error
 

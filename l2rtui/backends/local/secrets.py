@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from l2rtui.backends.local.files import write_all
 from l2rtui.backends.local.secretfiles import SUFFIX, read
+from l2rtui.backends.privatefile import write_private
 from l2rtui.config import user_name
 from l2rtui.domain.secret import Secret, SecretView
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
@@ -55,18 +54,9 @@ class LocalSecrets:
         if path.exists() and not replace:
             raise RefusedError(f"There is a secret {secret.name} here.", "Add --replace, or delete it.")
         document = {"kind": str(secret.kind), "values": dict(secret.values), "time": time.time()}
-        temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                write_all(descriptor, json.dumps(document).encode())
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            temporary.replace(path)
+            write_private(path, json.dumps(document))
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise BackendError(f"{self._folder} cannot be written: {error.strerror}.") from error
 
     def _delete(self, name: str) -> None:

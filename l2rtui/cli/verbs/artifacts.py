@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from l2rtui.backends.artifacts import Artifact, Artifacts
-from l2rtui.cli.output import Column, Talk, View
+from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import artifacts
+from l2rtui.services.progress import Counter
 
 _LIST = View(
     name=lambda one: f"{one['place']}/{one['name']}",
@@ -56,7 +56,7 @@ async def _get(session: Session) -> int:
     places, one = await _find(session, session.args.place)
     folder = _folder(session.args.to)
     session.talk.say(f"fetching {one.place}/{one.name}: {format_bytes(one.bytes)}")
-    data = await places.fetch(one, folder, _counter(session.talk, one.bytes))
+    data = await places.fetch(one, folder, Counter(session.talk.step, one.bytes).add)
     session.talk.say(f"{data} is whole; begin from it with `--set train.resume_from={folder}`")
     session.out.show_all(_LIST, [_document(one)])
     return EXIT_DONE
@@ -82,18 +82,6 @@ async def _find(session: Session, word: str) -> tuple[Artifacts, Artifact]:
     is_one = name.startswith("ckpt-")
     places = Artifacts(await artifacts.root_of(session.backend, f"{place}/" if is_one else word))
     return places, await artifacts.choose(places, name.removesuffix(".json") if is_one else session.args.name)
-
-
-def _counter(talk: Talk, total: int) -> Callable[[int], None]:
-    """Say how far a copy is; called from several threads."""
-    done = 0
-
-    def add(count: int) -> None:
-        nonlocal done
-        done += count
-        talk.step(f"{format_bytes(done)} of {format_bytes(total)}", is_step=False)
-
-    return add
 
 
 def _document(one: Artifact) -> dict[str, Any]:

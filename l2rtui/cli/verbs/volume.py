@@ -94,7 +94,7 @@ async def _get(session: Session) -> int:
     target = _local(session.args.target or ".")
     async with _store(session).files(name) as files:
         total = sum(one.size for one in await files.sizes(path))
-        counter = Counter(lambda text, is_step: session.talk.step(text, is_step=is_step), total)
+        counter = Counter(session.talk.step, total)
         count = await files.get(path, target, counter.add)
     session.talk.say(f"{target} has {count} file{'' if count == 1 else 's'}, {format_bytes(total)}, of {name}")
     return EXIT_DONE
@@ -105,7 +105,7 @@ async def _put(session: Session) -> int:
     name, path = _path(session.args.target)
     source = _local(session.args.source)
     async with _store(session).files(name) as files:
-        counter = Counter(lambda text, is_step: session.talk.step(text, is_step=is_step), 0)
+        counter = Counter(session.talk.step, 0)
         count = await files.put(source, path, counter.add)
     session.talk.say(f"{name} has {count} file{'' if count == 1 else 's'} of {source}")
     return EXIT_DONE
