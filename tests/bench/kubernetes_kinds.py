@@ -56,7 +56,7 @@ def _run(cli: Cli, namespace: str, home: Path, backend: str) -> None:
     eventually("its service account", lambda: kubectl("-n", namespace, "get", "sa", "default", check=False))
     print(f"elastic over {backend}, load {os.getloadavg()[0]:.1f}", flush=True)
     cli.run("launch", "-f", str(spec), "--yes")
-    seen = hurt(cli, RUN, (2, 4, 1, 3), lambda line: print(line, flush=True))
+    seen = hurt(cli, RUN, home / "volume", (2, 4, 1, 3), lambda line: print(line, flush=True))
     assert max(look.step for _, look in seen) == seen[-1][1].step, "no restart from the beginning"
     eventually("its end", lambda: "Completed" in cli.run("runs"), 900)
     found = pods(namespace, RUN)

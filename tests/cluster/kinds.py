@@ -90,17 +90,27 @@ def look(cli: Cli, run: str, nodes: int) -> Look | None:
     return Look(len(there), furthest["world_size"], newest, furthest["step"], furthest["loss"])
 
 
+def snapshot(folder: Path) -> int:
+    """The step of the newest snapshot in the folder of a run; 0 before the first."""
+    return max((int(path.stem.split("-")[1]) for path in folder.glob("checkpoints/*.json")), default=0)
+
+
 def hurt(
-    cli: Cli, run: str, sizes: Sequence[int], say: Callable[[str], None] = lambda _: None
+    cli: Cli, run: str, folder: Path, sizes: Sequence[int], say: Callable[[str], None] = lambda _: None
 ) -> list[tuple[str, Look]]:
-    """Bring an elastic job to each size, and delete one of its pods by force there; what was seen after each."""
+    """Bring an elastic job to each size, and delete one of its pods by force there; what was seen after each.
+
+    A pod is deleted when the folder holds a newer snapshot than before, and training must go on from no older one.
+    """
     seen: list[tuple[str, Look]] = []
     began = time.monotonic()
 
     def trains(what: str, size: int, after: int) -> Look:
+        saved = snapshot(folder)
+
         def further() -> Look | None:
             now = look(cli, run, size)
-            return now if now is not None and now.round > after else None
+            return now if now is not None and now.round > after and now.step > saved else None
 
         found: Look = eventually(what, further, SECONDS)
         seen.append((what, found))
@@ -114,7 +124,9 @@ def hurt(
     for number, size in enumerate(sizes):
         if number:
             cli.run("scale", f"{run}/nodes", str(size))
+        saved = snapshot(folder)
         now = trains(f"{size} nodes train", size, now).round
+        eventually("a snapshot of this size", lambda before=saved: snapshot(folder) > before, SECONDS)
         names = set(pods(cli.namespace, run, "worker"))
         victim = min(name for name, one in pods(cli.namespace, run, "worker").items() if _runs(one))
         kubectl("-n", cli.namespace, "delete", "pod", victim, "--force", "--grace-period=0")
