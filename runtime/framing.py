@@ -2,17 +2,30 @@
 
 No pickle, no sockets, no torch. A frame's length is looked at before its content, and the arena is never copied:
 the receiver gets a view and checks its size against what the sender declared in its Hello. The JSON is msgspec's:
-with tens of segments in a message the standard library's reader costs more than everything else in it.
+with tens of segments in a message the standard library's reader costs more than everything else in it. Headers of
+segments, the one kind of which there are thousands a second, are read and checked by msgspec in one go; what it
+does not like is read again like all the others, for a sentence about what is wrong.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from runtime.messages import Message, ProtocolError, from_fields, has_arena, to_fields
+from runtime.messages import (
+    MAX_BUNDLE,
+    MAX_INTEGER,
+    Message,
+    ProtocolError,
+    Rows,
+    Segments,
+    from_fields,
+    has_arena,
+    to_fields,
+)
 
 HEADER_LIMIT: Final = 16_384
 """Longest header in bytes; the longest valid one is a Hello with a layout and all its texts at their longest."""
@@ -34,18 +47,29 @@ class Arena:
         view = memoryview(buffer).cast("B")
         return cls(view, 0, view.nbytes)
 
-    def precedes(self, other: Arena) -> bool:
-        """Say whether `other` lies right behind it."""
-        return other.slab is self.slab and other.start == self.start + self.nbytes
-
     @property
     def view(self) -> memoryview:
         """Its bytes."""
         return self.slab[self.start : self.start + self.nbytes]
 
 
+_Int = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+_Row = tuple[_Int, _Int, _Int, _Int, float, float]
+
+
+class _Segments(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The header of segments as it is on the wire, see `Segments`."""
+
+    kind: Literal["traj"]
+    epoch: _Int
+    seq: _Int
+    ring: bool
+    rows: Annotated[list[_Row], msgspec.Meta(min_length=1, max_length=MAX_BUNDLE)]
+
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()
+_decode_segments: Final = msgspec.json.Decoder(_Segments).decode
 
 
 def encode(message: Message, arena: Buffer | None = None) -> list[Buffer]:
@@ -56,7 +80,7 @@ def encode(message: Message, arena: Buffer | None = None) -> list[Buffer]:
     if (arena is not None) != has_arena(message):
         raise ProtocolError(f"a message of kind {message.kind} {'needs' if arena is None else 'carries no'} arena")
     try:
-        header = _encode(to_fields(message))
+        header = _encode(_wire(message) if isinstance(message, Segments) else to_fields(message))
     except (ValueError, OverflowError) as error:
         raise ProtocolError(f"{message.kind}: {error}") from error
     if len(header) > HEADER_LIMIT:
@@ -74,11 +98,28 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, memoryview | None]:
     header = memoryview(frames[0])
     if header.nbytes > HEADER_LIMIT:
         raise ProtocolError(f"a header of {header.nbytes} bytes; the limit is {HEADER_LIMIT}")
+    message = _message(header)
+    if (len(frames) == 2) != has_arena(message):
+        raise ProtocolError(f"a message of kind {message.kind} came with {len(frames)} frames")
+    return message, memoryview(frames[1]).cast("B") if len(frames) == 2 else None
+
+
+def _wire(message: Segments) -> _Segments | dict[str, Any]:
+    rows = message.rows
+    if not math.isfinite(sum(rows.return_sum) + sum(rows.progress_sum)):
+        return to_fields(message)  # says which number cannot be sent, if it is not their sum that is too large
+    return _Segments("traj", message.epoch, message.seq, message.ring, list(zip(*rows.columns, strict=True)))
+
+
+def _message(header: memoryview) -> Message:
+    try:
+        plain = _decode_segments(header)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        return Segments(plain.epoch, plain.seq, plain.ring, Rows(*zip(*plain.rows, strict=True)))
     try:
         given = _decode.decode(header)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"the header is not JSON: {error!s:.100}") from None
-    message = from_fields(given)
-    if (len(frames) == 2) != has_arena(message):
-        raise ProtocolError(f"a message of kind {message.kind} came with {len(frames)} frames")
-    return message, memoryview(frames[1]).cast("B") if len(frames) == 2 else None
+    return from_fields(given)

@@ -97,8 +97,6 @@ class Session:
     _offered: int = 0
     _kept: deque[Kept] = field(default_factory=deque)
     _kept_bytes: int = 0
-    _unsent: deque[Kept] = field(default_factory=deque)
-    """Those of `_kept` that are above `_sent`."""
     _seen: int = 0
     """Segments that were offered when `outgoing` was last asked."""
     _burst: int = 0
@@ -133,9 +131,7 @@ class Session:
     def offer(self, segment: Trajectory, arena: Arena) -> None:
         """Queue a segment; it gets its number here. `arena` must not be written any more."""
         self._offered += 1
-        kept = Kept(self._offered, segment, arena)
-        self._kept.append(kept)
-        self._unsent.append(kept)
+        self._kept.append(Kept(self._offered, segment, arena))
         self._kept_bytes += arena.nbytes
         while self._kept_bytes > self.habits.kept_bytes and self._kept[0].seq <= self._acked:
             self._drop_oldest()
@@ -168,7 +164,7 @@ class Session:
     def unsent(self, message: Message) -> None:
         """Take back a message that the transport could not take: it has no connection just now."""
         if isinstance(message, Segments):
-            self._rewind(min(self._sent, message.seq - 1))
+            self._sent = min(self._sent, message.seq - 1)
         elif isinstance(message, Ring):
             self._ring_said = False
 
@@ -228,7 +224,7 @@ class Session:
         # A learner may know more than we: a number that we have not given out yet must not be used again.
         self._offered = max(self._offered, welcome.last_seq)
         self._settle(welcome.last_seq, welcome.durable_seq)
-        self._rewind(welcome.last_seq)
+        self._sent = welcome.last_seq
 
     # --- bundles ---
     def _lingers(self, now: float) -> bool:
@@ -246,44 +242,45 @@ class Session:
         return 0 < waiting < MAX_BUNDLE and waiting * self._kept_bytes < self.habits.bundle_bytes * len(self._kept)
 
     def _bundles(self) -> list[Outgoing]:
-        """Return what may be sent and has not been, as few messages as the bounds on their size allow."""
+        """Return what may be sent and has not been, as few messages as the bounds on their size allow.
+
+        In a ring a message ends where that begins anew, and around a segment that does not fill its slot. Elsewhere it
+        ends where much would have to be brought together that lies apart: one more message is cheaper.
+        """
         found: list[Outgoing] = []
-        waiting, bundle, size = self._unsent, list[Kept](), 0
-        most, limit = self.habits.bundle_bytes, self._limit
-        while waiting and waiting[0].seq <= limit:
-            next_ = waiting.popleft()
-            nbytes = next_.arena.nbytes
-            size += nbytes
-            if bundle and (
-                size > most or len(bundle) == MAX_BUNDLE or self._parts(bundle[-1], next_, size - nbytes)
-            ):
-                found.append(self._bundle(bundle))
-                bundle, size = [], nbytes
+        kept, sent, last = self._kept, self._sent, min(self._offered, self._limit)
+        if sent >= last:
+            return found
+        bundle, size, slab, end = list[Kept](), 0, None, 0
+        slots, full, most = self.slots, self.hello.segment_transitions, self.habits.bundle_bytes
+        for place in range(-min(self._offered - sent, len(kept)), 0):  # from the new end, where it is quick
+            next_ = kept[place]
+            seq, row, arena = next_
+            if seq > last:
+                break
+            if seq <= sent:
+                continue
+            if bundle:
+                if slots:
+                    is_apart = seq % slots == 0 or not bundle[-1].row.transitions == row.transitions == full
+                else:
+                    is_apart = size > APART_BYTES and (arena.slab is not slab or arena.start != end)
+                follows = seq == bundle[0].seq + len(bundle)
+                if is_apart or not follows or size + arena.nbytes > most or len(bundle) == MAX_BUNDLE:
+                    found.append(self._bundle(bundle))
+                    bundle, size = [], 0
             bundle.append(next_)
+            size += arena.nbytes
+            slab, end = arena.slab, arena.start + arena.nbytes
         if bundle:
             found.append(self._bundle(bundle))
-        self._sent = max(self._sent, min(self._offered, self._limit))
+        self._sent = last
         return found
-
-    def _parts(self, last: Kept, next_: Kept, size: int) -> bool:
-        """Say whether `next_` begins a new message, although there is room in the one before.
-
-        In a ring since that begins anew, or one does not fill its slot; elsewhere since it lies in other memory:
-        one more message is cheaper than to bring much together.
-        """
-        if not self.slots:
-            return size > APART_BYTES and not last.arena.precedes(next_.arena)
-        full = self.hello.segment_transitions
-        return next_.seq % self.slots == 0 or not next_.row.transitions == last.row.transitions == full
 
     def _bundle(self, bundle: list[Kept]) -> Outgoing:
         _, rows, arenas = zip(*bundle, strict=True)
         return Outgoing(Segments(self.epoch, bundle[0].seq, self.slots > 0, Rows.of(*rows)), arenas)
 
-    def _rewind(self, sent: int) -> None:
-        """Go back to where `sent` is the last number that was sent."""
-        self._sent = sent
-        self._unsent = deque(each for each in self._kept if each.seq > sent)
 
     def _settle(self, last_seq: int, durable_seq: int) -> None:
         self._acked = max(self._acked, min(last_seq, self._offered))
