@@ -31,6 +31,12 @@ _HEX = re.compile(r"[0-9a-f]{32,64}")
 _REFERENCE = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?|\$\([A-Za-z_][A-Za-z0-9_]*\)|/[\w./-]*")
 _NO_SECRETS = ("pull_secrets", "secrets", "secretName", "secretKeyRef", "imagePullSecrets")
 """Fields that name secrets and hold none."""
+_HIDDEN_WORDS: Final = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
+
+
+def hides_value(name: str) -> bool:
+    """Whether a variable's value is not to be shown; rather one too many than one too few."""
+    return any(word in name.upper() for word in _HIDDEN_WORDS) and not name.endswith("_FILE")
 
 
 def find_keys(data: Any) -> Iterator[tuple[Path, str]]:

@@ -55,6 +55,20 @@ def sidecar_of(run: RunSpec, one: SetSpec) -> Sidecar | None:
     return _read(run.train, evaluates=any(each.role is Role.EVALUATOR for each in run.sets))
 
 
+def missing_socket(run: RunSpec, one: SetSpec) -> str:
+    """The Docker Engine's socket with which processes of a set start simulators, and that no mount brings them.
+
+    Only in a container of its own does a process need that; on its machine it finds the socket where it is.
+    """
+    said = json.loads(run.train).get("environment_options")
+    said = said.get("simulator") if isinstance(said, dict) else None
+    if one.role not in _ROLES or one.template or not isinstance(said, dict) or said.get("kind") != "container":
+        return ""
+    socket = str(said.get("socket", "the Engine's socket"))
+    is_there = any(mount.host_path and socket.startswith(mount.path.rstrip("/")) for mount in one.pod.mounts)
+    return "" if is_there else socket
+
+
 @lru_cache(maxsize=64)
 def _read(train: str, *, evaluates: bool) -> Sidecar | None:
     """The container of which training settings speak; None where their simulators are of another kind.

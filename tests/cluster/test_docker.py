@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -149,6 +152,49 @@ def test_what_the_engine_cannot_do_is_refused_in_a_sentence(cli, job, tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
+
+
+def test_a_volume_is_the_users_and_a_port_leads_into_the_container(cli, image, tmp_path):
+    spec = {
+        "kind": "job",
+        "name": "dk-talks",
+        "image": image,
+        "env": {"WANDB_API_KEY_FILE": "/none", "LAB_SECRET_WORD": "$HOME"},
+        "job": {"command": ["sh", "-c", "echo here > /l2r/word; cd /l2r; exec python -m http.server 8000"]},
+        "pod": {"mounts": [{"path": "/l2r", "claim": "dk-talks-data"}]},
+    }
+    path = tmp_path / "served.yaml"
+    path.write_text(json.dumps(spec))
+    try:
+        done = cli("launch", "-f", str(path), "--yes", "--wait")
+        assert done.returncode == 0, done.stderr
+        with subprocess.Popen(
+            [sys.executable, "-m", "l2rtui", "port-forward", "--backend", "docker", "dk-talks/job", "0:8000"],
+            stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        ) as forwarding:  # fmt: skip
+            port = re.search(r"127\.0\.0\.1:(\d+) leads", forwarding.stderr.readline())[1]
+            assert eventually("the word", lambda: asked(int(port), "/word"), seconds=60) == "here\n"
+            forwarding.send_signal(signal.SIGINT)
+        told = cli("describe", "dk-talks/job").stdout
+        assert "mount /l2r from dk-talks-data" in told
+        assert "LAB_SECRET_WORD=(hidden)" in told
+        assert "Created Pod dk-talks-job-0" in told
+        assert {"Created", "Started"} <= {one["reason"] for one in cli.json("events", "dk-talks")}
+        assert "dk-talks-job-0: running" in cli("describe", "dk-talks").stdout
+    finally:
+        cli("destroy", "dk-talks", "--yes", "--grace", "0")
+        docker("volume", "rm", "-f", "dk-talks-data")
+
+
+def asked(port, path):
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    except (OSError, http.client.HTTPException):  # it does not listen yet
+        return ""
+    finally:
+        connection.close()
 
 
 def test_a_container_without_its_run_is_a_leak(cli, job):

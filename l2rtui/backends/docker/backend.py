@@ -11,9 +11,19 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any
 
-from l2rtui.backends.base import Capabilities, Captured, DestroyProgress, Leak, LogLine, LogQuery, Receipt, StepDone
+from l2rtui.backends.base import (
+    Capabilities,
+    Captured,
+    DestroyProgress,
+    KubeEvent,
+    Leak,
+    LogLine,
+    LogQuery,
+    Receipt,
+    StepDone,
+)
 from l2rtui.backends.claiming import refuse_taken_slots
-from l2rtui.backends.docker import beside, books, checks, labels, machine, views
+from l2rtui.backends.docker import beside, books, checks, inspector, labels, machine, views
 from l2rtui.backends.docker import destroy as destruction
 from l2rtui.backends.docker.engine import Engine, EngineError, socket_path
 from l2rtui.backends.docker.logs import Reader
@@ -36,7 +46,7 @@ class DockerBackend:
     """One Engine of this machine as the one node; see ``backends.base.Backend`` for what each method promises."""
 
     name = "docker"
-    capabilities = Capabilities()
+    capabilities = Capabilities(has_events=True)
 
     def __init__(self, settings: Settings, *, path: str = "") -> None:
         self._settings = settings
@@ -209,6 +219,21 @@ class DockerBackend:
     async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
         """Run a command in the container without input, and give what it says."""
         return await beside.captured(self._engine, pod.uid, argv)
+
+    async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
+        """All that the Engine knows of one object, its events last."""
+        await self._node()
+        return await inspector.describe(self._engine, target, self._info)
+
+    async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
+        """What the Engine remembers of our containers, newest last."""
+        return await inspector.events(self._engine, target)
+
+    async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
+        """Carry connections from a port of the loopback address to one of a container."""
+        async with aclosing(inspector.forward(self._engine, pod, local, remote)) as news:
+            async for sentence in news:
+                yield sentence
 
     async def doctor(self) -> tuple[Finding, ...]:
         """What works at this Engine."""

@@ -12,8 +12,10 @@ import io
 import math
 import os
 import secrets
+import stat
 import tarfile
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,8 +140,24 @@ async def create(engine: Engine, run: RunPlan, pod: PodPlan, token: bytes) -> st
             raise BackendError(f"The Engine has no image {image}.", f"Run `docker pull {image}`.") from error
         raise
     container = str(made["Id"])
-    await engine.raw("PUT", f"/containers/{container}/archive", body=render.files(pod, token), path="/")
+    of_root = [
+        path for path in render.volumes_of(pod) if render.user_of(pod) and await _is_roots(engine, container, path)
+    ]
+    packed = render.files(pod, token, of_root)
+    await engine.raw("PUT", f"/containers/{container}/archive", body=packed, path="/")
     return container
+
+
+async def _is_roots(engine: Engine, container: str, path: str) -> bool:
+    """Whether a folder can be written to by root alone, as that of a new volume."""
+    async with aclosing(engine.stream(f"/containers/{container}/archive", path=path)) as blocks:  # type: ignore[type-var]
+        head = b""
+        async for block in blocks:
+            head += block
+            if len(head) >= tarfile.BLOCKSIZE:
+                break
+    folder = tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    return folder.uid == 0 and not folder.mode & stat.S_IWOTH
 
 
 async def start(engine: Engine, container: str) -> str:

@@ -75,7 +75,7 @@ class Engine:
         async with self._answer(method, target, body, query, aiohttp.ClientTimeout(seconds)) as answer:
             return await answer.read()
 
-    async def stream(self, path: str, **query: Any) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, /, **query: Any) -> AsyncIterator[bytes]:
         """The blocks of an answer that goes on until the Engine, or the caller, has enough."""
         timeout = aiohttp.ClientTimeout(None, sock_connect=REQUEST_SECONDS)
         async with self._answer("GET", path, None, query, timeout) as answer:

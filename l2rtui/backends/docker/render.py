@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from l2rtui.backends.docker import labels
 from l2rtui.backends.peers import peer_variables
 from l2rtui.domain.containers import Binding, Mount, Security
 from l2rtui.domain.plan import PodPlan, RunPlan
-from l2rtui.domain.sidecar import sidecar_of
+from l2rtui.domain.sidecar import missing_socket, sidecar_of
 from l2rtui.domain.workload import PROGRAM_WORD, RestartPolicy, Role, RunSpec, SetSpec, pod_name
 from runtime import contract
 
@@ -43,6 +43,11 @@ def problems(spec: RunSpec) -> Iterator[str]:
             yield f"the set {one.name} is a pod template in Kubernetes' words: it needs the kubernetes backend"
         elif sidecar_of(spec, one) is not None:
             yield f"the set {one.name} has a simulator in a container beside it: it needs the kubernetes backend"
+        elif socket := missing_socket(spec, one):
+            yield (
+                f"the set {one.name} would start simulators with {socket}, which no mount brings it: "
+                "use the local backend, or simulator.kind reference"
+            )
         if one.program is not None and one.program.url:
             yield f"the program of {one.name} is fetched from an address: put it into the image, or give a file"
         if one.pod.secrets:
@@ -91,10 +96,13 @@ def container(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
     return body
 
 
-def files(pod: PodPlan, token: bytes) -> bytes:
-    """What a container finds before its first start, as a tar archive for its root."""
-    settings = pod.set_spec.pod
-    user = settings.user if settings.security is Security.RESTRICTED else 0
+def files(pod: PodPlan, token: bytes, handed_over: Iterable[str] = ()) -> bytes:
+    """What a container finds before its first start, as a tar archive for its root.
+
+    Args:
+        handed_over: Folders that are there and shall belong to the container's user from now on.
+    """
+    settings, user = pod.set_spec.pod, user_of(pod)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         _add(archive, "run/l2r", None, 0o755, user)
@@ -105,7 +113,21 @@ def files(pod: PodPlan, token: bytes) -> bytes:
             _add(archive, name, pod.set_spec.program.text.encode(), 0o644, user)
         if all(mount.path.rstrip("/") != DATA_DIR for mount in settings.mounts):
             _add(archive, DATA_DIR.lstrip("/"), None, 0o700, user)
+        for path in handed_over:
+            _add(archive, path.strip("/"), None, 0o770, user)
     return packed.getvalue()
+
+
+def user_of(pod: PodPlan) -> int:
+    """Number of the user as whom a container runs; 0 where that is the image's affair."""
+    settings = pod.set_spec.pod
+    return settings.user if settings.security is Security.RESTRICTED else 0
+
+
+def volumes_of(pod: PodPlan) -> tuple[str, ...]:
+    """Where the Engine's volumes are mounted to be written to; it makes new ones root's."""
+    mounts = pod.set_spec.pod.mounts
+    return tuple(one.path for one in mounts if not (one.host_path or one.in_memory or one.read_only))
 
 
 def image_of(spec: RunSpec, one: SetSpec) -> str:

@@ -24,13 +24,13 @@ from l2rtui.backends.kubernetes.structs import (
     PodStruct,
     epoch,
 )
+from l2rtui.domain.keyscan import hides_value
 from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import exit_text
 from l2rtui.errors import NotFoundError
 
 MOST_EVENTS = 300
-_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
 
 
 async def describe(api: Api, target: PodView | RunView | Node) -> tuple[str, ...]:
@@ -146,10 +146,7 @@ def _container(one: Container, status: ContainerStatus | None) -> Iterator[str]:
     )
     for variable in one.env or ():
         value = variable.value if variable.value_from is None else "(from elsewhere)"
-        is_secret = any(word in variable.name.upper() for word in _SECRET_WORDS) and not variable.name.endswith(
-            "_FILE"
-        )
-        yield f"  env {variable.name}={'(hidden)' if is_secret and value else value or ''}"
+        yield f"  env {variable.name}={'(hidden)' if value and hides_value(variable.name) else value or ''}"
 
 
 async def _run(api: Api, view: RunView) -> list[str]:

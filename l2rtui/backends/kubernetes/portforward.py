@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 import aiohttp
 
+from l2rtui.backends.forwarding import forwarded
 from l2rtui.backends.kubernetes.channels import FORWARD_PROTOCOLS, frame, messages
 from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.kinds import KINDS
 from l2rtui.domain.snapshot import PodView
-from l2rtui.errors import BackendError, L2RError
+from l2rtui.errors import BackendError
 
 _BLOCK = 65_536
 _DATA, _ERROR = 0, 1
 _PORT_BYTES = 2
 """The first message of each channel names the port."""
-_HOST = "127.0.0.1"
 _LINGER_SECONDS = 20.0
 """How long a pod may be silent after the client has said all."""
 
@@ -31,8 +31,6 @@ async def forward(api: Api, pod: PodView, local: int, remote: int) -> AsyncGener
         BackendError: the port is taken.
         ApiError: the user may not forward ports.
     """
-    news: asyncio.Queue[str] = asyncio.Queue()
-    tasks: set[asyncio.Task[None]] = set()
     query = [("ports", str(remote))]
     path = KINDS["Pod"].path(pod.namespace or api.namespace, pod.name, "portforward")
 
@@ -43,37 +41,12 @@ async def forward(api: Api, pod: PodView, local: int, remote: int) -> AsyncGener
                 await _Carrier(socket).carry(reader, writer)
             finally:
                 await socket.close()
-        except L2RError as error:
-            news.put_nowait(f"A connection to port {remote} of {pod.name} failed: {error.message}")
-        except (OSError, aiohttp.ClientError) as error:
-            news.put_nowait(f"A connection to port {remote} of {pod.name} was cut: {error}.")
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        except aiohttp.ClientError as error:
+            raise ConnectionError(str(error)) from error
 
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(carry(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    try:
-        server = await asyncio.start_server(accept, _HOST, local)
-    except OSError as error:
-        raise BackendError(
-            f"Port {local} of this machine cannot be used: {error.strerror or error}.",
-            "Choose another, or 0 for any.",
-        ) from error
-    try:
-        chosen = server.sockets[0].getsockname()[1]
-        yield f"{_HOST}:{chosen} leads to port {remote} of {pod.name}"
-        while True:
-            yield await news.get()
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with aclosing(forwarded(pod.name, local, remote, carry)) as news:
+        async for sentence in news:
+            yield sentence
 
 
 class _Carrier:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.keyscan import find_keys
+from l2rtui.domain.keyscan import find_keys, hides_value
 from l2rtui.domain.secret import Secret, SecretKind
 
 ACCESS = "AKIA" + "IOSFODNN7EXAMPLE"
@@ -46,6 +46,11 @@ def test_what_looks_like_a_key_is_found_by_its_place(data, path, what):
 )
 def test_what_only_resembles_one_is_left_alone(data):
     assert list(find_keys(data)) == []
+
+
+def test_values_are_hidden_by_their_names():
+    names = ("WANDB_API_KEY", "L2R_TOKEN_FILE", "db_password", "L2R_SEED")
+    assert list(filter(hides_value, names)) == ["WANDB_API_KEY", "db_password"]
 
 
 @pytest.mark.parametrize(

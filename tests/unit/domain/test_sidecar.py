@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.sidecar import LAB_PORTS, Sidecar, sidecar_of
+from l2rtui.domain.containers import Mount, PodSettings
+from l2rtui.domain.sidecar import LAB_PORTS, Sidecar, missing_socket, sidecar_of
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 WORKER = SetSpec("w", Role.WORKER, ("l2r-runtime", "worker"))
@@ -28,6 +30,19 @@ def test_only_what_drives_a_simulator_gets_one():
     assert found(SetSpec("w", Role.WORKER, (), template="{}")) is None
     for options in ({"simulator": {"kind": "reference"}}, {"simulator": "sidecar"}, {}, "none"):
         assert found(train={"environment_options": options}) is None
+
+
+def test_a_simulator_in_a_container_needs_a_socket_that_a_mount_brings():
+    def missing(one: SetSpec, **options: object) -> str:
+        train = json.dumps({"environment_options": options} if options else {})
+        return missing_socket(RunSpec(Kind.LEARNER_WORKERS, "r", "r", (one,), train=train), one)
+
+    beside = {"kind": "container", "socket": "/run/docker.sock"}
+    mounted = replace(WORKER, pod=PodSettings(mounts=(Mount("/run/docker.sock", host_path="/run/docker.sock"),)))
+    empty = replace(WORKER, pod=PodSettings(mounts=(Mount("/run"),)))
+    assert missing(WORKER, simulator=beside) == missing(empty, simulator=beside) == "/run/docker.sock"
+    assert missing(mounted, simulator=beside) == missing(LEARNER, simulator=beside) == ""
+    assert missing(WORKER, simulator={"kind": "reference"}) == missing(WORKER) == ""
 
 
 def test_without_words_it_is_the_reference_simulator_of_the_workers_image():
