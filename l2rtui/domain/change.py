@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar, assert_never
 
+from l2rtui.domain.ledger import Basis
 from l2rtui.domain.node import Node, natural_key
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 
 T = TypeVar("T")
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +73,26 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
     nodes, pods, runs = _copied(snapshot.nodes), _copied(snapshot.pods), _copied(snapshot.runs)
     problems = snapshot.problems
     touched: set[str] = set()
+    basis = snapshot.next_basis
     is_same = True
     for change in changes:
         match change:
             case NodeChanged(node):
-                touched |= _touched_by_node(nodes.get(node.name), node)
+                touched |= _touched_by_node(basis, nodes.get(node.name), node)
                 nodes[node.name] = node
             case NodeGone(name):
                 nodes.pop(name, None)
                 touched.add(name)
             case PodChanged(pod):
                 old = pods.get(pod.uid)
-                touched |= _touched_by_pod(old, pod)
+                touched |= _touched_by_pod(basis, old, pod)
                 pods[pod.uid] = pod
-                is_same &= old == pod  # comparing all pods of a large cluster would cost more than all the rest
+                is_same &= (
+                    old is not None and old == pod
+                )  # comparing all pods of a large cluster would cost more than all the rest
             case PodGone(uid):
                 gone = pods.pop(uid, None)
-                touched |= _touched_by_pod(gone, None)
+                touched |= _touched_by_pod(basis, gone, None)
                 is_same &= gone is None
             case RunChanged(run):
                 runs[run.uid] = run
@@ -104,7 +110,7 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
         MappingProxyType(runs),
         snapshot.revision + 1,
         problems,
-        snapshot.basis_after(touched),
+        basis.touching(touched) if basis is not None else None,
     )
 
 
@@ -113,8 +119,10 @@ def _copied(rows: Mapping[str, T]) -> dict[str, T]:
     return rows.copy() if isinstance(rows, MappingProxyType) else dict(rows)
 
 
-def _touched_by_node(old: Node | None, new: Node) -> set[str]:
+def _touched_by_node(basis: Basis | None, old: Node | None, new: Node) -> AbstractSet[str]:
     """Whose ledger a change of a node touches: CPU and memory in use change often, and move no slot."""
+    if basis is None:
+        return _NONE  # the whole ledger will be worked out anew
     is_same = old is not None and (old.gpus, old.ready, old.is_schedulable, old.is_use_known) == (
         new.gpus,
         new.ready,
@@ -124,8 +132,10 @@ def _touched_by_node(old: Node | None, new: Node) -> set[str]:
     return set() if is_same else {new.name}
 
 
-def _touched_by_pod(old: PodView | None, new: PodView | None) -> set[str]:
+def _touched_by_pod(basis: Basis | None, old: PodView | None, new: PodView | None) -> AbstractSet[str]:
     """Nodes whose ledger a change of a pod touches; most changes move no slot."""
+    if basis is None:
+        return _NONE
     before, now = (one.holder if one is not None else None for one in (old, new))
     return set() if before == now else {one.node for one in (before, now) if one is not None}
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from l2rtui.domain.ledger import Basis, Claim, Holder, Ledger, build_ledger
 from l2rtui.domain.node import Node, SlotId
-from l2rtui.domain.status import Level, Phase, Status, pod_status
+from l2rtui.domain.status import Phase, Status, is_failing, pod_status
 from l2rtui.domain.workload import CENTRES, Role
 
 
@@ -76,7 +76,7 @@ class PodView:
     @property
     def is_failing(self) -> bool:
         """Whether people should look at it."""
-        return self.status.level is Level.BAD
+        return is_failing(self.phase, self.reason, is_terminating=self.is_terminating)
 
     @property
     def holder(self) -> Holder | None:
@@ -170,12 +170,11 @@ class ClusterSnapshot:
         holders = (pod.holder for pod in pods)
         return build_ledger(self.nodes.values(), (one for one in holders if one is not None), basis)
 
-    def basis_after(self, touched: Iterable[str]) -> Basis | None:
+    @property
+    def next_basis(self) -> Basis | None:
         """What the ledger of the next snapshot may build on; None while no ledger was asked for."""
         known: Ledger | None = self.__dict__.get("ledger")  # cached_property keeps it there
-        if known is not None:
-            return Basis(known, frozenset(touched))
-        return self.basis.touching(touched) if self.basis is not None else None
+        return Basis(known, frozenset()) if known is not None else self.basis
 
     @cached_property
     def _pods_by_run(self) -> Mapping[str, list[PodView]]:

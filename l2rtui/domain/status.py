@@ -44,6 +44,7 @@ class Status:
     sentence: str
 
 
+CRASH_LOOP = "CrashLoopBackOff"
 _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
             9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}  # fmt: skip
 
@@ -59,6 +60,11 @@ def exit_text(exit_code: int) -> str:
 def _with(exit_code: int, verb: str) -> str:
     """Join ``ended`` or ``failed`` and the exit: ``failed with exit 1``, ``killed by SIGKILL (exit 137)``."""
     return exit_text(exit_code) if exit_code > 128 else f"{verb} with {exit_text(exit_code)}"
+
+
+def is_failing(phase: Phase, reason: str, *, is_terminating: bool) -> bool:
+    """Whether pod_status() would give the level BAD: the ledger asks this of every pod, and of none for words."""
+    return not is_terminating and (phase is Phase.FAILED or reason == CRASH_LOOP)
 
 
 def pod_status(
@@ -82,7 +88,7 @@ def pod_status(
     detail = f": {message}" if message else ""
     if is_terminating:
         return Status("Terminating", Level.WAIT, f"is being stopped{detail}")
-    if reason == "CrashLoopBackOff":
+    if reason == CRASH_LOOP:
         return Status(reason, Level.BAD, f"fails again and again ({times}{ended}){detail}")
     match phase:
         case Phase.RUNNING:

@@ -22,7 +22,7 @@ from typing import Any
 
 from l2rtui.backends.base import Receipt
 from l2rtui.backends.kubernetes.client import Api, connect
-from l2rtui.backends.kubernetes.destroy import destroy
+from l2rtui.backends.kubernetes.destroy import OVERTIME_SECONDS, destroy
 from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import NotFoundError
@@ -30,6 +30,8 @@ from tests.cluster.handmade import Run, faulty, namespace
 
 AT_ONCE = 16
 HOLD = "l2r.test/hold"
+STUCK_SECONDS = 6.0
+"""How long to wait for pods that a finalizer holds for good; all others get what users get."""
 KINDS = "pods,rs,jobs,statefulsets,svc,cm,secret,endpoints,endpointslices,lease,pvc"
 
 
@@ -62,11 +64,11 @@ async def kubectl_finds(run: Run) -> list[str]:
     return found
 
 
-async def destroyed(api: Api, view: RunView) -> Receipt | None:
+async def destroyed(api: Api, view: RunView, overtime_seconds: float) -> Receipt | None:
     """The receipt of one destroy; None when there was nothing to destroy."""
     receipt = None
     try:
-        async with aclosing(destroy(api, view, grace_seconds=1, overtime_seconds=6.0)) as items:
+        async with aclosing(destroy(api, view, grace_seconds=1, overtime_seconds=overtime_seconds)) as items:
             async for item in items:
                 receipt = item if isinstance(item, Receipt) else receipt
     except NotFoundError:
@@ -131,7 +133,7 @@ async def one_round(good: Api, place: str, number: int, seed: int, tally: Tally)
         tally.killed += 1
     bad = await faulty(rate, number)
     began = time.monotonic()
-    receipt = await destroyed(bad, run.view)
+    receipt = await destroyed(bad, run.view, STUCK_SECONDS if fault == "stuck" else OVERTIME_SECONDS)
     found = await kubectl_finds(run)
     tally.rounds += 1
     tally.seconds.append(time.monotonic() - began)
@@ -148,7 +150,7 @@ async def one_round(good: Api, place: str, number: int, seed: int, tally: Tally)
     await bad.close()
     await let_go(good, run, 0)
     if not says_zero:
-        await destroyed(good, run.view)
+        await destroyed(good, run.view, OVERTIME_SECONDS)
 
 
 async def bench(rounds: int, seed: int, seconds: float = 3600.0) -> Tally:
@@ -175,7 +177,7 @@ async def one(words: list[str]) -> None:
     place, name, run_id, rate, seed = words
     api = await faulty(float(rate), int(seed))
     print("began", flush=True)
-    await destroyed(api, RunView(run_id, name, name, namespace=place))
+    await destroyed(api, RunView(run_id, name, name, namespace=place), OVERTIME_SECONDS)
     await api.close()
 
 

@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.devices import MIG, SHARED, WHOLE, NodeDevices, quantity
-from l2rtui.backends.kubernetes.structs import Container, EnvVar, PodStruct, Quantities
+from l2rtui.backends.kubernetes.structs import EnvVar, PodStruct, Quantities, Resources
 from l2rtui.domain.ledger import Claim
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
@@ -191,8 +191,14 @@ def _held(tokens: tuple[str, ...], devices: NodeDevices, flags: dict[str, None])
                     continue
         elif token.startswith(_UUID_PREFIXES):
             index = devices.uuids.get(token)
-        claims[Claim(index)] = None
+        claims[_claim(index)] = None
     return tuple(claims)
+
+
+@lru_cache(maxsize=256)
+def _claim(index: int | None) -> Claim:
+    """One GPU: ten thousand pods hold a few hundred of them."""
+    return Claim(index)
 
 
 def _every(devices: NodeDevices) -> tuple[Claim, ...]:
@@ -206,8 +212,12 @@ def _written(pin: _Pin) -> str:
 # --- by request -------------------------------------------------------------------------------------------------
 def _requested(pod: PodStruct, devices: NodeDevices) -> int:
     """Slots of devices that the pod has asked the scheduler for."""
-    own = [wanted for one in pod.spec.containers or () if (wanted := _wanted(one))]
-    before = [(one, wanted) for one in pod.spec.init_containers or () if (wanted := _wanted(one))]
+    own = [wanted for one in pod.spec.containers or () if one.resources and (wanted := _wanted(one.resources))]
+    before = [
+        (one, wanted)
+        for one in pod.spec.init_containers or ()
+        if one.resources and (wanted := _wanted(one.resources))
+    ]
     if not own and not before:
         return 0
     sidecars = sum(_slots(wanted, devices) for one, wanted in before if one.restart_policy == "Always")
@@ -215,11 +225,8 @@ def _requested(pod: PodStruct, devices: NodeDevices) -> int:
     return max(together, *(_slots(wanted, devices) for _, wanted in before), 0)
 
 
-def _wanted(container: Container) -> Quantities:
+def _wanted(resources: Resources) -> Quantities:
     """What a container asks for of the resources that are GPUs, or parts of them."""
-    resources = container.resources
-    if resources is None:
-        return {}
     found: Quantities = {}
     for quantities in (resources.requests, resources.limits):
         for name in quantities or ():

@@ -56,6 +56,7 @@ class Connection:
         body: object | None = None,
         content_type: str = JSON,
         timeout_seconds: float = 30.0,
+        on_start: Callable[[bytes], None] | None = None,
     ) -> bytes:
         """Ask once and give the answer's body.
 
@@ -64,6 +65,7 @@ class Connection:
 
         Args:
             body: Encoded as JSON unless it is bytes.
+            on_start: Gets the first bytes of a good answer as soon as they are there.
 
         Raises:
             ApiError: no answer within the time, or one that is an error.
@@ -77,7 +79,11 @@ class Connection:
             timeout = aiohttp.ClientTimeout(total=left, sock_connect=min(_CONNECT_SECONDS, left))
             try:
                 async with self._opened(asked, query, headers=headers, data=data, timeout=timeout) as response:
-                    return await response.read()
+                    if on_start is None:
+                        return await response.read()
+                    head = await response.content.readany()
+                    on_start(head)
+                    return head + await response.read()
             except ApiError as error:
                 pause = error.retry_after_seconds if error.is_busy else None
                 if pause is None or time.monotonic() + pause >= until:

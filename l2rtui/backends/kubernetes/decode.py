@@ -7,7 +7,7 @@ caller counts and shows them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -25,6 +25,7 @@ from l2rtui.backends.kubernetes.structs import (
 
 T = TypeVar("T", bound=KubeObject)
 _LONGEST_LINE = 64 << 20
+_LONGEST_HEAD = 8 << 10
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -148,11 +149,30 @@ class Decoder(Generic[T]):
         """
         return self._list.decode(body)
 
-    def items(self, page: ObjectList) -> Page[T]:
-        """Read the items of a page, each for itself."""
+    def goes_on(self, head: bytes) -> str:
+        """How a list goes on of whose page the first bytes are here: servers write that before the items.
+
+        Empty when the bytes do not tell; the whole page will.
+        """
+        before, is_found, _ = head[:_LONGEST_HEAD].partition(b'"items":')
+        if not is_found:
+            return ""
+        try:
+            return self._list.decode(before + b'"items":[]}').metadata.continue_ or ""
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+
+    def parts(self, page: ObjectList, size: int) -> Iterator[Page[T]]:
+        """Read the items of a page, so many at a time: nobody else's work should wait for ten thousand."""
+        items = page.items or []
+        for first in range(0, max(1, len(items)), size):
+            yield self._part(items[first : first + size], page.metadata.resource_version or "")
+
+    def _part(self, raws: Sequence[msgspec.Raw], revision: str) -> Page[T]:
+        """Read some items, each for itself."""
         items: list[T | Unread] = []
         lost = 0
-        for raw in page.items or ():
+        for raw in raws:
             try:
                 items.append(self._item.decode(raw))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -161,7 +181,7 @@ class Decoder(Generic[T]):
                     lost += 1
                 else:
                     items.append(unread)
-        return Page(tuple(items), page.metadata.resource_version or "", lost)
+        return Page(tuple(items), revision, lost)
 
     def event(self, line: bytes) -> Event[T]:
         """Read one line of a watch."""

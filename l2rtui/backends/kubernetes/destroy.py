@@ -184,17 +184,18 @@ class _Destroy:
 
     async def _finish(self) -> AsyncGenerator[Numbers, None]:
         """Delete all else, the run's own object last, until two full looks in a row find nothing."""
-        until, pauses, empty, is_released, least = 0.0, _pauses(), 0, False, math.inf
+        until, pauses, empty, is_released = 0.0, _pauses(), 0, False
+        best: tuple[bool, float] = False, -math.inf
         while True:
             count = await self._inventory.by_label()
             if not count.gaps and not self._rest(count):
                 count = await self._inventory.in_full()
             yield count.numbers
             rest = self._rest(count)
-            if len(count.found) < least:  # it goes on, however slowly
-                least, until = len(count.found), time.monotonic() + REST_SECONDS
             has_pods = any(one.kind == "Pod" for one in rest) or "Pod" in count.gaps
             is_released = is_released or (not has_pods and await self._claims.release())
+            if (step := (is_released, -len(count.found))) > best:  # it goes on, however slowly
+                best, until = step, time.monotonic() + REST_SECONDS
             if rest or count.gaps or not is_released:
                 empty = 0
                 await self._delete(rest)

@@ -77,6 +77,7 @@ class Join:
         self._node_rows: dict[str, Node] = {}
         self._pod_rows: dict[str, PodView] = {}
         self._run_rows: dict[str, RunView] = {}
+        self._waiting: set[str] = set()
         self._dirty_nodes: set[str] = set()
         self._dirty_pods: set[str] = set()
         self._dirty_runs: set[str] = set()
@@ -193,9 +194,7 @@ class Join:
 
     def watch_the_clock(self) -> None:
         """Look again at pods whose reason may change by time alone: those that wait or are being stopped."""
-        for uid, row in self._pod_rows.items():
-            if row.is_terminating or (row.phase is Phase.PENDING and row.run):
-                self._dirty_pods.add(uid)
+        self._dirty_pods |= self._waiting
 
     # --- changes out -------------------------------------------------------------------------------------------
     def changes(self) -> tuple[Change, ...]:
@@ -272,7 +271,7 @@ class Join:
 
     def _make_pods(self, made: list[Change]) -> None:
         dirty, self._dirty_pods = self._dirty_pods, set()
-        now = self._clock()
+        now, rows = self._clock(), self._pod_rows
         for uid in dirty:
             pod, unread = self._pods.get(uid), self._unread.get(uid)
             row: PodView | None = None
@@ -287,10 +286,16 @@ class Join:
             elif unread is not None:
                 row = unread_pod_view(unread)
             if row is None:
-                if self._pod_rows.pop(uid, None) is not None:
+                self._waiting.discard(uid)
+                if rows.pop(uid, None) is not None:
                     made.append(PodGone(uid))
-            elif self._pod_rows.get(uid) != row:
-                self._pod_rows[uid] = row
+                continue
+            if row.is_terminating or (row.phase is Phase.PENDING and row.run):
+                self._waiting.add(uid)
+            else:
+                self._waiting.discard(uid)
+            if (shown := rows.get(uid)) is None or shown != row:
+                rows[uid] = row
                 made.append(PodChanged(row))
 
     def _make_runs(self, made: list[Change]) -> None:

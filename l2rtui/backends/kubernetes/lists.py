@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -13,9 +14,11 @@ from l2rtui.backends.kubernetes.client import PAGE, Api
 from l2rtui.backends.kubernetes.decode import Decoder, Page, Unread
 from l2rtui.backends.kubernetes.errors import ApiError, Asked, from_status
 from l2rtui.backends.kubernetes.kinds import KINDS
-from l2rtui.backends.kubernetes.structs import KubeObject, Meta
+from l2rtui.backends.kubernetes.structs import KubeObject, Meta, ObjectList
 
 T = TypeVar("T", bound=KubeObject)
+_AT_ONCE = 2
+"""Pages that are on their way or being read: one more would only lie in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,35 +102,82 @@ async def pages(
     Raises:
         ApiError: the server refuses, or what it sends is no list.
     """
-    query = {**scope.query, "resourceVersion": at_least} if at_least else {**scope.query, "limit": str(PAGE)}
-
-    def ask() -> asyncio.Task[bytes]:
-        return asyncio.create_task(api.request("GET", scope.path, query=query, timeout_seconds=page_seconds))
-
-    asked = ask()
+    answers = _Answers(api, scope, decoder, page_seconds)
+    answers.ask({"resourceVersion": at_least} if at_least else {"limit": str(PAGE)})
+    is_continued = False
     try:
-        while True:
+        while answers.are_coming:
             try:
-                page = decoder.page(await asked)
+                page = await answers.page()
             except ApiError as error:
-                if not (error.is_gone and "continue" in query):
+                if not (error.is_gone and is_continued):
                     raise
                 yield None
-                query = dict(scope.query)  # the list takes longer than revisions are kept: all in one answer
-                asked = ask()
+                answers.ask({})  # the list takes longer than revisions are kept: all in one answer
+                is_continued = False
                 continue
-            except msgspec.DecodeError as error:
-                raise from_status(Asked("GET", scope.path), 502, "", f"the answer is no list ({error})") from error
-            more = page.metadata.continue_
-            if more:  # the server reads the next page while we decode this one
-                query = {**scope.query, "limit": str(PAGE), "continue": more}
-                asked = ask()
-            yield decoder.items(page)
-            if not more:
-                return
+            is_continued = True
+            for part in decoder.parts(page, PAGE):
+                yield part
+                await asyncio.sleep(0)  # a long answer, read in one go, would hold up everybody else
     finally:
-        asked.cancel()
-        await asyncio.gather(asked, return_exceptions=True)
+        await answers.close()
+
+
+class _Answers(Generic[T]):
+    """The pages of a list that have been asked for, and not been read yet."""
+
+    def __init__(self, api: Api, scope: Scope, decoder: Decoder[T], page_seconds: float) -> None:
+        self._api = api
+        self._scope = scope
+        self._decoder = decoder
+        self._seconds = page_seconds
+        self._asked: deque[asyncio.Task[bytes]] = deque()
+
+    @property
+    def are_coming(self) -> bool:
+        """Whether there is one more to wait for."""
+        return bool(self._asked)
+
+    def ask(self, query: dict[str, str]) -> None:
+        """Ask for one more."""
+        query = {**self._scope.query, **query}
+        answer = self._api.request(
+            "GET", self._scope.path, query=query, timeout_seconds=self._seconds, on_start=self._begun
+        )
+        self._asked.append(asyncio.create_task(answer))
+
+    async def page(self) -> ObjectList:
+        """The next one, all but its items; what follows it has been asked for by then.
+
+        Raises:
+            ApiError: the server refuses, or what it sends is no list.
+        """
+        try:
+            page = self._decoder.page(await self._asked[0])
+        except msgspec.DecodeError as error:
+            raise from_status(
+                Asked("GET", self._scope.path), 502, "", f"the answer is no list ({error})"
+            ) from error
+        finally:
+            self._asked.popleft()
+        if not self._asked and (more := page.metadata.continue_):
+            self._ask_on(more)
+        return page
+
+    async def close(self) -> None:
+        """Nobody wants them any more."""
+        for one in self._asked:
+            one.cancel()
+        await asyncio.gather(*self._asked, return_exceptions=True)
+
+    def _begun(self, head: bytes) -> None:
+        """The server reads the next page while this one is on the wire, and while we decode it."""
+        if len(self._asked) < _AT_ONCE and (more := self._decoder.goes_on(head)):
+            self._ask_on(more)
+
+    def _ask_on(self, more: str) -> None:
+        self.ask({"limit": str(PAGE), "continue": more})
 
 
 def key_of(meta: Meta) -> str:
