@@ -45,6 +45,9 @@ async def joined(streams: Sequence[Lines], late: AsyncGenerator[Lines, None] | N
         hub.check()
         while hub.running:
             item = await hub.live.get()
+            while isinstance(item, LogLine) and not hub.live.empty():  # in a rush a line is not worth an await
+                yield item
+                item = hub.live.get_nowait()
             if isinstance(item, LogLine):
                 yield item
             hub.check()
@@ -120,7 +123,11 @@ class _Hub:
                     line = await anext(lines, None)
                 while line is not None:
                     if not line.is_seam:
-                        await (source.kept if is_kept else self.live).put(line)
+                        queue: asyncio.Queue[LogLine | None] = source.kept if is_kept else self.live
+                        if queue.full():
+                            await queue.put(line)
+                        else:
+                            queue.put_nowait(line)
                     elif is_kept:
                         is_kept = False
                         await source.kept.put(None)

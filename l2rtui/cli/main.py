@@ -118,7 +118,7 @@ def _open_app(words: list[str]) -> int:
     settings = settings_of(args)
 
     def app() -> int:
-        from l2rtui.ui.app import run  # after the fork: the parent that watches over the terminal stays small
+        from l2rtui.ui.start import run  # after the fork: the parent that watches over the terminal stays small
 
         return int(run(settings) or EXIT_DONE)
 

@@ -130,17 +130,18 @@ class _Pool:
         self._has_ended.clear()
 
     async def _lines(self, pod: PodView, query: LogQuery) -> Lines:
+        key = _key(pod)
         try:
             async with aclosing(self._backend.logs(pod, query)) as lines:
                 async for line in lines:
                     if not line.is_seam:
-                        self._last[_key(pod)] = line.time
+                        self._last[key] = line.time
                     yield line
         except NotFoundError:
             if self._is_one:
                 raise
         finally:
-            self._open.discard(_key(pod))
+            self._open.discard(key)
             self._has_ended.set()
 
 

@@ -46,7 +46,9 @@ class Monitor:
                 async with aclosing(self._backend.watch()) as batches:
                     async for changes in batches:
                         # A new watch tells everything again: only what differs from what we know is news.
-                        news = difference(self.snapshot, apply(EMPTY_SNAPSHOT, changes)) if is_new else changes
+                        news = changes
+                        if is_new and self.snapshot is not EMPTY_SNAPSHOT:
+                            news = difference(self.snapshot, apply(EMPTY_SNAPSHOT, changes))
                         self._publish(apply(self.snapshot, news))
                         is_new, backoff = False, FIRST_BACKOFF_SECONDS
                 self._fail("the watch ended")

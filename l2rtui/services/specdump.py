@@ -29,7 +29,7 @@ from l2rtui.services.specform import (
 
 
 def to_document(spec: RunSpec) -> dict[str, Any]:
-    """Write a RunSpec in the form of a spec file; loading it gives the same RunSpec.
+    """Write a RunSpec in the form of a spec file without its empty parts; loading it gives the same RunSpec.
 
     Runs that were imported from Kubernetes' own objects have no such form; of a program only the name is written.
     """
@@ -40,8 +40,28 @@ def to_document(spec: RunSpec) -> dict[str, Any]:
         "env": dict(spec.env),
         "train": msgspec.json.decode(spec.train),
     }
-    document: dict[str, Any] = msgspec.to_builtins(_form(spec, common))
+    document: dict[str, Any] = _written(_form(spec, common))
     return document
+
+
+def _written(value: Any) -> Any:
+    """Plain values; a field that is empty, and would be without being written, is left out."""
+    if isinstance(value, list):
+        return [_written(one) for one in value]
+    if not isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    config = value.__struct_config__
+    written: dict[str, Any] = {config.tag_field: config.tag} if config.tag_field else {}
+    for field in msgspec.structs.fields(value):
+        one = getattr(value, field.name)
+        plain = _written(one)
+        if plain not in (None, "", [], {}) or one != _default(field):
+            written[field.encode_name] = plain
+    return written
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _form(spec: RunSpec, common: dict[str, Any]) -> SpecForm:

@@ -1,17 +1,22 @@
-"""The app: settings, backend, monitor and screens wired together, and good manners towards the terminal."""
+"""The app: settings, backend, monitor and screens wired together, and good manners towards the terminal.
+
+It paints first and loads then: what the first frame does not need is imported after it, beside the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
 from textual import events
@@ -19,25 +24,30 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from l2rtui.backends.base import Backend, Permitting, Placed
 from l2rtui.config import Settings, context_name, user_name
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import L2RError
-from l2rtui.services import filters
-from l2rtui.services.monitor import Monitor
 from l2rtui.ui.background import Background
-from l2rtui.ui.feeds import MetricsFeed
+from l2rtui.ui.health import Health
 from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
 from l2rtui.ui.messages import LeaveWanted, LookWanted, MetricsArrived, SnapshotArrived
-from l2rtui.ui.news import Watch
-from l2rtui.ui.screens.cluster import ClusterScreen
+from l2rtui.ui.screens.boot import BootScreen
 from l2rtui.ui.theme import ASCII, DARK, THEMES
-from l2rtui.ui.widgets.status_bar import Health
 
+if TYPE_CHECKING:  # the first frame needs none of it
+    from l2rtui.backends.base import Backend
+    from l2rtui.domain.snapshot import RunView
+    from l2rtui.services.monitor import Monitor
+    from l2rtui.ui.feeds import MetricsFeed
+    from l2rtui.ui.news import Watch
+    from l2rtui.ui.screens.cluster import ClusterScreen
+
+STYLES: Final = Path(__file__).with_name("styles.tcss")
 STALE_PERIOD_SECONDS: Final = 5.0
 SIGNAL_PATIENCE_SECONDS: Final = 1.0
+GARBAGE_REST_SECONDS: Final = 5.0
+GARBAGE_THRESHOLDS: Final = (10_000, 20, 50)
 RESTS: Final = 4.0
 LONGEST_REST_SECONDS: Final = 0.1
 """With the monitor's own tenth, what happens on the cluster is on the screen within a quarter of a second."""
@@ -60,7 +70,11 @@ class L2RApp(App[None]):
         failure: Why the backend could not be made; the caller prints it.
     """
 
-    CSS_PATH = Path(__file__).with_name("styles.tcss")
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    Ends, KeyBar { background: $surface; }
+    #body { height: 1fr; }
+    """
     TITLE = "l2rtui"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
     ESCAPE_TO_MINIMIZE = False
@@ -79,50 +93,89 @@ class L2RApp(App[None]):
         if settings.protected:
             self.link.protected = context_name({"backend": settings.backend, "context": settings.context})
             self.add_class("protected")
-        filters.checked(settings.filters)
+        if settings.filters:
+            from l2rtui.services import filters
+
+            filters.checked(settings.filters)
         if settings.keys:
             from l2rtui.ui.keymap import key_table, keymap
 
             self.link.keys = key_table(settings.keys)
             self.set_keymap(keymap(self.link.keys))
-        self.cluster = ClusterScreen(self.link)
         self._make = make
         self._monitor: Monitor | None = None
-        self._metrics = MetricsFeed(self.link, lambda news: self.post_message(MetricsArrived(news)))
         self._adopted: set[str] = set()
-        self._watch = Watch(user_name())
         self._shown_in = 0.0
 
+    @cached_property
+    def cluster(self) -> ClusterScreen:
+        """The home screen, which is always there once the app has begun."""
+        from l2rtui.ui.screens.cluster import ClusterScreen
+
+        return ClusterScreen(self.link)
+
+    @cached_property
+    def _metrics(self) -> MetricsFeed:
+        from l2rtui.ui.feeds import MetricsFeed
+
+        return MetricsFeed(self.link, lambda news: self.post_message(MetricsArrived(news)))
+
+    @cached_property
+    def _watch(self) -> Watch:
+        from l2rtui.ui.news import Watch
+
+        return Watch(user_name())
+
     def get_default_screen(self) -> Screen[None]:
-        """The home screen is the only one that is always there."""
-        return self.cluster
+        """What stands there until the home screen is loaded."""
+        return BootScreen(self._health(), self.link.keys)
 
     def on_mount(self) -> None:
         """Paint first, connect then."""
-        self._show_health()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         self.set_interval(STALE_PERIOD_SECONDS, self._show_health)
+        self.set_timer(GARBAGE_REST_SECONDS, _look_for_garbage)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
         self.background.start(self._connect(), group="watch", what="the backend")
 
+    async def _open(self) -> None:
+        """Put the home screen over the first frame, and give it the keys that were pressed meanwhile."""
+        await asyncio.to_thread(import_module, "l2rtui.ui.screens.cluster")  # keys are read while it loads
+        self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))
+        boot = self.screen
+        self._show_health()
+        await self.push_screen(self.cluster)
+        for key, character in boot.typed if isinstance(boot, BootScreen) else ():
+            self.post_message(events.Key(key, character))
+
     async def _ask_rights(self) -> None:
         """Find out what somebody else does not let us do, so that its keys are grey and say why."""
+        from l2rtui.backends.base import Permitting
+
         backend: object = self.link.backend
         if isinstance(backend, Permitting):
             self.link.deny(await backend.denied())
             self.cluster.show_keys()
 
     async def _connect(self) -> None:
+        making = asyncio.create_task(asyncio.to_thread(self._make), name="make the backend")
         try:
-            backend = await asyncio.to_thread(self._make)
+            await self._open()
+            backend = await making
         except L2RError as error:
             self.failure = error
             self.exit(return_code=error.exit_code)
             return
+        finally:
+            making.cancel()
+        from l2rtui.backends.base import Placed
+        from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+        from l2rtui.services.monitor import Monitor
+
         self.link.backend_or_none = backend
         self.link.context = self.link.context or backend.name
         self.cluster.mount_prompt()
@@ -132,6 +185,8 @@ class L2RApp(App[None]):
         async for snapshot in self._monitor.updates():
             if isinstance(backend, Placed) and backend.place:
                 self.link.context = f"{backend.name} · {backend.place}"
+            if self.cluster.snapshot is EMPTY_SNAPSHOT:
+                await self.cluster.prepare(snapshot)
             self.post_message(SnapshotArrived(snapshot, self._monitor.error))
             # A snapshot that took long to show is followed by a rest: keys come first, whatever the cluster does.
             await asyncio.sleep(min(LONGEST_REST_SECONDS, RESTS * self._shown_in))
@@ -142,10 +197,10 @@ class L2RApp(App[None]):
         began = time.monotonic()
         self._show_health()
         self.cluster.snapshot = message.snapshot
-        for screen in self.screen_stack[1:]:  # place mode stands over the home screen and looks at the same slots
+        for screen in self.screen_stack[2:]:  # place mode stands over the home screen and looks at the same slots
             if (take := getattr(screen, "take_snapshot", None)) is not None:
                 take(message.snapshot)
-        self._metrics.follow(message.snapshot)
+        self._metrics.follow(message.snapshot.runs.values(), self.cluster.pods_of)
         self._shown_in = time.monotonic() - began
         for sentence in self._watch.news(message.snapshot):
             self.tell_terminal(sentence)
@@ -191,16 +246,18 @@ class L2RApp(App[None]):
         self.background.start(look(), group="look", what="looking again", is_exclusive=True)
 
     def _show_health(self) -> None:
+        if "cluster" in self.__dict__:  # until it is made there is nothing to tell
+            self.cluster.health = self._health()
+
+    def _health(self) -> Health:
         monitor = self._monitor
         silent = time.monotonic() - monitor.heard_at if monitor and monitor.heard_at is not None else 0.0
         error = monitor.error if monitor else ""
-        self.cluster.health = replace(
-            Health(
-                self.link.context,
-                is_readonly=self.link.settings.readonly,
-                is_protected=bool(self.link.protected),
-                is_admin=self.link.is_admin,
-            ),
+        return Health(
+            self.link.context,
+            is_readonly=self.link.settings.readonly,
+            is_protected=bool(self.link.protected),
+            is_admin=self.link.is_admin,
             is_connected=monitor is not None and monitor.heard_at is not None,
             error=error,
             silent_seconds=silent if error else 0.0,
@@ -227,6 +284,8 @@ class L2RApp(App[None]):
 
         The line stops the characters that reach it, so one that comes here was on its way to another pane.
         """
+        if isinstance(self.screen, BootScreen):
+            return
         line = self.cluster.prompt
         if self.screen is self.cluster and line is not None and line.display and event.is_printable:
             event.prevent_default()
@@ -262,7 +321,9 @@ class L2RApp(App[None]):
         if self.link.is_lent and number in (signal.SIGINT, signal.SIGQUIT):
             return
         code = 128 + number
-        last_resort = threading.Timer(HARD_END_SECONDS, os._exit, (code,))
+        from l2rtui.ui.watchdog import end_at_once
+
+        last_resort = threading.Timer(HARD_END_SECONDS, end_at_once, (code,))
         last_resort.daemon = True
         last_resort.start()
         asyncio.get_running_loop().create_task(self._end(code, SIGNAL_PATIENCE_SECONDS), name="signalled")
@@ -294,6 +355,17 @@ class L2RApp(App[None]):
         self._close_messages_no_wait()
 
 
+def _look_for_garbage() -> None:
+    """Look for garbage again, where ``start`` has put it off: never in what is there now, and more seldom.
+
+    A look at every object of ten thousand pods and of full logs is a tenth of a second in which no key is read.
+    """
+    if not gc.isenabled():
+        gc.freeze()
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
+        gc.enable()
+
+
 def _theme(settings: Settings, known: Mapping[str, object]) -> str:
     """The theme that was asked for; where nobody did, one that the terminal's encoding can show."""
     import locale
@@ -303,22 +375,3 @@ def _theme(settings: Settings, known: Mapping[str, object]) -> str:
         return wanted
     encoding = locale.getpreferredencoding(do_setlocale=False).casefold().replace("-", "")
     return DARK.name if encoding in ("utf8", "cp65001") else ASCII.name
-
-
-def run(settings: Settings) -> int:
-    """Open the app; give its exit code.
-
-    Raises:
-        L2RError: the backend cannot be made.
-    """
-
-    def make() -> Backend:
-        from l2rtui.backends.registry import make_backend
-
-        return make_backend(settings.backend, settings)
-
-    app = L2RApp(settings, make)
-    app.run()
-    if app.failure is not None:
-        raise app.failure
-    return app.return_code or 0

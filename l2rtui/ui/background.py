@@ -10,13 +10,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any
+from typing import Any, Final
 
 from textual.app import App
 from textual.worker import Worker, WorkerCancelled, WorkerFailed
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
+
+FEW: Final = 16
 
 
 class Background:
@@ -31,6 +33,7 @@ class Background:
         self._app = app
         self._on_busy = on_busy
         self._doing: list[str] = []
+        self._look_at = FEW
         self._started: list[tuple[Worker[None], Coroutine[Any, Any, None], Coroutine[Any, Any, None]]] = []
 
     @property
@@ -60,8 +63,10 @@ class Background:
         """
         shown = self._shown(work, what)
         worker = self._app.run_worker(shown, name=what, group=group, exclusive=is_exclusive)
-        self._let_go()
         self._started.append((worker, shown, work))
+        if len(self._started) >= self._look_at:
+            self._let_go()
+            self._look_at = 2 * len(self._started) + FEW
         return worker
 
     def _let_go(self) -> None:

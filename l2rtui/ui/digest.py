@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Level
@@ -49,15 +50,17 @@ class Digest:
     def take(self, snapshot: ClusterSnapshot) -> None:
         """Bring everything up to date; nothing is done for a snapshot with the same pods."""
         pods = snapshot.pods
-        if pods is self._taken:
+        before_it, self._taken = self._taken, pods
+        if pods is before_it:
             return
-        self._taken = pods
-        if pods.keys() == self._seen.keys():
-            changed = [pod for uid, pod in pods.items() if self._seen[uid][0] is not pod]
+        if before_it is not None and len(pods) == len(before_it) and all(map(operator.is_, pods, before_it)):
+            # The same keys in the same order: this runs for every snapshot, so not one line of Python for a pod.
+            others = map(operator.is_not, pods.values(), before_it.values())
+            changed = list(compress(pods.values(), others))
             if all(self._seen[pod.uid][0].run == pod.run for pod in changed):
                 self._take_changed(changed, pods)
                 return
-        else:
+        if pods.keys() != self._seen.keys():
             self._order = sorted(pods, key=lambda uid: _place(pods[uid]))
         seen: dict[str, _Seen] = {}
         by_run: dict[str, list[PodView]] = {}
@@ -97,6 +100,10 @@ class Digest:
         self.tally = Tally(failing, waiting, mine)
         for run in {pod.run for pod in changed}:
             self._groups[run] = tuple(pods[one.uid] for one in self._groups[run])
+
+    def is_of(self, snapshot: ClusterSnapshot) -> bool:
+        """Whether this is what take() was given last."""
+        return snapshot.pods is self._taken
 
     @property
     def pods(self) -> tuple[PodView, ...]:

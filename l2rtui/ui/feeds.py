@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from textual.worker import Worker
 
 from l2rtui.backends.base import LogLine, LogQuery
-from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import L2RError, NotFoundError
 from l2rtui.services.logs import merged
@@ -23,7 +25,12 @@ from l2rtui.ui.widgets.log_pane import LogPane
 BACKLOG_LINES: Final = 2_000
 METRICS_PERIOD_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 5.0
-_BATCH: Final = 256
+_LOOK_EVERY: Final = 32
+_TURN_SECONDS: Final = 0.004
+"""For so long lines are taken before everything else has a turn."""
+_AT_ONCE: Final = 8
+_PAUSE_SECONDS: Final = 0.02
+"""Streams of metrics that are begun together, and the time until the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,8 @@ class _Reading:
     async def _pour(self, pods: Sequence[PodView], query: LogQuery) -> None:
         """Hand lines over when the loop comes round: one by one when it is quiet, many at once in a rush."""
         batch: list[LogLine] = []
+        clock = time.monotonic
+        until = clock() + _TURN_SECONDS
 
         def hand_over() -> None:
             if not self._is_stopped:
@@ -152,7 +161,8 @@ class _Reading:
                     batch.append(line)
                     if len(batch) == 1:
                         loop.call_soon(hand_over)
-                    if len(batch) >= _BATCH:
+                        until = clock() + _TURN_SECONDS
+                    if len(batch) % _LOOK_EVERY == 0 and clock() > until:
                         await asyncio.sleep(0)
         except NotFoundError:
             pass  # the pod went while its log was opened: the next snapshot says so
@@ -174,18 +184,36 @@ class MetricsFeed:
         self._tell = tell
         self._workers: dict[str, Worker[None]] = {}
         self._newest: dict[str, RunMetrics] = {}
+        self._wanted: dict[str, tuple[RunView, PodView]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._next: asyncio.TimerHandle | None = None
 
-    def follow(self, snapshot: ClusterSnapshot) -> None:
-        """Begin with learners that are new, stop with those that are gone."""
-        wanted = {pod.uid: (run, pod) for run, pod in _learners(snapshot)}
+    def follow(self, runs: Iterable[RunView], pods_of: Callable[[str], Iterable[PodView]]) -> None:
+        """Begin with learners that are new, stop with those that are gone.
+
+        Args:
+            pods_of: Pods of a run by its name, learners first.
+        """
+        wanted = {pod.uid: (run, pod) for run in runs for pod in _learners(pods_of(run.name))}
         for uid in self._workers.keys() - wanted.keys():
             self._workers.pop(uid).cancel()
-        for uid in wanted.keys() - self._workers.keys():
-            run, pod = wanted[uid]
+        self._wanted = {uid: one for uid, one in wanted.items() if uid not in self._workers}
+        self._begin_some()
+
+    def _begin_some(self) -> None:
+        """Begin with a few: hundreds at once would keep the keys waiting."""
+        for uid in list(self._wanted)[:_AT_ONCE]:
+            run, pod = self._wanted.pop(uid)
             self._workers[uid] = self._link.background.start(
                 self._read(run, pod), group="metrics", what=f"the metrics of {run.name}"
             )
+        if self._wanted and self._next is None:
+            self._next = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._go_on)
+
+    def _go_on(self) -> None:
+        self._next = None
+        if self._link.backend_or_none is not None:  # else the app is ending
+            self._begin_some()
 
     async def _read(self, run: RunView, pod: PodView) -> None:
         while True:
@@ -206,8 +234,5 @@ class MetricsFeed:
         self._tell(newest)
 
 
-def _learners(snapshot: ClusterSnapshot) -> Iterable[tuple[RunView, PodView]]:
-    runs = {run.name: run for run in snapshot.runs.values()}
-    for pod in snapshot.pods.values():
-        if pod.role is Role.LEARNER and pod.run in runs:
-            yield runs[pod.run], pod
+def _learners(pods: Iterable[PodView]) -> Iterable[PodView]:
+    return takewhile(lambda pod: pod.role is Role.LEARNER, pods)

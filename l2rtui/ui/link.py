@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from l2rtui.backends.base import Backend
 from l2rtui.config import Settings
 from l2rtui.errors import BackendError
 from l2rtui.ui.background import Background
 from l2rtui.ui.keys import KeyTable, changing_actions
 from l2rtui.ui.pending import Pending
+
+if TYPE_CHECKING:
+    from l2rtui.backends.base import Backend
 
 ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.services.metrics import RunMetrics
+if TYPE_CHECKING:
+    from l2rtui.domain.snapshot import ClusterSnapshot
+    from l2rtui.services.metrics import RunMetrics
 
 
 @dataclass

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from l2rtui.domain.node import SlotId
 from l2rtui.domain.status import Level
+
+if TYPE_CHECKING:
+    from l2rtui.domain.node import SlotId
 
 
 class Tone(Enum):

@@ -52,6 +52,9 @@ def guarded(app: Callable[[], int]) -> int:
         signal.signal(number, _hand_on_to(child))
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # restoring the terminal from the background must not stop us
     code = _wait(child)
+    if before is not None and code in _RESTORES_ITSELF:
+        with contextlib.suppress(OSError, termios.error, ValueError):
+            termios.tcsetattr(sys.stdin.fileno(), termios.TCSANOW, before)  # what it had no time for
     if code > 128 and code not in _RESTORES_ITSELF:
         _restore(before)
         name = _name(code - 128)
@@ -109,6 +112,15 @@ def _wait(child: int) -> int:
             continue
         code = os.waitstatus_to_exitcode(status)
         return 128 - code if code < 0 else code
+
+
+def end_at_once(code: int) -> None:
+    """The child's last resort, when its event loop answers no signal: restore the terminal, and be gone.
+
+    The parent sees a code with which children restore the terminal themselves.
+    """
+    _restore(None)
+    os._exit(code)
 
 
 def _restore(before: list[Any] | None) -> None:

@@ -1,25 +1,34 @@
 """Ten thousand random keys on a live app, seeded: no traceback, and nothing is created or deleted without a yes.
 
-On the in-memory cluster things go wrong meanwhile, and on this machine a run's processes are real. A key that could
-answer a question with yes is never pressed on one, so whatever changes was not confirmed.
+On the in-memory cluster things go wrong meanwhile; on this machine a run's processes are real; and on a real
+cluster (KUBECONFIG's, in a namespace of its own) connections are cut, refused and frozen, and pods are deleted.
+A key that could answer a question with yes is never pressed on one, so whatever changes was not confirmed.
 
     python -m tests.bench monkey
-    python -m tests.bench.monkey --keys 2000 --seed 3 --backend local
+    python -m tests.bench.monkey --keys 2000 --seed 3 --backend kubernetes
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from l2rtui.backends.base import Backend
 from l2rtui.config import Settings, user_name
+
+if TYPE_CHECKING:
+    from tests.cluster.faults import Proxy
 
 SIZES = ((124, 34), (80, 24), (160, 45))
 SPEC = """\
@@ -35,7 +44,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=10_000, help="in all, shared by the backends")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--backend", choices=("demo", "local", "both"), default="both")
+    parser.add_argument("--backend", choices=("demo", "local", "both", "kubernetes"), default="both")
     options = parser.parse_args(arguments)
     backends = ["demo", "local"] if options.backend == "both" else [options.backend]
     with tempfile.TemporaryDirectory() as home:
@@ -45,23 +54,95 @@ def main(arguments: list[str]) -> int:
         (Path(home) / "manifests" / "one.yaml").write_text(SPEC.format(name="one"), "utf-8")
         os.chdir(home)
         problems = [
-            asyncio.run(press(name, options.keys // len(backends), options.seed + number))
+            asyncio.run(round_on(name, options.keys // len(backends), options.seed + number, Path(home)))
             for number, name in enumerate(backends)
         ]
     return int(any(problems))
 
 
-async def press(name: str, count: int, seed: int) -> str:
+async def round_on(name: str, count: int, seed: int, home: Path) -> str:
     """Press keys on one backend; the problem, or nothing."""
+    settings = Settings(backend=name, notify=False)
+    if name != "kubernetes":
+        return await press(settings, count, seed, None)
+    from tests.cluster.conftest import IMAGE, kubectl
+    from tests.cluster.faults import proxied
+
+    namespace, direct = f"monkey-{uuid.uuid4().hex[:8]}", os.environ["KUBECONFIG"]
+    settings = replace(settings, namespaces=(namespace,), image=IMAGE)
+    await asyncio.to_thread(kubectl, "create", "namespace", namespace)
+    try:
+        async with proxied(direct, home) as (proxy, through):
+            os.environ["KUBECONFIG"] = through
+            return await press(settings, count, seed, Trouble(proxy, namespace, direct))
+    finally:
+        os.environ["KUBECONFIG"] = direct
+        await asyncio.to_thread(kubectl, "delete", "namespace", namespace, "--wait=false")
+
+
+class Trouble:
+    """What goes wrong on a real cluster, one thing at a time."""
+
+    def __init__(self, proxy: Proxy, namespace: str, kubeconfig: str) -> None:
+        self._proxy = proxy
+        self._kubectl = ("kubectl", "--kubeconfig", kubeconfig, "-n", namespace)
+        self._now: asyncio.Task[None] | None = None
+
+    def upset(self, chance: random.Random) -> None:
+        """Begin with the next trouble, if the last one is over."""
+        if self._now is None or self._now.done():
+            work = chance.choice((self._cut, self._refuse, self._freeze, self._delete))
+            self._now = asyncio.create_task(work())
+
+    async def end(self) -> None:
+        """Wait until all is well again."""
+        if self._now is not None:
+            await self._now
+
+    async def books(self) -> list[tuple[object, ...]]:
+        """What kubectl says that no key may have changed; pods come and go with the troubles."""
+        kinds = "replicasets,jobs,configmaps,secrets,services,leases"
+        items = json.loads(await self._run("get", kinds, "-o", "json"))["items"]
+        return sorted(
+            (one["kind"], one["metadata"]["name"], one["metadata"]["uid"], str(one.get("spec", {}).get("replicas")))
+            for one in items
+        )
+
+    async def _cut(self) -> None:
+        self._proxy.cut()
+
+    async def _refuse(self) -> None:
+        await self._proxy.refuse()
+        await asyncio.sleep(1.0)
+        await self._proxy.open()
+
+    async def _freeze(self) -> None:
+        self._proxy.freeze()
+        await asyncio.sleep(1.0)
+        self._proxy.thaw()
+
+    async def _delete(self) -> None:
+        names = (await self._run("get", "pods", "-o", "name")).split()
+        if names:
+            await self._run("delete", names[0], "--grace-period=1", "--wait=false")
+
+    async def _run(self, *words: str) -> str:
+        done = await asyncio.create_subprocess_exec(*self._kubectl, *words, stdout=subprocess.PIPE)
+        told, _ = await done.communicate()
+        return told.decode()
+
+
+async def press(settings: Settings, count: int, seed: int, trouble: Trouble | None) -> str:
+    """Press keys; the problem, or nothing."""
     from l2rtui.backends.registry import make_backend
     from l2rtui.ui.app import L2RApp
     from tests.ui.monkey import Monkey
 
-    settings = Settings(backend=name, notify=False)
+    name = settings.backend
     backend = make_backend(name, settings)
-    if name == "local":
+    if name != "demo":
         await launch(backend)
-    before = await books(backend)
+    before = await trouble.books() if trouble else await books(backend)
     chance, began = random.Random(seed), time.monotonic()
     problem, monkey = "", Monkey(chance)
     monkey.guard(backend)
@@ -76,14 +157,18 @@ async def press(name: str, count: int, seed: int) -> str:
                 await pilot.resize_terminal(*chance.choice(SIZES))
             if number % 10 == 0 and name == "demo":
                 monkey.upset(backend)
+            if number % 20 == 0 and trouble is not None:
+                trouble.upset(chance)
             if problem := monkey.problem(app):
                 break
         if name == "demo":
             backend.outage = ""  # type: ignore[attr-defined]
-    after = await books(make_backend(name, settings))
-    if not problem and name == "local" and after != before:
+    if trouble is not None:
+        await trouble.end()
+    after = await trouble.books() if trouble else await books(make_backend(name, settings))
+    if not problem and name != "demo" and after != before:
         problem = f"the books differ: {before} and {after}"
-    if name == "local":
+    if name != "demo":
         await end(make_backend(name, settings))
     seconds = time.monotonic() - began
     rate = f"{monkey.pressed:,} keys in {seconds:.0f} s on {name}, seed {seed}"

@@ -24,21 +24,52 @@ import psutil
 
 from tests.bench.startup import EMPTY_APP, Terminal
 
-KEYS = (b"j", b"k", b"j", b"j", b"k")
+KEYS = (b"j", b"k")
 APP = """
-import os, sys, time
-from l2rtui.backends.fake.crowd import CrowdBackend
+import asyncio, gc, os, sys, time
+
+gc.disable()  # as l2rtui.ui.start does
 from l2rtui.config import Settings
 from l2rtui.ui.app import L2RApp
 
-pods, rate, lines, beacons = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+pods, told, has_beacon = map(int, sys.argv[1:4])
+rate, lines = map(float, sys.argv[4:])
 
-def beacon(number):
-    os.write(beacons, f"{number} {time.monotonic()}\\n".encode())
+def tell(*words):
+    os.write(told, (" ".join(map(str, words)) + "\\n").encode())
 
-make = lambda: CrowdBackend(pods, rate, lines, beacon if beacons >= 0 else None)
-L2RApp(Settings(backend="demo", notify=False), make).run()
+def make():
+    from l2rtui.backends.fake.crowd import CrowdBackend
+
+    began = time.thread_time()
+    beacon = lambda number: tell("seen", number, time.monotonic())
+    crowd = CrowdBackend(pods, rate, lines, beacon if has_beacon else None)
+    tell("crowd", time.thread_time() - began)
+    return crowd
+
+class Told(L2RApp):
+    def on_mount(self):
+        self.probe = asyncio.create_task(self.look())
+
+    async def look(self):
+        last, most = time.monotonic(), 0.0
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            now = time.monotonic()
+            if now - began - 0.01 > most:
+                most = now - began - 0.01
+                tell("stall", most)
+            if now - last > 0.5 and self.link.backend_or_none is not None:
+                last = now
+                accepted = sum(desk.pane.received for desk in self.cluster.deck.desks)
+                tell("lines", accepted, self.link.backend.written, now)
+
+Told(Settings(backend="demo", notify=False), make).run()
 """
+
+
+PARTS = ("start", "busy", "idle", "logs", "streams", "gone", "soak")
 
 
 def main(arguments: list[str]) -> int:
@@ -47,28 +78,83 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--pods", type=int, nargs="+", default=[1_000, 5_000, 10_000])
     parser.add_argument("--rate", type=float, default=100.0, help="changes of pods a second")
     parser.add_argument("--seconds", type=float, default=15.0, help="how long each figure is taken")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:-1], help="what to measure")
     options = parser.parse_args(arguments)
+    parts = set(options.parts)
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "XDG_STATE_HOME": home, "XDG_CONFIG_HOME": home, "TERM": "xterm-256color"}
         load = os.getloadavg()[0] / (os.cpu_count() or 1)
         print(f"load of this machine {load:.1f} a core: wall times count it, CPU times do not")
         empty(env)
-        for pods in options.pods:
+        for pods in options.pods if parts & {"start", "busy", "idle"} else ():
             print(f"{pods:,} pods")
-            start(env, pods)
-            busy(env, pods, options.rate, options.seconds)
-            idle(env, pods, options.seconds)
-        logs(env, options.seconds)
-        streams(env, options.seconds)
-        gone(env)
+            if "start" in parts:
+                start(env, pods)
+            if "busy" in parts:
+                busy(env, pods, options.rate, options.seconds)
+            if "idle" in parts:
+                idle(env, pods, options.seconds)
+        if "logs" in parts:
+            for panes in (1, 4):
+                logs(env, panes, options.seconds)
+        if "streams" in parts:
+            streams(env, options.seconds)
+        if "gone" in parts:
+            gone(env)
+        if "soak" in parts:
+            soak(env, options.seconds)
     return 0
 
 
-def app(env: dict[str, str], pods: int, rate: float = 0.0, lines: float = 0.0, beacons: int = -1) -> Terminal:
-    """The app over a crowd."""
-    if beacons >= 0:
-        os.set_inheritable(beacons, True)
-    return Terminal(["-c", APP, str(pods), str(rate), str(lines), str(beacons)], env)
+class Told:
+    """The app over a crowd on a terminal, and what it tells of itself through a pipe.
+
+    Attributes:
+        crowd_seconds: CPU seconds for making the crowd, which no app has to do.
+        stall_seconds: The longest time so far for which its event loop answered nobody.
+        lines: Newest count of log lines as (accepted by the panes, written by the pods, at).
+        changes: Numbers that the cluster has shown since, and when.
+    """
+
+    def __init__(
+        self, env: dict[str, str], pods: int, rate: float = 0.0, lines: float = 0.0, *, beacon: bool = False
+    ) -> None:
+        self._reader, writer = os.pipe()
+        os.set_inheritable(writer, True)
+        self.terminal = Terminal(["-c", APP, *map(str, (pods, writer, int(beacon), rate, lines))], env)
+        os.close(writer)
+        os.set_blocking(self._reader, False)
+        self._rest = b""
+        self.crowd_seconds = self.stall_seconds = 0.0
+        self.lines = 0, 0, 0.0
+        self.changes: dict[bytes, float] = {}
+
+    def listen(self) -> None:
+        """Take in what it has told."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._reader, 1 << 16):
+                self._rest += data
+        *lines, self._rest = self._rest.split(b"\n")
+        for what, *words in (line.split() for line in lines):
+            match what:
+                case b"crowd":
+                    self.crowd_seconds = float(words[0])
+                case b"stall":
+                    self.stall_seconds = float(words[0])
+                case b"lines":
+                    self.lines = int(words[0]), int(words[1]), float(words[2])
+                case _:
+                    self.changes[words[0]] = float(words[1])
+
+    def ready(self) -> Terminal:
+        """Wait for real rows."""
+        self.terminal.read(60.0, until=b"crowd-1")
+        return self.terminal
+
+    def close(self) -> None:
+        """End it."""
+        self.terminal.close()
+        os.close(self._reader)
 
 
 def empty(env: dict[str, str]) -> None:
@@ -83,15 +169,23 @@ def empty(env: dict[str, str]) -> None:
 
 
 def start(env: dict[str, str], pods: int) -> None:
-    """Time to the first frame and to real rows, and how long keys wait meanwhile."""
+    """Time to the first frame and to real rows, and how long a key would have waited meanwhile."""
     began = time.monotonic()
-    terminal = app(env, pods)
+    told = Told(env, pods)
+    terminal = told.terminal
     terminal.read(60.0, until=b"l2rtui")
     frame, frame_cpu = time.monotonic() - began, terminal.cpu()
-    terminal.read(60.0, until=b"crowd-1")
+    told.ready()
     rows, rows_cpu = time.monotonic() - began, terminal.cpu()
-    print(f"  first frame {frame:.2f} s ({frame_cpu:.2f} s CPU), real rows {rows:.2f} s ({rows_cpu:.2f} s CPU)")
-    terminal.close()
+    terminal.read(1.0)
+    told.listen()
+    print(
+        f"  first frame {frame:.2f} s ({frame_cpu:.2f} s CPU), real rows {rows:.2f} s ({rows_cpu:.2f} s CPU,",
+        end="",
+    )
+    crowd, stall = told.crowd_seconds, told.stall_seconds * 1000
+    print(f" of which {crowd:.2f} s for making the crowd); longest stall {stall:.0f} ms")
+    told.close()
 
 
 def keys(terminal: Terminal, seconds: float) -> list[float]:
@@ -105,7 +199,7 @@ def keys(terminal: Terminal, seconds: float) -> list[float]:
             terminal.read(0.004)
         began = time.monotonic()
         os.write(terminal.leader, KEYS[number % len(KEYS)])
-        number += 1
+        number += 1  # down and up again: the first row stays in sight
         if select.select([terminal.leader], [], [], 2.0)[0]:
             found.append((time.monotonic() - began) * 1000)
     return found
@@ -113,97 +207,125 @@ def keys(terminal: Terminal, seconds: float) -> list[float]:
 
 def busy(env: dict[str, str], pods: int, rate: float, seconds: float) -> None:
     """Keys, events and load while pods change."""
-    reader, writer = os.pipe()
-    terminal = app(env, pods, rate, beacons=writer)
-    os.close(writer)
-    terminal.read(60.0, until=b"crowd-1")
+    told = Told(env, pods, rate, beacon=True)
+    terminal = told.ready()
     os.write(terminal.leader, b"3")
     terminal.read(2.0)
+    print(f"  event to painted cell: {spread(painted(told, seconds))} ms")
+    told.close()
+    told = Told(env, pods, rate)  # a pod in sight that changes ten times a second is not what is usual
+    terminal = told.ready()
+    os.write(terminal.leader, b"3")
+    terminal.read(6.0)
     waits = keys(terminal, seconds)
     print(f"  key to first byte at {rate:g} events/s: {spread(waits)} ms")
-    print(f"  event to painted cell: {spread(painted(terminal, reader, seconds))} ms")
     cpu, received, began = terminal.cpu(), terminal.received, time.monotonic()
     terminal.read(seconds)
     took = time.monotonic() - began
     share, sent = (terminal.cpu() - cpu) / took, (terminal.received - received) / took
     print(f"  at {rate:g} events/s: {share:.1%} of a core, {sent / 1024:.2f} KiB/s to the terminal")
-    terminal.close()
-    os.close(reader)
+    told.close()
 
 
-def painted(terminal: Terminal, reader: int, seconds: float) -> list[float]:
-    """Milliseconds from a change on the cluster to its number on the screen."""
-    told: dict[bytes, float] = {}
-    found: list[float] = []
-    end, rest = time.monotonic() + seconds, b""
+def painted(told: Told, seconds: float) -> list[float]:
+    """Milliseconds from a change on the cluster to its number on the screen; a newer change takes its place."""
+    terminal, found = told.terminal, list[float]()
+    end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
-        ready = select.select([reader, terminal.leader], [], [], left)[0]
-        if reader in ready:
-            rest += os.read(reader, 1 << 16)
-            *lines, rest = rest.split(b"\n")
-            told.update((number, float(at)) for number, at in (line.split() for line in lines))
-        if terminal.leader in ready:
+        if select.select([terminal.leader], [], [], left)[0]:
             data = os.read(terminal.leader, 1 << 20)
-            terminal.received += len(data)
             now = time.monotonic()
-            seen = told.keys() & set(re.findall(rb"1\d{4}", data))
-            found.extend((now - told.pop(number)) * 1000 for number in seen)
+            terminal.received += len(data)
+            told.listen()
+            seen = told.changes.keys() & set(re.findall(rb"1\d{4}", data))
+            found.extend((now - told.changes.pop(number)) * 1000 for number in seen)
     return found
 
 
 def idle(env: dict[str, str], pods: int, seconds: float) -> None:
     """Load while nothing happens."""
-    terminal = app(env, pods)
-    terminal.read(60.0, until=b"crowd-1")
-    terminal.read(3.0)
+    told = Told(env, pods)
+    terminal = told.ready()
+    terminal.read(8.0)  # garbage is looked for again
     cpu, received, began = terminal.cpu(), terminal.received, time.monotonic()
     terminal.read(seconds)
     took = time.monotonic() - began
     share, sent = (terminal.cpu() - cpu) / took, (terminal.received - received) / took
     rate = f"{share:.2%} of a core, {sent / 1024:.2f} KiB/s to the terminal"
     print(f"  at rest: {rate}, {memory(terminal):.0f} MiB")
-    terminal.close()
+    told.close()
 
 
-def logs(env: dict[str, str], seconds: float) -> None:
-    """Ten thousand lines a second into each of four panes: keys meanwhile, and memory."""
-    terminal = app(env, 5_000, lines=10_000.0)
-    terminal.read(60.0, until=b"crowd-1")
-    os.write(terminal.leader, b"|")
+def rushing(env: dict[str, str], panes: int) -> Told:
+    """Panes into each of which ten thousand lines a second come."""
+    told = Told(env, 5_000, lines=10_000.0)
+    terminal = told.ready()
     terminal.read(2.0)
-    for _ in range(2):
+    for _ in range(panes - 1):
         os.write(terminal.leader, b"|")
         terminal.read(2.0)
-    os.write(terminal.leader, b"\x1b")
-    terminal.read(1.0)
+    os.write(terminal.leader, b"4")  # keys among the nodes choose no other log
+    terminal.read(6.0)
+    return told
+
+
+def logs(env: dict[str, str], panes: int, seconds: float) -> None:
+    """Ten thousand lines a second into each pane: how many are accepted, keys meanwhile, memory and load."""
+    told = rushing(env, panes)
+    terminal = told.terminal
+    told.listen()
+    (accepted, written, began), cpu, at = told.lines, terminal.cpu(), time.monotonic()
     waits = keys(terminal, seconds)
-    print("5,000 pods, four panes")
+    share = (terminal.cpu() - cpu) / (time.monotonic() - at)
+    told.listen()
+    newest, asked, end = told.lines
+    took = max(0.1, end - began) * panes
+    print(f"5,000 pods, panes of a log: {panes}")
+    print(
+        f"  accepted {(newest - accepted) / took:,.0f} lines/s a pane of {(asked - written) / took:,.0f} written",
+        end="",
+    )
+    print(f" ({asked - newest:,} on their way), {share:.0%} of a core, {memory(terminal):.0f} MiB")
     print(f"  key to first byte while lines rush in: {spread(waits)} ms")
-    print(f"  {memory(terminal):.0f} MiB")
-    terminal.close()
+    told.close()
+
+
+def soak(env: dict[str, str], seconds: float) -> None:
+    """Memory over a long time, with four full panes into which ten thousand lines a second come."""
+    told = rushing(env, 4)
+    terminal, points, began = told.terminal, list[tuple[float, float]](), time.monotonic()
+    terminal.read(60.0)  # until the panes are full
+    while (now := time.monotonic() - began) < seconds:
+        terminal.read(10.0)
+        points.append((now, memory(terminal)))
+    slope, _ = statistics.linear_regression(*zip(*points, strict=True))
+    sizes = [size for _, size in points]
+    size = f"{min(sizes):.0f} to {max(sizes):.0f} MiB"
+    print(f"four full panes for {seconds:.0f} s: {size}, {slope * 3600:+.1f} MiB an hour")
+    told.close()
 
 
 def streams(env: dict[str, str], seconds: float) -> None:
     """Sixty-four logs in one pane: keys meanwhile."""
-    terminal = app(env, 64, lines=10_000.0)
-    terminal.read(60.0, until=b"crowd-1")
+    told = Told(env, 64, lines=10_000.0)
+    terminal = told.ready()
     os.write(terminal.leader, b"A3*")
     terminal.read(3.0)
     print(f"64 streams in one pane: key to first byte {spread(keys(terminal, seconds))} ms")
-    terminal.close()
+    told.close()
 
 
 def gone(env: dict[str, str]) -> None:
     """From the end of the terminal's session to that of the process."""
-    terminal = app(env, 1_000)
-    terminal.read(60.0, until=b"crowd-1")
+    told = Told(env, 1_000)
+    terminal = told.ready()
     process, began = psutil.Process(terminal.pid), time.monotonic()
     os.kill(terminal.pid, signal.SIGHUP)
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE and time.monotonic() - began < 10.0:
         with contextlib.suppress(OSError):  # its terminal is closed: what is left is its end
             terminal.read(0.01)
     print(f"SIGHUP to process gone: {time.monotonic() - began:.2f} s")
-    terminal.close()
+    told.close()
 
 
 def memory(terminal: Terminal) -> float:

@@ -79,6 +79,7 @@ async def _desk(
     app.link.cancel_seconds = cancel_seconds
     async with app.run_test(size=size) as pilot:
         one = Desk(app, pilot, backend)
+        await one.until(lambda: app.screen is app.cluster and "l2rtui" in one.words(), "the home screen")
         await one.until(lambda: app.cluster.health.is_connected, "the first snapshot")
         if ready:
             await one.until(lambda: len(app.cluster.log_pane.ring), "the first log lines")

@@ -17,9 +17,10 @@ from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui import text
 from l2rtui.ui.digest import Tally
+from l2rtui.ui.health import Health, right_of
 from l2rtui.ui.widgets.grid_layout import lay_out
 from l2rtui.ui.widgets.pod_table import slot_text
-from l2rtui.ui.widgets.status_bar import Health, left_of, right_of
+from l2rtui.ui.widgets.status_bar import left_of, slots_of
 
 
 def read(line) -> str:
@@ -136,10 +137,10 @@ def test_the_state_of_a_run_comes_from_its_pods():
 
 
 def test_the_status_bar_tells_how_true_it_is(demo):
-    assert "connecting" in read(right_of(demo, Health("demo")))
+    assert "connecting" in read(right_of((), Health("demo")))
     seen = Health("demo", is_connected=True)
-    assert read(right_of(demo, seen)).split() == ["●", "live", "RW"]
-    assert "28/96" in read(left_of(demo, seen, Tally(failing=1)))
+    assert read(right_of((), seen)).split() == ["●", "live", "RW"]
+    assert "28/96" in read(left_of(demo, seen, Tally(failing=1), slots_of(demo.ledger)))
     stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
-    assert read(right_of(demo, stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
-    assert "▲ partial: no rights" in read(right_of(replace(demo, problems=("no rights",)), seen))
+    assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
+    assert "▲ partial: no rights" in read(right_of(("no rights",), seen))

@@ -37,6 +37,9 @@ class CrowdBackend(FakeBackend):
         pods: How many. events_per_second: changes of single pods.
         lines_per_second: What every pod of the run ``crowd-0`` together write.
         beacon: Called with a number whenever the first pod of the first run shows it as its exit code.
+
+    Attributes:
+        written: Lines that were handed to readers, of all logs together.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class CrowdBackend(FakeBackend):
         self._rate = events_per_second
         self._lines = lines_per_second
         self._beacon = beacon
+        self.written = 0
         self._chance = random.Random(1)  # noqa: S311  (which pod changes is no secret)
         self._crowd = crowd(pods, self.now())
 
@@ -88,14 +92,15 @@ class CrowdBackend(FakeBackend):
         """Lines of the first run; those of others write nothing."""
         if query.seam:
             yield LogLine(self.now(), pod.name, "", is_seam=True)
-        written = 0
+        written, began = 0, time.monotonic()
         if query.follow and (not self._lines or pod.run != f"{NAME}-0"):
             await asyncio.Event().wait()  # writes nothing, and wakes nobody
         while query.follow:
             await asyncio.sleep(BATCH_SECONDS / 2)
-            due = self._lines / PER_RUN * BATCH_SECONDS / 2
-            for _ in range(int(due) + (self._chance.random() < due % 1)):
+            due = (time.monotonic() - began) * self._lines / PER_RUN
+            while written < due:
                 written += 1
+                self.written += 1
                 yield LogLine(self.now(), pod.name, f"INFO step {written} of {pod.name} reward=41.7 loss=0.031")
 
 

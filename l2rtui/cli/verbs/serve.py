@@ -54,7 +54,7 @@ def run_served(words: list[str]) -> int:
 
     end_with(os.getppid())
     settings = settings_of(args)
-    from l2rtui.ui.app import run
+    from l2rtui.ui.start import run
 
     return int(run(settings) or EXIT_DONE)
 

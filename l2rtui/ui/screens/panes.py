@@ -5,8 +5,10 @@ The view holds the newest snapshot and hands each widget its part of it; widgets
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import is_
 from typing import Final
 
 from textual import events
@@ -22,11 +24,12 @@ from textual.widgets import Static
 
 from l2rtui.config import user_name
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.services.metrics import RunMetrics
 from l2rtui.services.podnews import PodNews
 from l2rtui.ui.digest import Digest
-from l2rtui.ui.feeds import LogFeed
+from l2rtui.ui.feeds import LogFeed, Subject
+from l2rtui.ui.health import Health
 from l2rtui.ui.keys import Place
 from l2rtui.ui.link import Link
 from l2rtui.ui.podfeed import PodFeed
@@ -45,7 +48,7 @@ from l2rtui.ui.widgets.pod_table import PodTable, pod_row, told_of
 from l2rtui.ui.widgets.pod_table import columns_for as columns_for_pods
 from l2rtui.ui.widgets.report_tables import EventTable, LeakTable
 from l2rtui.ui.widgets.run_table import RunTable, at_of, columns_for, run_row, sets_of
-from l2rtui.ui.widgets.status_bar import Health, StatusBar
+from l2rtui.ui.widgets.status_bar import StatusBar
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 LARGE: Final = (120, 32)
@@ -79,7 +82,7 @@ class ClusterView(Screen[None]):
     metrics: reactive[Mapping[str, RunMetrics]] = reactive(dict, repaint=False)
 
     def __init__(self, link: Link) -> None:
-        super().__init__(id="cluster")
+        super().__init__(id="cluster", classes=f"on-{Pane.RUNS} low-{Pane.PODS}")
         self.link = link
         self.digest = Digest(user_name())
         self.last_list = Pane.RUNS
@@ -93,15 +96,19 @@ class ClusterView(Screen[None]):
         self.kube_events = EventTable(clock=link.clock, id=Pane.EVENTS)
         self.leaks, self.charts = LeakTable(id=Pane.LEAKS), ChartView(id=Pane.CHARTS)
         self.detail, self.deck = MetricStrip(id="detail"), Deck(link)
+        self._small = Static(id="small", markup=False)
         self.settling: Timer | None = None
         self.records: dict[str, PodNews] = {}
         self._pod_feed = PodFeed(link, self._take_records)
         self._attached: Desk | None = None
         self._rows = ""
+        self._runs_of: tuple[tuple[RunView, ...], bool] = (), False
+        self._runs_shown: tuple[list[RunView], tuple[str, ...]] = [], ()
         self._shown_titles: dict[Widget, Content] = {}
 
     def compose(self) -> ComposeResult:
         """Everything; the style sheet decides what of it is seen."""
+        self._arrange(self.app.size)  # before there is anything whose styles would have to be worked out twice
         yield self.status
         with Container(id="body"):
             yield self.slots
@@ -114,13 +121,11 @@ class ClusterView(Screen[None]):
                 yield self.leaks
                 yield self.charts
             yield self.deck
-        yield Static(id="small", markup=False)
+        yield self._small
         yield self.key_bar
 
     def on_mount(self) -> None:
         """Be in shape for the first frame, and set the clock of the ages going."""
-        self._switch(Pane.RUNS)
-        self._arrange(self.app.size)
         self.set_interval(AGE_SECONDS, self.draw_ages)
         self.app.theme_changed_signal.subscribe(self, lambda _: self._draw_all())
 
@@ -133,9 +138,7 @@ class ClusterView(Screen[None]):
         width, height = size
         self.set_class(width < TINY[0] or height < TINY[1], "tiny")
         self.set_class(width >= LARGE[0] and height >= LARGE[1], "large")
-        self.query_one("#small", Static).update(
-            f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves."
-        )
+        self._small.update(f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves.")
 
     def _draw_all(self) -> None:
         """Other colours, perhaps other glyphs: everything is drawn anew."""
@@ -231,6 +234,19 @@ class ClusterView(Screen[None]):
         self.zoom(Pane.LOG)
 
     # --- values in ---------------------------------------------------------------------------------------------
+    async def prepare(self, snapshot: ClusterSnapshot) -> None:
+        """Work out beside the event loop, where keys go on, what the first look at a large cluster costs."""
+        digest = Digest(user_name())
+
+        def work() -> None:
+            digest.take(snapshot)
+            _ = snapshot.ledger  # it is kept there
+
+        await asyncio.to_thread(work)
+        self.digest = digest
+        self.slots.snapshot = snapshot
+        await asyncio.sleep(0)  # the keys that came meanwhile
+
     def watch_snapshot(self) -> None:
         """Hand the parts out."""
         self.show()
@@ -249,6 +265,8 @@ class ClusterView(Screen[None]):
 
     def show(self) -> None:
         """Bring every pane up to date; what looks the same is not drawn again."""
+        if not self.is_mounted:  # it will be resized then, and shown
+            return
         self.digest.take(self.snapshot)
         self.status.tally = self.digest.tally
         self.status.snapshot = self.snapshot
@@ -278,10 +296,7 @@ class ClusterView(Screen[None]):
 
     def show_runs(self) -> None:
         """Rows of all runs, oldest first as the letters of the slots go, then by seed."""
-        me = user_name()
-        runs = [run for run in self.snapshot.runs.values() if not self.is_mine_only or run.owner == me]
-        runs.sort(key=lambda run: (run.created, run.experiment, run.seed, run.name))
-        sets = sets_of(runs)
+        runs, sets = self._shown_runs()
         pods_of, records = self.digest.pods_of, self.records
         at = {run.uid: at_of(pods_of(run.name), records) for run in runs} if self._has_steps else {}
         has_at = any(at.values())
@@ -291,6 +306,17 @@ class ClusterView(Screen[None]):
             for run in runs
         )
         self.runs.take(items, lambda source: run_row(*source[:3], sets, source[3]))
+
+    def _shown_runs(self) -> tuple[list[RunView], tuple[str, ...]]:
+        """Runs in order and the names of their sets; worked out anew where a run is another."""
+        there = self.snapshot.runs.values()
+        known, is_mine_only = self._runs_of
+        if is_mine_only != self.is_mine_only or len(known) != len(there) or not all(map(is_, known, there)):
+            me = user_name()
+            runs = [run for run in self.snapshot.runs.values() if not self.is_mine_only or run.owner == me]
+            runs.sort(key=lambda run: (run.created, run.experiment, run.seed, run.name))
+            self._runs_of, self._runs_shown = (tuple(there), self.is_mine_only), (runs, sets_of(runs))
+        return self._runs_shown
 
     def show_pods(self) -> None:
         """Rows of the pods of the selected run, or of all pods."""
@@ -331,11 +357,23 @@ class ClusterView(Screen[None]):
         run = self.selection.run(self.snapshot)
         metrics = self.metrics.get(run.uid) if run else None
         width = max(20, self.detail.size.width)
-        return self.selection.about(self.snapshot, metrics, self.link.clock(), width, self.records)
+        now = self.link.clock()
+        return self.selection.about(self.snapshot, metrics, now, width, self.records, pods_of=self.pods_of)
+
+    def pods_of(self, run: str, set_name: str = "") -> tuple[PodView, ...]:
+        """Pods of a run or of one of its sets; without a look at all pods where they have been sorted already."""
+        if not self.digest.is_of(self.snapshot):
+            return self.snapshot.pods_of(run, set_name)
+        pods = self.digest.pods_of(run)
+        return tuple(pod for pod in pods if pod.set_name == set_name) if set_name else pods
+
+    def subject(self) -> Subject:
+        """Whose log is meant now."""
+        return self.selection.subject(self.snapshot, self.pods.marked, self.runs.marked, pods_of=self.pods_of)
 
     def show_log(self) -> None:
         """The log of the selection; pods that came since are added to it, and to the logs that are kept."""
-        self.deck.follow(self.selection.subject(self.snapshot, self.pods.marked, self.runs.marked))
+        self.deck.follow(self.subject())
         run = self.selection.run(self.snapshot)
         self._pod_feed.follow(self.digest.pods_of(run.name) if run is not None else ())
         for desk in self.deck.desks[1:]:
@@ -366,7 +404,7 @@ class ClusterView(Screen[None]):
             return ()
         uid, _, set_name = rest.partition("/")
         run = self.snapshot.runs.get(uid)
-        return self.snapshot.pods_of(run.name, set_name) if run is not None else ()
+        return self.pods_of(run.name, set_name) if run is not None else ()
 
     # --- titles and keys ---------------------------------------------------------------------------------------
     def show_titles(self) -> None:

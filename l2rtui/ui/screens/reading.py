@@ -348,7 +348,7 @@ class Reading(ClusterView):
     def action_previous_log(self) -> None:
         """The process before the present one, and back."""
         desk = self.deck.active
-        subject = self.selection.subject(self.snapshot, self.pods.marked, self.runs.marked)
+        subject = self.subject()
         if not subject.pods:
             self.link.background.say("Nothing with a log is selected.")
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -15,6 +15,9 @@ from l2rtui.services.podnews import PodNews
 from l2rtui.ui.feeds import NO_SUBJECT, Subject
 from l2rtui.ui.text import Line
 from l2rtui.ui.widgets.metric_strip import about_pod, about_run, about_slot
+
+PodsOf = Callable[[str, str], tuple[PodView, ...]]
+"""Pods of a run, or of one of its sets, learners first."""
 
 
 class Pane(StrEnum):
@@ -89,16 +92,26 @@ class Selection:
         return f"{run.name}/{self.cell}" if run and self.cell else run.name if run else ""
 
     def subject(
-        self, snapshot: ClusterSnapshot, marked: Collection[str] = (), marked_runs: Collection[str] = ()
+        self,
+        snapshot: ClusterSnapshot,
+        marked: Collection[str] = (),
+        marked_runs: Collection[str] = (),
+        *,
+        pods_of: PodsOf | None = None,
     ) -> Subject:
-        """Whose log to show: the marked pods, those of the marked runs, or those of the selection."""
-        pods = tuple(pod for uid, pod in snapshot.pods.items() if uid in marked)
+        """Whose log to show: the marked pods, those of the marked runs, or those of the selection.
+
+        Args:
+            pods_of: Knows the pods of a run; without it the snapshot looks for them among all.
+        """
+        pods_of = pods_of or snapshot.pods_of
+        pods = tuple(pod for uid, pod in snapshot.pods.items() if uid in marked) if marked else ()
         if pods:
             key = "marked " + " ".join(sorted(pod.uid for pod in pods))
             return Subject(key, f"{len(pods)} marked pods", "", pods, is_merged=True)
-        runs = [run for uid, run in snapshot.runs.items() if uid in marked_runs]
+        runs = [run for uid, run in snapshot.runs.items() if uid in marked_runs] if marked_runs else []
         if runs and self.pane is Pane.RUNS:
-            pods = tuple(pod for run in runs for pod in snapshot.pods_of(run.name, self.cell))
+            pods = tuple(pod for run in runs for pod in pods_of(run.name, self.cell))
             key = f"runs {' '.join(sorted(marked_runs))}/{self.cell}"
             return Subject(key, f"{len(runs)} marked runs", "", pods, is_merged=True)
         pod = self.pod(snapshot)
@@ -108,7 +121,7 @@ class Selection:
         if run is None:
             return NO_SUBJECT
         title = f"{run.name}/{self.cell}" if self.cell else run.name
-        pods = snapshot.pods_of(run.name, self.cell)
+        pods = pods_of(run.name, self.cell)
         return Subject(f"run {run.uid}/{self.cell}", title, run.name, pods, is_merged=True)
 
     def about(
@@ -118,6 +131,8 @@ class Selection:
         now: float,
         width: int,
         records: Mapping[str, PodNews] = MappingProxyType({}),
+        *,
+        pods_of: PodsOf | None = None,
     ) -> tuple[Line, ...]:
         """Lines about what is selected; the first is its sentence."""
         if self.pane is Pane.SLOTS and self.slot is not None:
@@ -128,4 +143,5 @@ class Selection:
         pod, run = self.pod(snapshot), self.run(snapshot)
         if pod is not None:
             return about_pod(pod, now, records.get(pod.uid))
-        return about_run(run, snapshot.pods_of(run.name), metrics, now, width) if run is not None else ()
+        pods = (pods_of or snapshot.pods_of)(run.name, "") if run is not None else ()
+        return about_run(run, pods, metrics, now, width) if run is not None else ()

@@ -1,6 +1,6 @@
 """A log over Textual's line API: 50,000 lines, follow, search, wrap; ten repaints a second at most.
 
-Lines are made harmless when they come in and styled when they come into sight. Scrolling back stops following,
+Lines are made harmless and styled when they come into sight. Scrolling back stops following,
 and what is read then stays where it is, however much is written below.
 
 It scrolls by itself and draws its own scroll bar: a ScrollView lays the whole screen out anew whenever its virtual
@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, Final
 
 from rich.cells import cell_len, chop_cells
@@ -29,7 +30,7 @@ from l2rtui.ui.beat import until_beat
 from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.text import HUES, Line, Span, Tone, fit
 from l2rtui.ui.values import LogText
-from l2rtui.ui.widgets.log_ring import KEPT_LINES, Entry, Json, Ring, entry_of, present
+from l2rtui.ui.widgets.log_ring import KEPT_LINES, Entry, Json, Ring, bounded, entry_of, name_of, present
 from l2rtui.ui.widgets.paint import Painted
 
 RUSH_SECONDS: Final = 0.1
@@ -39,6 +40,7 @@ QUIET_SECONDS: Final = 0.5
 RUSH_LINES: Final = 20
 PAN_COLUMNS: Final = 20
 _PREFIX_MOST: Final = 16
+_POD: Final = attrgetter("pod")
 
 
 class LogPane(Painted, can_focus=True):
@@ -88,7 +90,7 @@ class LogPane(Painted, can_focus=True):
         self.json_as = Json.COLUMNS
         self.received = 0
         self.empty_text = ""
-        self._all: deque[Entry] = deque(maxlen=KEPT_LINES)
+        self._all: deque[LogText] = deque(maxlen=KEPT_LINES)
         self._wanted: re.Pattern[str] | None = None
         self._unwanted: re.Pattern[str] | None = None
         self._top = 0
@@ -124,8 +126,8 @@ class LogPane(Painted, can_focus=True):
 
     def extend(self, lines: Iterable[LogText]) -> None:
         """Append lines; they are drawn soon, and at most ten times a second."""
-        entries = [entry_of(line) for line in lines]
-        for pod in dict.fromkeys(entry.pod for entry in entries):
+        entries = bounded(lines)
+        for pod in map(name_of, dict.fromkeys(map(_POD, entries))):
             if pod not in self._hues:
                 self._hues[pod] = HUES[len(self._hues) % len(HUES)]
                 if self._prefix:
@@ -133,7 +135,7 @@ class LogPane(Painted, can_focus=True):
         before = self.ring.dropped
         self.received += len(entries)
         self._all.extend(entries)
-        gone = self.ring.extend(self._presented(entries))
+        gone = self.ring.extend(self._presented(entries) if self._must_look else entries)
         if self._hit is not None:
             self._hit = max(0, self._hit - (self.ring.dropped - before))
         if gone and not self.is_following:
@@ -155,7 +157,7 @@ class LogPane(Painted, can_focus=True):
     @property
     def hidden(self) -> int:
         """Kept lines that the patterns hide."""
-        return sum(not self._passes(entry) for entry in self._all) if self.include or self.exclude else 0
+        return sum(not self._passes(entry_of(line)) for line in self._all) if self.include or self.exclude else 0
 
     def narrow(self, *, include: str | None = None, exclude: str | None = None) -> None:
         """Show only lines with a pattern, and none with another; also those that are there already.
@@ -182,8 +184,13 @@ class LogPane(Painted, can_focus=True):
             return False
         return self._unwanted is None or not self._unwanted.search(entry.text)
 
-    def _presented(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        for entry in entries:
+    @property
+    def _must_look(self) -> bool:
+        """Whether lines must be looked at before it is known what is shown of them."""
+        return bool(self.include or self.exclude) or self.json_as is Json.PRETTY
+
+    def _presented(self, lines: Iterable[LogText]) -> Iterator[Entry]:
+        for entry in map(entry_of, lines):
             if self._passes(entry):
                 yield from present(entry, self.json_as)
 
@@ -192,7 +199,8 @@ class LogPane(Painted, can_focus=True):
         at = self.ring.at(self._top)
         seen = self.ring[at[0]].time if at else 0.0
         self.ring.clear()
-        self.ring.extend(self._presented(self._all))
+        self.ring.json_as = self.json_as
+        self.ring.extend(self._presented(self._all) if self._must_look else self._all)
         self._hit = None
         self._arrange()
         if not self.is_following:

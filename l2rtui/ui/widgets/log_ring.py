@@ -1,5 +1,8 @@
 """The lines that a log pane keeps: a ring with room for a fixed number, and where each line stands when wrapped.
 
+Lines come in as they were written and are made harmless, as entries, when somebody looks at them: of ten thousand a
+second nearly none is ever seen. Nothing leaves the ring but entries.
+
 Pure, no widget. Rows are counted from the first line that was ever taken, so dropping the oldest lines moves no
 other; finding the line at a row is a bisection.
 """
@@ -18,7 +21,7 @@ from rich.cells import cell_len, chop_cells
 from rich.style import Style
 from rich.text import Text
 
-from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.sanitize import MAX_LINE, sanitize
 from l2rtui.ui.text import count
 from l2rtui.ui.values import LogText
 
@@ -54,8 +57,15 @@ class Entry:
     colours: tuple[tuple[int, int, Style], ...] = ()
 
 
+def bounded(lines: Iterable[LogText]) -> list[LogText]:
+    """The lines, without the rest of those that are too long to be shown: it must not be kept either."""
+    return [line if len(line.text) <= MAX_LINE else entry_of(line) for line in lines]
+
+
 def entry_of(line: LogText) -> Entry:
     """Make a line fit to be shown: harmless, its colours beside it."""
+    if isinstance(line, Entry):
+        return line
     text = line.text
     colours: tuple[tuple[int, int, Style], ...] = ()
     if "\x1b" in text or "\x9b" in text:
@@ -63,11 +73,12 @@ def entry_of(line: LogText) -> Entry:
     else:
         text = sanitize(text)
     columns = len(text) if text.isascii() else cell_len(text)
-    return Entry(line.time, _name(line.pod), text, columns, line.is_mark, colours=colours)
+    return Entry(line.time, name_of(line.pod), text, columns, line.is_mark, colours=colours)
 
 
 @lru_cache(maxsize=4096)
-def _name(pod: str) -> str:
+def name_of(pod: str) -> str:
+    """The name of a pod as it is shown."""
     return sanitize(pod)
 
 
@@ -136,48 +147,65 @@ class Ring:
     """Newest lines of a log.
 
     Attributes:
+        json_as: How lines that are JSON objects leave it; changed only while it is empty.
         dropped: How many lines had to go because the ring was full.
         width: Columns at which lines break; 0 while they do not.
     """
 
     def __init__(self, most: int = KEPT_LINES) -> None:
         self._most = most
+        self.json_as = Json.COLUMNS
         self.clear()
 
     def __len__(self) -> int:
         return len(self._entries) - self._head
 
     def __iter__(self) -> Iterator[Entry]:
-        for number in range(self._head, len(self._entries)):
-            yield self._entries[number]
+        for number in range(len(self)):
+            yield self[number]
 
     def __getitem__(self, number: int) -> Entry:
         """A kept line, from 0, the oldest."""
-        return self._entries[self._head + number]
+        return self._entry(self._head + number)
 
     @property
     def rows(self) -> int:
         """Screen lines that the kept lines take."""
         return self._ends[-1] - self._base if len(self) else 0
 
-    def extend(self, entries: Iterable[Entry]) -> int:
-        """Append lines.
+    def extend(self, lines: Iterable[LogText]) -> int:
+        """Append lines, each of them one line as it is shown.
 
         Returns:
             How many screen lines went at the top to make room.
         """
-        end = self._ends[-1] if self._ends else self._base
-        for entry in entries:
-            end += self._height(entry)
-            self._entries.append(entry)
-            self._ends.append(end)
+        first = len(self._entries)
+        self._entries += lines
+        self._measure(first)
         return self._drop(max(0, len(self) - self._most))
+
+    def _measure(self, first: int) -> None:
+        """Work out where the entries from this one on end; while lines do not break, each of them is one line."""
+        end = self._ends[-1] if self._ends else self._base
+        if self.width <= 0:
+            self._ends += range(end + 1, end + 1 + len(self._entries) - first)
+            return
+        for index in range(first, len(self._entries)):
+            end += self._height(self._entry(index))
+            self._ends.append(end)
+
+    def _entry(self, index: int) -> Entry:
+        line = self._entries[index]
+        if isinstance(line, Entry):
+            return line
+        entry = self._entries[index] = present(entry_of(line), self.json_as)[0]
+        return entry
 
     def clear(self) -> None:
         """Forget everything."""
         self.dropped = 0
         self.width = 0
-        self._entries: list[Entry] = []
+        self._entries: list[LogText] = []
         self._ends: list[int] = []
         self._head = 0
         self._base = 0
@@ -188,10 +216,8 @@ class Ring:
             return
         self.width = width
         self._entries = self._entries[self._head :]
-        self._ends, self._head, self._base, end = [], 0, 0, 0
-        for entry in self._entries:
-            end += self._height(entry)
-            self._ends.append(end)
+        self._ends, self._head, self._base = [], 0, 0
+        self._measure(0)
 
     def at(self, row: int) -> tuple[int, int] | None:
         """The line at a screen line from the top of what is kept: (number of the line, part of it); None beyond."""

@@ -87,14 +87,18 @@ def run_row(
 ) -> Row:
     """One run, with a cell for each of these sets, and what it is at where the table has a column for it."""
     status = run_status(run, pods)
-    ready = sum(pod.ready for pod in pods)
+    by_set: dict[str, list[PodView]] = {}
+    for pod in pods:
+        by_set.setdefault(pod.set_name, []).append(pod)
+    counts = {name: sum([pod.ready for pod in own]) for name, own in by_set.items()}
+    ready = sum(counts.values())
     numbers = _numbers(metrics)
     rate, updates, returned, policy, lag, steps = (_span(text) for text, _ in numbers)
     cells = (
         Span(sanitize(run.name), Tone.STRONG),
         Span(status_text(sanitize(status.word), status.level), tone_of(status.level)),
         Span(str(run.seed), Tone.DIM),
-        *(_set_cell(run, name, pods) for name in sets),
+        *(_set_cell(run, name, by_set.get(name, ()), counts.get(name, 0)) for name in sets),
         *(() if at is None else (_span(at or NOTHING),)),
         Span(f"{ready}/{wanted_pods(run)}", Tone.PLAIN if ready >= wanted_pods(run) else Tone.WARN),
         rate,
@@ -112,7 +116,7 @@ def run_row(
         run.name,
         status.word,
         run.seed,
-        *(sum(pod.ready for pod in pods if pod.set_name == name) for name in sets),
+        *(counts.get(name, 0) for name in sets),
         *(() if at is None else (at,)),
         ready,
         *values[:3],
@@ -124,13 +128,11 @@ def run_row(
     return Row(run.uid, cells, sort, is_fault=status.level in (Level.BAD, Level.WARN))
 
 
-def _set_cell(run: RunView, name: str, pods: Sequence[PodView]) -> Span:
+def _set_cell(run: RunView, name: str, own: Sequence[PodView], ready: int) -> Span:
     """``4/4``, with a glyph where a pod fails or is not there yet; nothing where the run has no such set."""
     one = next((one for one in run.sets if one.name == name), None)
     if one is None:
         return Span("")
-    own = [pod for pod in pods if pod.set_name == name]
-    ready = sum(pod.ready for pod in own)
     text = f"{ready}/{one.replicas}"
     if any(pod.is_failing for pod in own):
         return Span(f"{text} {GLYPHS[Level.BAD]}", Tone.BAD)
