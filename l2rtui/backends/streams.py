@@ -124,10 +124,10 @@ class _Hub:
                 while line is not None:
                     if not line.is_seam:
                         queue: asyncio.Queue[LogLine | None] = source.kept if is_kept else self.live
-                        if queue.full():
-                            await queue.put(line)
-                        else:
+                        try:
                             queue.put_nowait(line)
+                        except asyncio.QueueFull:
+                            await queue.put(line)
                     elif is_kept:
                         is_kept = False
                         await source.kept.put(None)

@@ -52,7 +52,9 @@ def _written(value: Any) -> Any:
         return msgspec.to_builtins(value)
     config = value.__struct_config__
     written: dict[str, Any] = {config.tag_field: config.tag} if config.tag_field else {}
-    for field in msgspec.structs.fields(value):
+    for field in sorted(
+        msgspec.structs.fields(value), key=lambda field: field.name != "name"
+    ):  # the name comes first
         one = getattr(value, field.name)
         plain = _written(one)
         if plain not in (None, "", [], {}) or one != _default(field):

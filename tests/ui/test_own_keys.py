@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from l2rtui.ui import keydoc
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.keymap import face, key_table, keymap
 from l2rtui.ui.keys import KEYS, Place
+from tests.ui.conftest import Desk
 
 PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
 
@@ -102,6 +104,26 @@ def test_wrong_keys_and_filters_are_said_before_the_app_opens():
         L2RApp(Settings(keys=(("run.plce", "x"),)), FakeBackend)
     with pytest.raises(ConfigError, match="it begins with a view"):
         L2RApp(Settings(filters=(("broken", "status=Failed"),)), FakeBackend)
+
+
+async def test_keys_that_come_before_the_home_screen_are_kept_for_it():
+    gate, backend = asyncio.Event(), FakeBackend()
+
+    class Slow(L2RApp):
+        async def _open(self) -> None:
+            await gate.wait()
+            await super()._open()
+
+    app = Slow(Settings(backend="demo"), lambda: backend, clock=backend.now)
+    async with app.run_test(size=(160, 45)) as pilot:
+        one = Desk(app, pilot, backend)
+        await one.until(lambda: "connecting" in one.words())
+        await one.press("m")
+        assert one.top == "BootScreen"
+        gate.set()
+        await one.until(lambda: one.top == "MenuScreen")
+        await one.press("escape")
+        await one.until(lambda: one.top == "ClusterScreen" and "live" in one.words())
 
 
 # --- filters ---

@@ -144,6 +144,13 @@ def test_q_leaves_with_code_0_and_a_terminal_as_it_was(terminal):
     assert SHOWN_CURSOR in one.written
 
 
+def test_the_last_resort_restores_the_terminal_too(terminal):
+    one = terminal("-c", "from l2rtui.ui.watchdog import end_at_once; end_at_once(143)", module=False)
+    assert one.end() == 143
+    assert LEFT_ALTERNATE_SCREEN in one.written
+    assert SHOWN_CURSOR in one.written
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131), (signal.SIGINT, 130)]
 )

@@ -13,7 +13,7 @@ from l2rtui.backends.base import LogLine
 from l2rtui.ui.filters import number_of
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.log_pane import LogPane
-from l2rtui.ui.widgets.log_ring import Json, Ring, entry_of, present
+from l2rtui.ui.widgets.log_ring import Json, Ring, bounded, entry_of, present
 from l2rtui.ui.widgets.rows import Column, Row, RowModel
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -247,6 +247,23 @@ def test_a_full_ring_drops_the_oldest_and_counts_them():
     assert (ring.dropped, ring.rows) == (25, 10)
     assert ring.at(0) == (0, 0)
     assert ring.at(10) is None
+
+
+def test_lines_are_harmless_however_they_leave_the_ring():
+    ring = Ring(most=10)
+    ring.extend(lines(0, 4, "line {}\x1b]0;title\x07\x1b[2J\u202e"))
+    assert ring[1].text == "line 1\\u202e"
+    assert [entry.text for entry in ring] == [f"line {number}\\u202e" for number in range(4)]
+    ring.wrap(4)
+    ring.extend(lines(4, 6, "\x9b2J語語 {}"))
+    assert ring[4].text == "語語 4"
+    assert ring.rows == 4 * 3 + 2 * 2
+
+
+def test_of_a_line_that_is_too_long_the_rest_is_not_even_kept():
+    (kept,) = bounded([LogLine(1.0, "p", "x" * 10_000_000)])
+    assert len(kept.text) < 20_000
+    assert "10000000 characters in all" in kept.text
 
 
 @pytest.mark.parametrize("width", [0, 1, 3, 7, 80])

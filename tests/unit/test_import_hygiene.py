@@ -60,6 +60,20 @@ def test_the_app_imports_without_the_runtime_and_the_cloud():
     assert done.returncode == 0, done.stderr
 
 
+def test_the_first_frame_needs_nothing_of_the_cluster():
+    loaded = set(imported("import l2rtui.ui.start, l2rtui.ui.app"))
+    assert "l2rtui.ui.screens.boot" in loaded
+    later = {
+        "l2rtui.ui.screens.cluster",
+        "l2rtui.domain.snapshot",
+        "l2rtui.backends.base",
+        "yaml",
+        "msgspec",
+        "psutil",
+    }
+    assert not later & loaded
+
+
 def test_the_launch_contract_needs_the_standard_library_alone():
     before = set(imported("pass"))
     fresh = {name.partition(".")[0] for name in set(imported("import runtime.contract")) - before}

@@ -132,7 +132,8 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
 def finding_line(finding: Finding) -> Line:
     """Glyph, subject, sentence and next step of one finding."""
     glyph, tone = _WEIGHTS[finding.weight]
-    hint = (Span(f" {sanitize(finding.hint)}", Tone.DIM),) if finding.hint else ()
+    stop = "" if finding.sentence.endswith((".", "?", "!")) else "."
+    hint = (Span(f"{stop} {sanitize(finding.hint)}", Tone.DIM),) if finding.hint else ()
     word = "" if finding.weight is Weight.OK else f"{finding.weight}: "
     subject = Span(f"{shorten(sanitize(finding.subject), MOST_SUBJECT)}  ", Tone.DIM)
     text = Span(f"{word}{sanitize(finding.sentence)}", tone if word else Tone.PLAIN)

@@ -88,8 +88,11 @@ def run_row(
     """One run, with a cell for each of these sets, and what it is at where the table has a column for it."""
     status = run_status(run, pods)
     by_set: dict[str, list[PodView]] = {}
+    failing = set()
     for pod in pods:
         by_set.setdefault(pod.set_name, []).append(pod)
+        if pod.is_failing:
+            failing.add(pod.set_name)
     counts = {name: sum([pod.ready for pod in own]) for name, own in by_set.items()}
     ready = sum(counts.values())
     numbers = _numbers(metrics)
@@ -98,7 +101,7 @@ def run_row(
         Span(sanitize(run.name), Tone.STRONG),
         Span(status_text(sanitize(status.word), status.level), tone_of(status.level)),
         Span(str(run.seed), Tone.DIM),
-        *(_set_cell(run, name, by_set.get(name, ()), counts.get(name, 0)) for name in sets),
+        *(_set_cell(run, name, by_set.get(name, ()), counts.get(name, 0), name in failing) for name in sets),
         *(() if at is None else (_span(at or NOTHING),)),
         Span(f"{ready}/{wanted_pods(run)}", Tone.PLAIN if ready >= wanted_pods(run) else Tone.WARN),
         rate,
@@ -128,13 +131,13 @@ def run_row(
     return Row(run.uid, cells, sort, is_fault=status.level in (Level.BAD, Level.WARN))
 
 
-def _set_cell(run: RunView, name: str, own: Sequence[PodView], ready: int) -> Span:
+def _set_cell(run: RunView, name: str, own: Sequence[PodView], ready: int, is_failing: bool) -> Span:
     """``4/4``, with a glyph where a pod fails or is not there yet; nothing where the run has no such set."""
     one = next((one for one in run.sets if one.name == name), None)
     if one is None:
         return Span("")
     text = f"{ready}/{one.replicas}"
-    if any(pod.is_failing for pod in own):
+    if is_failing:
         return Span(f"{text} {GLYPHS[Level.BAD]}", Tone.BAD)
     if ready >= one.replicas:
         return Span(text, Tone.OK if ready else Tone.DIM)
