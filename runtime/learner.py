@@ -17,10 +17,12 @@ import numpy as np
 import torch
 
 from runtime.accounts import Accounts
+from runtime.algos.actor import NumpyActor
 from runtime.algos.descent import Descent
+from runtime.algos.device_actor import DeviceActor
 from runtime.algos.impala import Impala
 from runtime.algos.method import Stats
-from runtime.algos.plan import build, make_store
+from runtime.algos.plan import Plan, build, make_store
 from runtime.algos.ppo import PPO
 from runtime.algos.sac import SAC
 from runtime.channels import LearnerChannel
@@ -30,6 +32,8 @@ from runtime.events import Published
 from runtime.exchange import Exchange
 from runtime.files import held
 from runtime.gradients import Gradients
+from runtime.inference import Inference, Network
+from runtime.inference_channel import AnswerChannel
 from runtime.membership import Membership, Terms, window_of
 from runtime.messages import Evaluation, to_fields
 from runtime.metrics import Console, Curves, Rate, RecordFile, record
@@ -39,6 +43,8 @@ from runtime.packing import pack, unpack
 from runtime.places import open_place
 from runtime.policy_store import PolicyStore
 from runtime.process import Context, NotFiniteError, UsageError, environment_plan, make_environment
+from runtime.questions import proof_of
+from runtime.remote import shapes_of
 from runtime.replay import Replay
 from runtime.rollouts import Rollouts
 from runtime.saving import Saver
@@ -132,6 +138,7 @@ class Learner:
         self._exchange = Exchange(
             channel, membership, self._store, self._policies, self._pace, console.say, self._evaluations
         )
+        self._inference = self._answers(plan) if settings.remote_inference else None
         self._saver = Saver(checkpoints, console.say, self._exchange.saved, self._mirror)
         self._records = RecordFile(folder / "metrics.jsonl")
         self._curves = Curves(folder / "tensorboard")
@@ -142,9 +149,20 @@ class Learner:
         self._recorded, self._saved = now, now
         self._waited = 0.0
         """Seconds without data since the last record."""
+        self._idle_share = 0.0
+        """Share of the time without data, of the last record."""
         self._record_count = 0
         self._step_rate = Rate(now, self._env_steps)
         self._update_rate = Rate(now, self._counters.updates)
+
+    def _answers(self, plan: Plan) -> Inference:
+        """Make what answers workers that ask for each action. Raises EndpointError."""
+        context, shapes = self._context, shapes_of(plan, self._settings)
+        network: Network = NumpyActor(plan.shape)
+        if self._device != "cpu" or plan.shape.images:  # of small networks NumPy is done before torch has begun
+            network = DeviceActor(plan.shape, self._device)
+        channel = AnswerChannel(context.endpoint, shapes.question_bytes, context.learner_keys())
+        return Inference(channel, network, shapes, proof_of(context.token, context.run_id))
 
     def _bring(self, folder: Path, checkpoints: Checkpoints) -> Mirror | None:
         """Fetch the checkpoint to begin with if it lies elsewhere; return what copies later ones away, if asked.
@@ -200,6 +218,8 @@ class Learner:
         counters = self._counters
         if self._has_policy:  # before anybody is welcomed, or they would collect without it
             self._publish()
+        if self._inference is not None:
+            self._inference.start()
         self._exchange.start()
         self._status = self._listen()
         self._console.say(f"learner of {self._settings.environment} ready, epoch {counters.epoch}")
@@ -229,10 +249,15 @@ class Learner:
         """Answer questions about the run; a port that is taken is no reason not to train."""
         address = self._context.status_address()
         try:
-            return StatusServer(address, self._exchange.status)
+            return StatusServer(address, self._say_status)
         except OSError as error:
             self._console.say(f"nobody can ask this learner for its status at {address}: {error}")
             return None
+
+    def _say_status(self) -> dict[str, Any]:
+        """What the status socket says; its thread asks."""
+        answers = {"inference": self._inference.status()} if self._inference is not None else {}
+        return {**self._exchange.status(), "idle_share": round(self._idle_share, 6), **answers}
 
     def close(self) -> None:
         """End the threads and close every file."""
@@ -242,6 +267,8 @@ class Learner:
         if self._mirror is not None:
             self._mirror.close(PATIENCE_SECONDS if self._end() else STOPPED_PATIENCE_SECONDS)
         self._exchange.close()
+        if self._inference is not None:
+            self._inference.close()
         self._records.close()
         self._curves.close()
 
@@ -304,6 +331,8 @@ class Learner:
         if self._counters.policy_version > self._journalled_version:
             self._journal(VERSIONS_AHEAD)
         self._policies.publish(self._counters.policy_version, arena)
+        if self._inference is not None:
+            self._inference.publish(self._counters.policy_version, arena)
         self._exchange.published(self._counters.policy_version, self._counters.kept_updates)
 
     def _journal(self, ahead: int = VERSIONS_AHEAD) -> None:
@@ -352,6 +381,7 @@ class Learner:
         while self._evaluations:
             self._keep_evaluation(*self._evaluations.popleft())
         last = self._evaluation
+        self._idle_share = min(1.0, self._waited / max(now - self._recorded, 1e-9))
         fields: dict[str, Any] = {
             "env_steps": counters.env_steps,
             "updates": counters.updates,
@@ -363,7 +393,7 @@ class Learner:
             "eval_return": last.eval_return if last else None,
             "eval_progress": last.eval_progress if last else None,
             "workers": figures.pop("workers"),
-            "idle_share": min(1.0, self._waited / max(now - self._recorded, 1e-9)),
+            "idle_share": self._idle_share,
             **(self._stats.floats() if self._stats else {}),
             **figures,
             "lost_updates": counters.lost_updates,

@@ -52,7 +52,14 @@ class Peer(AbstractContextManager["Peer"]):
     """One process beside the learner. Call `exchange` often: at least once a second, whatever else goes on."""
 
     def __init__(
-        self, context: Context, shape: ActorShape, layout: Layout, segment_transitions: int, console: Console
+        self,
+        context: Context,
+        shape: ActorShape,
+        layout: Layout,
+        segment_transitions: int,
+        console: Console,
+        *,
+        wants_weights: bool = True,
     ) -> None:
         born = incarnation()
         hello = Hello(
@@ -75,6 +82,8 @@ class Peer(AbstractContextManager["Peer"]):
         """Of the weights in `actor`; 0 while there are none."""
         self.env_steps = 0
         """Steps of the environment that this process has taken; its owner counts."""
+        self._wants_weights = wants_weights
+        """Not where the learner answers for its policy."""
         self._pulled = 0, 0
         """(epoch, version) of the newest weights that arrived."""
         self._waiting: tuple[int, NDArray[np.float32] | ShelfReader] | None = None
@@ -90,8 +99,9 @@ class Peer(AbstractContextManager["Peer"]):
         self._ring: RingWriter | None = None
         # An evaluator says how good a policy is, so it gets every bit of it.
         self._codec = BF2 if segment_transitions else F4
-        name = f"{context.pod}.{born}".encode()[:255]
-        self._channel = PeerChannel(context.endpoint, name, 4 * shape.size, context.peer_keys())
+        self.name = f"{context.pod}.{born}".encode()[:255]
+        """Unique among all processes of the run."""
+        self._channel = PeerChannel(context.endpoint, self.name, 4 * shape.size, context.peer_keys())
         self._answered = dict.fromkeys(Port, time.monotonic())
         """When each socket last brought something, or had nothing to bring."""
         self._looked = time.monotonic()
@@ -194,7 +204,9 @@ class Peer(AbstractContextManager["Peer"]):
                 self._channel.reopen(port)
         self._send(self.session.outgoing(now, self.env_steps, self._rate_now, self.policy_version))
         wanted = (self.session.epoch, self.session.policy_version)
-        if self.session.is_joined and wanted > self._pulled and wanted[1] and now - self._asked > PULL_SECONDS:
+        if not self._wants_weights:
+            self._answered[Port.MODEL] = now
+        elif self.session.is_joined and wanted > self._pulled and wanted[1] and now - self._asked > PULL_SECONDS:
             get = Get(self.session.hello.token, *self._pulled, self._codec, self._place)
             if self._channel.send(Port.MODEL, encode(get)):
                 self._asked = now

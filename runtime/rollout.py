@@ -64,6 +64,11 @@ class Rollout:
         self._versions: tuple[int, int] | None = None
         self._episodes: list[EpisodeSummary] = []
 
+    @property
+    def obs(self) -> NDArray[Any]:
+        """(B, width) what the next step acts on."""
+        return self._obs
+
     def step(self, act: Act, policy_version: int) -> Collected | None:
         """Take one step of every copy with `act`, the policy of `policy_version`."""
         env, first, columns = self._env, self._at, self._columns

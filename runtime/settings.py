@@ -64,6 +64,11 @@ class Settings:
     warmup_steps: int = _setting(
         5_000, "SAC: env steps with random actions before the first update, over all workers.", least=0
     )
+    remote_inference: bool = _setting(
+        False,
+        "The learner answers what the policy says to each observation, for all workers together, and none of them "
+        "gets the weights: for large image policies where the learner has a GPU and workers have little CPU.",
+    )
     # --- the balance of the two ---
     updates_per_step: float = _setting(
         1 / 16,

@@ -95,6 +95,7 @@ _GAUGES: Final = {
     "inflight_transitions": "Transitions that workers may send and that have not come.",
     "store": "Transitions in the store.",
     "strangers": "Connections refused for their key.",
+    "idle_share": "Share of the learner's time without data, of its last record.",
 }
 _PEER_GAUGES: Final = {
     "env_steps_per_second": "Env steps a second of the peer.",
@@ -108,7 +109,11 @@ def prometheus(status: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of the text format of what `Exchange.status` says."""
     run = _labels({"run": status["run"]})
     for name, meaning in _GAUGES.items():
-        yield f"# HELP l2r_{name} {meaning}\n# TYPE l2r_{name} gauge\nl2r_{name}{run} {status[name]}\n"
+        if name in status:
+            yield f"# HELP l2r_{name} {meaning}\n# TYPE l2r_{name} gauge\nl2r_{name}{run} {status[name]}\n"
+    for name, count in status.get("inference", {}).items():
+        yield f"# HELP l2r_inference_{name}_total Remote inference: {name}, since the learner's start.\n"
+        yield f"# TYPE l2r_inference_{name}_total counter\nl2r_inference_{name}_total{run} {count}\n"
     yield "# HELP l2r_env_steps_total Env steps learned from.\n# TYPE l2r_env_steps_total counter\n"
     yield f"l2r_env_steps_total{run} {status['env_steps']}\n"
     yield "# HELP l2r_segments_total Segments by what became of them.\n# TYPE l2r_segments_total counter\n"

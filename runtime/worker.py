@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,9 +19,12 @@ from runtime.algos.configs import ImpalaConfig, SGDConfig
 from runtime.algos.plan import Plan
 from runtime.envs.base import Attended, VectorEnv, attended
 from runtime.gradient_work import ExampleGradients, HasExamples, RolloutGradients
+from runtime.inference_channel import QuestionChannel
 from runtime.metrics import Console, record
 from runtime.peer import Peer
 from runtime.process import Context, UsageError, environment_plan, make_environment
+from runtime.questions import proof_of
+from runtime.remote import RemotePolicy, shapes_of
 from runtime.rollout import Collected, Rollout
 from runtime.rollouts import rollout_layout
 from runtime.stopping import Stop
@@ -37,22 +41,49 @@ def run(context: Context, stop: Stop, console: Console) -> None:
     settings = context.settings
     env = make_environment(settings, settings.num_envs, {})
     plan = environment_plan(settings, env)
+    wants_weights = not settings.remote_inference
     with (
         attended(env, stop.is_set),
-        Peer(context, plan.shape, plan.layout, plan.segment_transitions, console) as peer,
+        Peer(
+            context, plan.shape, plan.layout, plan.segment_transitions, console, wants_weights=wants_weights
+        ) as peer,
+        nullcontext() if wants_weights else _channel(context, plan, peer) as channel,
     ):
-        Worker(context, plan, env, peer, console).loop(stop)
+        remote = RemotePolicy(channel, shapes_of(plan, settings), _proof(context)) if channel else None
+        Worker(context, plan, env, peer, console, remote).loop(stop)
+
+
+def _channel(context: Context, plan: Plan, peer: Peer) -> QuestionChannel:
+    largest = shapes_of(plan, context.settings).answer_bytes
+    return QuestionChannel(context.endpoint, peer.name, largest, context.peer_keys())
+
+
+def _proof(context: Context) -> bytes:
+    return proof_of(context.token, context.run_id)
 
 
 class Worker:
     """The loop of one worker process."""
 
-    def __init__(self, context: Context, plan: Plan, env: VectorEnv, peer: Peer, console: Console) -> None:
+    def __init__(
+        self,
+        context: Context,
+        plan: Plan,
+        env: VectorEnv,
+        peer: Peer,
+        console: Console,
+        remote: RemotePolicy | None = None,
+    ) -> None:
         seeds = np.random.SeedSequence([context.seed, WORKER_SEEDS, context.index]).generate_state(2)
         self._rng = np.random.default_rng(seeds[0])
         self._env = env
         self._plan = plan
         self._peer = peer
+        self._remote = remote
+        """Who is asked what the policy says; None where the policy is here."""
+        self._said: NDArray[np.float32] | None = None
+        """What it said to the present observations."""
+        self._rollout: Rollout | None = None
         self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
         self._console = console
         self._recorded = time.monotonic()
@@ -63,18 +94,24 @@ class Worker:
         """Collect until told to end."""
         peer = self._peer
         while not stop.is_set() and peer.finished is None:
-            may_step = peer.session.has_credit and not peer.is_too_old and self._has_policy
+            is_too_old = self._remote is None and peer.is_too_old
+            may_step = peer.session.has_credit and not is_too_old and self._has_policy
             peer.exchange(0.0 if may_step else WAIT_SECONDS)
             peer.adopt()
             if may_step:
-                self._step()
+                self._step(stop)
             if time.monotonic() - self._recorded >= RECORD_SECONDS:
                 self._record()
         peer.leave(stop.reason or "the run is done")
         self._record()
         self._console.say(f"worker ends: {peer.finished or stop.reason}")
 
-    def _step(self) -> None:
+    def _step(self, stop: Stop) -> None:
+        if self._remote is not None and self._rollout is not None and self._peer.session.policy_version:
+            answered = self._remote.outputs(self._rollout.obs, lambda: self._may_wait(stop))
+            if answered is None:
+                return
+            self._said, self._peer.policy_version = answered
         finished = self._collect(self._peer.policy_version)
         self._peer.env_steps += self._steps_each
         if finished is not None:
@@ -100,18 +137,29 @@ class Worker:
             layout = rollout_layout(env.obs_space, env.action_space)
             rollouts = RolloutGradients(env, layout, steps, seed, method)
             return lambda version: rollouts.step(self._act, self._peer.actor, version)
-        rollout = Rollout(env, plan.layout, steps, seed, n_step=plan.n_step, gamma=plan.gamma)
+        rollout = self._rollout = Rollout(env, plan.layout, steps, seed, n_step=plan.n_step, gamma=plan.gamma)
         return lambda version: rollout.step(self._act, version)
 
     @property
     def _has_policy(self) -> bool:
         """Whether there is something to act by; on-policy data must come from the learner's own policy."""
-        return bool(self._peer.policy_version) or not self._plan.is_on_policy
+        version = self._peer.policy_version if self._remote is None else self._peer.session.policy_version
+        return bool(version) or not self._plan.is_on_policy
+
+    def _may_wait(self, stop: Stop) -> bool:
+        """Look after the session while no answer comes, and say whether one is still wanted."""
+        self._peer.exchange(0.0)
+        return not stop.is_set() and self._peer.finished is None
 
     def _act(self, obs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
         """The newest policy with its exploration, or random actions as long as there is none."""
         if not self._peer.policy_version:
             return self._plan.action_space.at_random(len(obs), self._rng), None
+        if self._said is not None:
+            said, self._said = self._said, None
+            if self._plan.is_on_policy:
+                return self._peer.actor.draw_with_log_prob(said, self._rng)
+            return self._peer.actor.draw(said, self._rng), None
         if self._plan.is_on_policy:
             return self._peer.actor.act_with_log_prob(obs, self._rng)
         return self._peer.actor.act(obs, self._rng), None

@@ -78,6 +78,11 @@ class ActorShape:
         return {"squashed": 2 * self.act_dim, "gaussian": self.act_dim, "categorical": sum(self.choices)}[self.head]
 
     @property
+    def answer_floats(self) -> int:
+        """Numbers from which an action is drawn: the outputs, and for a plain Gaussian its spread behind them."""
+        return self.outputs + (self.act_dim if self.head == "gaussian" else 0)
+
+    @property
     def features(self) -> int:
         """Numbers behind the convolutions: those of all images, then the vector."""
         sizes = [_image_sizes(image, self.convolutions)[-1] for image in self.images]
@@ -177,7 +182,10 @@ class NumpyActor:
         Numbers of a squashed Gaussian lie in [-1, 1]; those of a plain one may lie outside, the environment clips
         them.
         """
-        out = self._forward(obs)
+        return self.draw(self.outputs(obs), rng)
+
+    def draw(self, out: NDArray[np.float32], rng: np.random.Generator | None) -> NDArray[Any]:
+        """Actions as ``act`` draws them, of what ``outputs`` gave here or at the learner."""
         if self.shape.head == "categorical":
             return self._choose(out, rng)[0]
         mean, log_std = self._gaussian(out)
@@ -190,7 +198,12 @@ class NumpyActor:
         self, obs: NDArray[Any], rng: np.random.Generator
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """Actions as ``act`` draws them, and the logarithm of the probability (density) of each, (B,)."""
-        out = self._forward(obs)
+        return self.draw_with_log_prob(self.outputs(obs), rng)
+
+    def draw_with_log_prob(
+        self, out: NDArray[np.float32], rng: np.random.Generator
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Actions as ``draw`` draws them, and the logarithm of the probability (density) of each, (B,)."""
         if self.shape.head == "categorical":
             return self._choose(out, rng)
         if self.shape.head == "squashed":
@@ -200,8 +213,8 @@ class NumpyActor:
         log_prob: NDArray[Any] = -(0.5 * np.square(noise) + log_std + HALF_LOG_2_PI).sum(axis=1)
         return mean + np.exp(log_std) * noise, log_prob
 
-    def _forward(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, outputs) of the network."""
+    def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """(B, ``shape.answer_floats``): all that is needed to draw an action for each observation."""
         hidden = self._features(obs)
         relu = self.shape.activation == "relu"
         for weight, bias in self.layers[:-1]:
@@ -213,6 +226,8 @@ class NumpyActor:
                 np.tanh(hidden, out=hidden)
         weight, bias = self.layers[-1]
         out: NDArray[np.float32] = hidden @ weight + bias
+        if self.shape.head == "gaussian":
+            return np.concatenate([out, np.broadcast_to(self._log_std, out.shape)], axis=1)
         return out
 
     def _features(self, obs: NDArray[Any]) -> NDArray[np.float32]:
@@ -233,7 +248,7 @@ class NumpyActor:
     def _gaussian(self, out: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Mean and log standard deviation before any squashing."""
         if self.shape.head == "gaussian":
-            return out, self._log_std
+            return out[:, : self.shape.act_dim], out[:, self.shape.act_dim :]
         log_std: NDArray[Any] = np.tanh(out[:, self.shape.act_dim :])
         log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (log_std + 1.0)
         return out[:, : self.shape.act_dim], log_std

@@ -80,6 +80,15 @@ class Plan:
 
 def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     """Work everything out. ValueError names a setting that is wrong or does not fit the environment."""
+    plan = _plan(settings, obs, action)
+    if settings.remote_inference and (plan.sends_gradients or settings.algorithm == "random"):
+        raise ValueError(
+            "remote_inference works where workers act by a policy and send what they see: sac, ppo, impala"
+        )
+    return plan
+
+
+def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     given = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
     convolutions = tuple((out, side, stride) for out, side, stride in settings.convolutions)
     if settings.algorithm == "sgd":

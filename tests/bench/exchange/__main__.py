@@ -1,11 +1,11 @@
-"""``python -m tests.bench.exchange segments|weights|peers|scale|workers|faults|abuse``: see each one's --help."""
+"""``python -m tests.bench.exchange PART``, a part being one of the names below: see each one's --help."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-PARTS = ("segments", "weights", "peers", "scale", "workers", "faults", "abuse")
+PARTS = ("segments", "weights", "peers", "scale", "workers", "faults", "abuse", "inference")
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in PARTS:

@@ -1,0 +1,211 @@
+"""The sockets of remote inference: a third pair beside `data` and `model`, so that no segment and no weights ever
+stand in front of a question.
+
+One ROUTER at the learner, one DEALER at a worker, with the exchange's own rules: sizes capped before anything is
+read, lingering bounded, CURVE and its list of keys wherever the rest of the run has them. A channel belongs to one
+thread. What a peer that does not read leaves unsent is dropped: it asks again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import zmq
+import zmq.utils.z85
+
+from runtime.endpoint import Endpoint, EndpointError
+from runtime.keys import LearnerKeys, PeerKeys
+
+PORT_OFFSET: Final = 3
+"""Behind the port of the data socket; between them are the model socket's and the status port."""
+SOCKET_NAME: Final = "asks.sock"
+LINGER_MS: Final = 0
+BACKLOG: Final = 256
+MOST_QUEUED: Final = 64
+"""Answers that wait for one worker; it never has more than one question that it still wants answered."""
+RECONNECT_MS: Final = 50
+RECONNECT_MAX_MS: Final = 1_000
+HANDSHAKE_MS: Final = 10_000
+HANDSHAKE_BYTES: Final = 1_024
+"""Beyond the longest frame: libzmq counts CURVE's own messages and what it adds to each of ours."""
+_ZAP: Final = "inproc://zeromq.zap.01"
+
+
+def address_of(endpoint: Endpoint) -> str:
+    """Return where questions go. Raises EndpointError if there is no room behind the learner's port."""
+    if endpoint.folder is not None:
+        return f"ipc://{endpoint.folder / SOCKET_NAME}"
+    if endpoint.port + PORT_OFFSET > 65535:
+        raise EndpointError(
+            f"remote inference listens {PORT_OFFSET} ports behind the learner's, and {endpoint.port} has no such"
+        )
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"tcp://{host}:{endpoint.port + PORT_OFFSET}"
+
+
+class _Channel:
+    def __init__(self, kind: int, largest: int, *, ipv6: bool) -> None:
+        self._context = zmq.Context()
+        self._kind, self._largest, self._ipv6 = kind, largest, ipv6
+        self._socket = self._new()
+
+    def _new(self) -> zmq.Socket[bytes]:
+        socket = self._context.socket(self._kind)
+        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        socket.setsockopt(zmq.SNDHWM, MOST_QUEUED)
+        socket.setsockopt(zmq.MAXMSGSIZE, self._largest + HANDSHAKE_BYTES)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.IPV6, int(self._ipv6))
+        return socket
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AnswerChannel(_Channel):
+    """The learner's end: bound behind `endpoint`; raises EndpointError if that cannot be."""
+
+    def __init__(self, endpoint: Endpoint, largest_bytes: int, keys: LearnerKeys | None = None) -> None:
+        address = address_of(endpoint.bound())
+        super().__init__(zmq.ROUTER, largest_bytes, ipv6="[" in address)
+        self.strangers = 0
+        """Connections that were refused for their key."""
+        self._keys = keys
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.setsockopt(zmq.LINGER, 0)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._socket.setsockopt(zmq.BACKLOG, BACKLOG)
+        if keys is not None:
+            self._zap.bind(_ZAP)
+            self._poller.register(self._zap, zmq.POLLIN)
+            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+            self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+            self._socket.setsockopt(zmq.ZAP_DOMAIN, b"l2r")
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise EndpointError(f"the learner cannot listen at {address}: {error}") from error
+
+    def receive(self, timeout_seconds: float, most: int) -> list[tuple[bytes, memoryview]]:
+        """Return the questions that wait, `most` at most, each behind its sender's address."""
+        if self._keys is None:
+            self._socket.setsockopt(zmq.RCVTIMEO, math.ceil(timeout_seconds * 1000))
+            try:
+                route = self._socket.recv()
+            except zmq.Again:
+                return []
+            first = self._rest(route)
+        else:
+            ready = dict(self._poller.poll(math.ceil(timeout_seconds * 1000)))
+            if self._zap in ready:
+                self._admit()
+            first = []
+        return [*first, *self._waiting(most - len(first))]
+
+    def _waiting(self, most: int) -> list[tuple[bytes, memoryview]]:
+        found: list[tuple[bytes, memoryview]] = []
+        while len(found) < most:
+            try:
+                route = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            found += self._rest(route)
+        return found
+
+    def _rest(self, route: bytes) -> list[tuple[bytes, memoryview]]:
+        """Read what follows an address: one part, or it is no question and is thrown away whole."""
+        frames = []
+        while self._socket.getsockopt(zmq.RCVMORE):
+            frames.append(self._socket.recv(zmq.NOBLOCK, copy=False))
+        return [(route, frames[0].buffer)] if len(frames) == 1 else []
+
+    def send(self, route: bytes, frame: bytes) -> None:
+        """Answer; whoever has gone meanwhile gets nothing."""
+        try:
+            self._socket.send_multipart((route, frame), zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+    def _admit(self) -> None:
+        """Answer libzmq for each connection that has shown its key (ZAP 1.0)."""
+        while True:
+            try:
+                version, request, _domain, _address, _identity, mechanism, *credentials = self._zap.recv_multipart(
+                    zmq.NOBLOCK
+                )
+            except zmq.Again:
+                return
+            key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
+            is_known = self._keys is not None and key in self._keys.allowed
+            self.strangers += not is_known
+            answer: Sequence[bytes] = (b"200", b"OK") if is_known else (b"400", b"unknown key")
+            self._zap.send_multipart([version, request, *answer, b"", b""])
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._zap.close()
+        super().close()
+
+
+class QuestionChannel(_Channel):
+    """A worker's end: connects, and connects again, for as long as it lives; `name` as in the exchange."""
+
+    def __init__(self, endpoint: Endpoint, name: bytes, largest_bytes: int, keys: PeerKeys | None = None) -> None:
+        self._address = address_of(endpoint)
+        self._name, self._keys = name, keys
+        super().__init__(zmq.DEALER, largest_bytes, ipv6="[" in self._address)
+        self._connect()
+
+    def _connect(self) -> None:
+        socket = self._socket
+        socket.setsockopt(zmq.IDENTITY, self._name)
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+        if self._keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server)
+            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+        socket.connect(self._address)
+
+    def reopen(self) -> None:
+        """Begin again with a new socket: libzmq gives a connection up for good when a byte of it was damaged."""
+        self._socket.close()
+        self._socket = self._new()
+        self._connect()
+
+    def send(self, frame: bytes) -> bool:
+        """Ask, and say whether there is a connection to ask on."""
+        try:
+            self._socket.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self, timeout_seconds: float) -> memoryview | None:
+        """Return the next answer, or None if none comes in time or it is in pieces."""
+        self._socket.setsockopt(zmq.RCVTIMEO, math.ceil(timeout_seconds * 1000))
+        try:
+            frames = [self._socket.recv(copy=False)]
+        except zmq.Again:
+            return None
+        while frames[-1].more:
+            frames.append(self._socket.recv(copy=False))
+        return frames[0].buffer if len(frames) == 1 else None

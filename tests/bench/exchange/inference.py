@@ -1,0 +1,183 @@
+"""Remote inference: from an observation to the action that the learner's policy gives for it, on loopback.
+
+A learner process answers with an MLP 64x64; workers are processes of their own that ask, draw and ask again. Beside
+it a raw ZeroMQ echo of the same size, and the same policy in the worker itself, in the same round.
+
+    python -m tests.bench.exchange inference [--rounds 5] [--seconds 2] [--workers 1 8] [--over ipc tcp curve]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import zmq
+
+from runtime import keys
+from runtime.algos.actor import ActorShape, NumpyActor
+from runtime.endpoint import parse
+from runtime.inference import Inference
+from runtime.inference_channel import AnswerChannel, QuestionChannel
+from runtime.questions import Shapes, proof_of
+from runtime.remote import RemotePolicy
+
+SHAPE = ActorShape(33, 2, (64, 64), head="gaussian", activation="tanh")
+PROOF = proof_of("bench", "bench")
+WARM = 200
+
+
+def shapes(copies: int) -> Shapes:
+    """What both ends know: the observations of the racing environment."""
+    return Shapes(np.dtype(np.float32), SHAPE.obs_dim, SHAPE.answer_floats, copies)
+
+
+def key_pair(over: str) -> tuple[Any, Any]:
+    return keys.from_token("bench") if over == "curve" else (None, None)
+
+
+def answer(endpoint: str, over: str, copies: int, ready: Connection) -> None:
+    """Be the learner until the other end of `ready` says so."""
+    channel = AnswerChannel(parse(endpoint), shapes(copies).question_bytes, key_pair(over)[0])
+    inference = Inference(channel, NumpyActor(SHAPE), shapes(copies), PROOF)
+    inference.start()
+    inference.publish(1, np.random.default_rng(0).standard_normal(SHAPE.size, dtype=np.float32) * 0.1)
+    ready.send("")
+    ready.recv()
+    ready.send(inference.status())
+    inference.close()
+
+
+def ask(endpoint: str, over: str, copies: int, index: int, seconds: float, found: Connection) -> None:
+    """Be a worker: note how long each action took."""
+    rng = np.random.default_rng(index)
+    drawing = NumpyActor(SHAPE)
+    obs = rng.standard_normal((copies, SHAPE.obs_dim), dtype=np.float32)
+    took: list[float] = []
+    with QuestionChannel(
+        parse(endpoint), f"w{index}".encode(), shapes(copies).answer_bytes, key_pair(over)[1]
+    ) as channel:
+        remote = RemotePolicy(channel, shapes(copies), PROOF)
+        end = time.perf_counter() + seconds
+        while (began := time.perf_counter()) < end or len(took) < 2 * WARM:
+            said = remote.outputs(obs, lambda: True)
+            assert said is not None
+            drawing.draw_with_log_prob(said[0], rng)
+            took.append(time.perf_counter() - began)
+    found.send(took[WARM:])
+
+
+def echo(address: str) -> None:
+    """Send everything back: what ZeroMQ itself takes."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.LINGER, 0)
+        router.bind(address)
+        while True:
+            router.send_multipart(router.recv_multipart())
+
+
+def raw(address: str, seconds: float) -> list[float]:
+    """Round trips of a question's size."""
+    process = mp.Process(target=echo, args=(address,), daemon=True)
+    process.start()
+    took: list[float] = []
+    message = bytes(32 + SHAPE.obs_dim * 4)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(address)
+        end = time.perf_counter() + seconds
+        while (began := time.perf_counter()) < end or len(took) < 2 * WARM:
+            dealer.send(message)
+            dealer.recv()
+            took.append(time.perf_counter() - began)
+    process.terminate()
+    process.join()
+    return took[WARM:]
+
+
+def local(copies: int, seconds: float) -> list[float]:
+    """The same policy where the observations are."""
+    rng, actor = np.random.default_rng(0), NumpyActor(SHAPE)
+    obs = rng.standard_normal((copies, SHAPE.obs_dim), dtype=np.float32)
+    took: list[float] = []
+    end = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end:
+        actor.act_with_log_prob(obs, rng)
+        took.append(time.perf_counter() - began)
+    return took
+
+
+def remote(
+    endpoint: str, over: str, workers: int, copies: int, seconds: float
+) -> tuple[list[float], dict[str, Any]]:
+    """All times of all workers, and what the learner counted."""
+    here, there = mp.Pipe()
+    learner = mp.Process(target=answer, args=(endpoint, over, copies, there))
+    learner.start()
+    here.recv()
+    pipes = [mp.Pipe() for _ in range(workers)]
+    asking = [
+        mp.Process(target=ask, args=(endpoint, over, copies, index, seconds, pipe[1]))
+        for index, pipe in enumerate(pipes)
+    ]
+    for each in asking:
+        each.start()
+    took = [each for pipe, _ in pipes for each in pipe.recv()]
+    for each in asking:
+        each.join()
+    here.send("")
+    tally = here.recv()
+    learner.join()
+    return took, tally
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def line(name: str, took: Sequence[float]) -> tuple[float, float]:
+    p50, p95 = (float(each) * 1e6 for each in np.quantile(took, (0.5, 0.95)))
+    print(f"  {name:34} p50 {p50:7.0f} us   p95 {p95:7.0f} us   {len(took):7} actions", flush=True)
+    return p50, p95
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--copies", type=int, default=1, help="of the environment in each worker")
+    parser.add_argument("--over", choices=("ipc", "tcp", "curve"), nargs="+", default=["ipc", "tcp", "curve"])
+    options = parser.parse_args(arguments)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for number in range(options.rounds):
+        print(f"round {number + 1}", flush=True)
+        found.setdefault("in the worker itself", []).append(
+            line("in the worker itself", local(options.copies, options.seconds / 2))
+        )
+        for over in options.over:
+            with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
+                is_ipc = over == "ipc"
+                address = f"ipc://{folder}/echo" if is_ipc else f"tcp://127.0.0.1:{free_port()}"
+                if over != "curve":
+                    name = f"{over}, raw echo"
+                    found.setdefault(name, []).append(line(name, raw(address, options.seconds / 2)))
+                for workers in options.workers:
+                    endpoint = f"ipc://{folder}" if is_ipc else f"tcp://127.0.0.1:{free_port()}"
+                    took, tally = remote(endpoint, over, workers, options.copies, options.seconds)
+                    name = f"{over}, {workers} worker{'s' * (workers > 1)}"
+                    found.setdefault(name, []).append(line(name, took))
+                    print(f"    {tally['rows'] / max(1, tally['batches']):.2f} rows a batch", flush=True)
+    print(f"medians of {options.rounds} rounds")
+    for name, pairs in found.items():
+        p50, p95 = (statistics.median(each) for each in zip(*pairs, strict=True))
+        print(f"  {name:34} p50 {p50:7.0f} us   p95 {p95:7.0f} us")

@@ -1,0 +1,276 @@
+"""Remote inference: what is asked over real sockets, who may ask, and runs whose workers have no weights."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zmq
+
+from runtime import contract, keys
+from runtime.algos.actor import ActorShape, NumpyActor
+from runtime.algos.device_actor import DeviceActor
+from runtime.algos.plan import make_plan
+from runtime.endpoint import Endpoint, EndpointError, parse
+from runtime.inference import Inference
+from runtime.inference_channel import AnswerChannel, QuestionChannel, address_of
+from runtime.questions import (
+    NoQuestionError,
+    Shapes,
+    answer,
+    proof_of,
+    question,
+    read_answer,
+    read_question,
+)
+from runtime.remote import RemotePolicy
+from runtime.settings import from_mapping
+from runtime.spaces import ActionSpace, ObsSpace
+
+from .conftest import RunUnderTest
+
+DISCRETE = ActorShape(4, 1, (16,), head="categorical", choices=(3,), activation="tanh")
+GAUSSIAN = ActorShape(4, 2, (16,), head="gaussian", activation="tanh")
+SQUASHED = ActorShape(4, 2, (16,), head="squashed")
+PICTURES = ActorShape(
+    4 * 3 + 12 * 16 * 3, 2, (16,), head="gaussian", images=((12, 16, 3),), convolutions=((8, 4, 2), (8, 3, 1))
+)
+SHAPES = Shapes(np.dtype(np.float32), 4, DISCRETE.answer_floats, 8)
+PROOF = proof_of("secret", "run-1")
+
+
+def weights(shape: ActorShape, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape.size, dtype=np.float32) * 0.3
+
+
+def actor(shape: ActorShape, seed: int) -> NumpyActor:
+    made = NumpyActor(shape)
+    made.load(weights(shape, seed))
+    return made
+
+
+def observations(rows: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, 4), dtype=np.float32)
+
+
+def free_ports() -> int:
+    """A port with a free one where questions go."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            try:
+                other.bind(("127.0.0.1", port + 3))
+            except OSError:
+                continue
+            return port
+
+
+@contextmanager
+def learner(endpoint: Endpoint, learner_keys: keys.LearnerKeys | None = None) -> Iterator[Inference]:
+    channel = AnswerChannel(endpoint, SHAPES.question_bytes, learner_keys)
+    made = Inference(channel, NumpyActor(DISCRETE), SHAPES, PROOF)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def worker(endpoint: Endpoint, name: str = "w", peer_keys: keys.PeerKeys | None = None) -> QuestionChannel:
+    return QuestionChannel(endpoint, name.encode(), SHAPES.answer_bytes, peer_keys)
+
+
+def always() -> bool:
+    return True
+
+
+def test_questions_and_answers_are_right_to_the_byte_or_nothing() -> None:
+    obs = observations(3)
+    frame = memoryview(question(PROOF, 7, obs))
+    number, read = read_question(frame, SHAPES, PROOF)
+    assert number == 7
+    assert (read == obs).all()
+    for wrong in (frame[:-1], frame[:5], frame[:0], b"x" + bytes(frame[1:]), bytes(frame) + b"x"):
+        with pytest.raises(NoQuestionError):
+            read_question(memoryview(wrong), SHAPES, PROOF)
+    for other in (proof_of("secret", "run-2"), proof_of("other", "run-1")):
+        with pytest.raises(NoQuestionError):
+            read_question(frame, SHAPES, other)
+    for rows in (0, 9):
+        with pytest.raises(NoQuestionError, match="1 to 8 are taken"):
+            read_question(memoryview(question(PROOF, 1, observations(rows))), SHAPES, PROOF)
+    said = memoryview(answer(7, 3, np.ones((3, SHAPES.outputs), np.float32)))
+    assert read_answer(said, SHAPES, 3)[:2] == (7, 3)
+    for wrong, rows in ((said, 2), (said[:-4], 3), (said[:3], 3), (memoryview(bytes(len(said))), 3)):
+        with pytest.raises(NoQuestionError):
+            read_answer(wrong, SHAPES, rows)
+
+
+@pytest.mark.parametrize("shape", [DISCRETE, GAUSSIAN, SQUASHED, PICTURES])
+def test_the_network_on_a_device_says_what_the_workers_own_would(shape: ActorShape) -> None:
+    here, there = actor(shape, 1), DeviceActor(shape, "cpu")
+    there.load(weights(shape, 1))
+    rng = np.random.default_rng(0)
+    obs: Any = rng.standard_normal((5, 4), dtype=np.float32)
+    if shape.images:
+        obs = shape.obs_space.pack(obs[:, :3], [rng.integers(0, 256, (5, 12, 16, 3), dtype=np.uint8)])
+    said = there.outputs(obs)
+    assert said.shape == (5, shape.answer_floats)
+    assert said == pytest.approx(here.outputs(obs), abs=1e-4)
+    drawn = here.draw(here.outputs(obs), np.random.default_rng(3))
+    assert (drawn == here.act(obs, np.random.default_rng(3))).all()
+
+
+@pytest.mark.parametrize("kind", ["ipc", "tcp", "curve"])
+def test_many_workers_are_answered_with_the_policy_that_the_answer_names(
+    kind: str, short_folder: Path, no_leaks: None
+) -> None:
+    endpoint = parse(f"ipc://{short_folder}" if kind == "ipc" else f"tcp://127.0.0.1:{free_ports()}")
+    theirs, ours = keys.from_token("secret") if kind == "curve" else (None, None)
+    policies = {version: actor(DISCRETE, version) for version in range(1, 30)}
+    wrong: list[str] = []
+    versions: set[int] = set()
+
+    def ask(index: int) -> None:
+        rng = np.random.default_rng(index)
+        with worker(endpoint, f"w{index}", ours) as channel:
+            remote = RemotePolicy(channel, SHAPES, PROOF)
+            for _ in range(60):
+                obs = rng.standard_normal((1 + index, 4), dtype=np.float32)
+                found = remote.outputs(obs, always)
+                if found is None or not np.allclose(found[0], policies[found[1]].outputs(obs), atol=1e-5):
+                    wrong.append(f"{index}: {found}")
+                else:
+                    versions.add(found[1])
+
+    with learner(endpoint, theirs) as inference:
+        asking = [threading.Thread(target=ask, args=(index,)) for index in range(5)]
+        for each in asking:
+            each.start()
+        for version in policies:
+            inference.publish(version, weights(DISCRETE, version))
+            asking[0].join(0.01)
+        for each in asking:
+            each.join(60)
+        said = inference.status()
+    assert not wrong
+    assert versions <= set(policies)
+    assert said["questions"] >= 300
+    assert said["batches"] <= said["questions"]
+    assert said["foreign"] == said["strangers"] == 0
+
+
+def test_a_worker_waits_for_a_learner_that_is_away_and_for_its_first_policy(
+    short_folder: Path, no_leaks: None, wait_until: Callable[..., Any]
+) -> None:
+    endpoint = parse(f"ipc://{short_folder}")
+    obs, found = observations(2), []
+
+    def ask(channel: QuestionChannel) -> None:
+        found.append(RemotePolicy(channel, SHAPES, PROOF).outputs(obs, always))
+
+    with worker(endpoint) as channel:
+        waits = iter([True, True, False])
+        assert RemotePolicy(channel, SHAPES, PROOF).outputs(obs, lambda: next(waits)) is None
+        thread = threading.Thread(target=ask, args=(channel,))
+        thread.start()
+        with learner(endpoint) as inference:
+            wait_until(lambda: inference.status()["early"], "a question before there is a policy")
+            inference.publish(1, weights(DISCRETE, 1))
+            thread.join(30)
+        assert found[0][1] == 1
+        with learner(endpoint) as successor:
+            successor.publish(5, weights(DISCRETE, 5))
+            ask(channel)
+    assert found[1][1] == 5
+    assert found[1][0] == pytest.approx(actor(DISCRETE, 5).outputs(obs), abs=1e-5)
+
+
+def test_strangers_get_no_answer_and_do_not_disturb(
+    short_folder: Path, no_leaks: None, wait_until: Callable[..., Any]
+) -> None:
+    endpoint = parse(f"ipc://{short_folder}")
+    junk = [b"", b"L2Q1", bytes(100), question(proof_of("guess", "run-1"), 1, observations(1)), b"\x80\x04K\x01."]
+    with learner(endpoint) as inference, zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        inference.publish(1, weights(DISCRETE, 1))
+        stranger.setsockopt(zmq.LINGER, 0)
+        stranger.connect(address_of(endpoint))
+        for each in junk:
+            stranger.send(each)
+        stranger.send_multipart([question(PROOF, 1, observations(1)), b"more"])
+        wait_until(lambda: inference.status()["foreign"] == len(junk), "all junk counted")
+        stranger.send(bytes(SHAPES.question_bytes + 2_000))  # libzmq hangs up on whoever sends so much
+        with worker(endpoint) as channel:
+            assert RemotePolicy(channel, SHAPES, PROOF).outputs(observations(2), always) is not None
+        assert not stranger.poll(0)
+
+
+def test_an_unknown_key_is_turned_away(no_leaks: None, wait_until: Callable[..., Any]) -> None:
+    endpoint = parse(f"tcp://127.0.0.1:{free_ports()}")
+    mine, _ = keys.from_token("secret")
+    _, other = keys.from_token("other")
+    pretender = keys.PeerKeys(other.public, other.secret, mine.public)
+    with learner(endpoint, mine) as inference, worker(endpoint, "w", pretender) as channel:
+        inference.publish(1, weights(DISCRETE, 1))
+        asked = iter(range(10_000))
+        remote = RemotePolicy(channel, SHAPES, PROOF)
+        assert (
+            remote.outputs(observations(1), lambda: not inference.status()["strangers"] and next(asked) < 600)
+            is None
+        )
+        assert inference.status()["questions"] == 0
+
+
+def test_what_cannot_be_is_a_sentence(short_folder: Path) -> None:
+    with pytest.raises(EndpointError, match="3 ports behind"):
+        address_of(parse("tcp://127.0.0.1:65534"))
+    taken = parse(f"ipc://{short_folder}/none")
+    with pytest.raises(EndpointError, match="cannot listen at"):
+        AnswerChannel(taken, 1000)
+    settings = from_mapping(
+        {"environment": "CartPole-v1", "algorithm": "impala", "remote_inference": True}
+        | {"impala": {"sends_gradients": True}, "num_envs": 4, "segment_steps": 256}
+    )
+    with pytest.raises(ValueError, match="remote_inference works where"):
+        make_plan(settings, ObsSpace(4), ActionSpace(1, (2,)))
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+def test_a_run_whose_workers_have_no_weights_survives_its_learner_with_exact_accounts(
+    run: RunUnderTest, wait_until: Callable[..., Any], algorithm: str
+) -> None:
+    run.settings["remote_inference"] = True
+    if algorithm == "ppo":
+        run.settings |= {
+            "environment": "CartPole-v1",
+            "algorithm": "ppo",
+            "hidden": [16],
+            "ppo": {"batch_steps": 64, "minibatch_size": 64, "epochs": 1},
+        }
+    learner, workers = run.start("learner"), [run.start("worker", index) for index in range(2)]
+    wait_until(lambda: learner.last("learner").get("updates", 0) > 20, "updates", log=learner)
+    wait_until(lambda: "checkpoint ckpt-" in learner.text(), "a checkpoint", log=learner)
+    assert learner.end(signal.SIGKILL) == -signal.SIGKILL
+    before = learner.last("learner")
+    successor = run.start("learner")
+    wait_until(
+        lambda: successor.last("learner").get("env_steps", 0) > before["env_steps"], "progress", log=successor
+    )
+    for each in workers:
+        assert each.end() == contract.EXIT_DONE, each.text()
+    wait_until(lambda: successor.last("learner")["workers"] == 0, "goodbyes", log=successor)
+    assert successor.end() == contract.EXIT_DONE
+    last = successor.last("learner")
+    assert last["sent"] == last["accepted"] + last["refused"] + last["lost"] + last["missing"], last
+    assert last["malformed"] == 0
+    for each in run.started:
+        assert "Traceback" not in each.text(), each.text()
+    assert workers[0].last("worker")["policy_version"] > 0
