@@ -13,9 +13,9 @@ from textual.binding import BindingType
 from l2rtui.domain.node import SlotId
 from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.messages import LeaveWanted
+from l2rtui.ui.screens.arrangement import LISTS
 from l2rtui.ui.screens.beside import Beside
 from l2rtui.ui.screens.changes import Changes
-from l2rtui.ui.screens.panes import LISTS
 from l2rtui.ui.screens.selection import Pane
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import KeyBar
