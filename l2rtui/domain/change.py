@@ -73,7 +73,7 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
     nodes, pods, runs = _copied(snapshot.nodes), _copied(snapshot.pods), _copied(snapshot.runs)
     problems = snapshot.problems
     touched: set[str] = set()
-    basis = snapshot.next_basis
+    basis = snapshot.next_basis if snapshot.pods else None  # of nothing nothing can be kept
     is_same = True
     for change in changes:
         match change:

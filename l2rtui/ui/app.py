@@ -162,16 +162,13 @@ class L2RApp(App[None]):
             self.cluster.show_keys()
 
     async def _connect(self) -> None:
-        making = asyncio.create_task(asyncio.to_thread(self._make), name="make the backend")
-        try:
-            await self._open()
-            backend = await making
+        await self._open()
+        try:  # one after the other: both are work for the processor, and the screen is to answer meanwhile
+            backend = await asyncio.to_thread(self._make)
         except L2RError as error:
             self.failure = error
             self.exit(return_code=error.exit_code)
             return
-        finally:
-            making.cancel()
         from l2rtui.backends.base import Placed
         from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
         from l2rtui.services.monitor import Monitor

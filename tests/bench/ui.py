@@ -52,8 +52,9 @@ class Told(L2RApp):
         self.probe = asyncio.create_task(self.look())
 
     async def look(self):
-        last, most = time.monotonic(), 0.0
-        while True:
+        started = last = time.monotonic()
+        most = 0.0
+        while lines or last < started + 5:  # a look costs a little: none while the load at rest is measured
             began = time.monotonic()
             await asyncio.sleep(0.01)
             now = time.monotonic()

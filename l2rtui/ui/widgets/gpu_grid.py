@@ -54,6 +54,7 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self._grid: Grid = EMPTY_GRID
+        self._laid_width = 0
         self._drawn: dict[int, Line] = {}
         self._cursor: SlotId | None = None
 
@@ -106,7 +107,8 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
     def watch_snapshot(self, old: ClusterSnapshot, new: ClusterSnapshot) -> None:
         """Lay out anew and draw the lines that differ; most of what happens to pods changes no slot."""
         is_same = old.nodes == new.nodes and old.runs == new.runs
-        if not is_same or self._grid is EMPTY_GRID or old.ledger.slots != new.ledger.slots:
+        is_other = old.ledger is not new.ledger and old.ledger.slots != new.ledger.slots
+        if not is_same or self._grid is EMPTY_GRID or is_other:
             self._arrange()
 
     def watch_ghosts(self) -> None:
@@ -119,8 +121,9 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
         self._arrange(is_other=True)
 
     def on_resize(self) -> None:
-        """Lay out for the new width."""
-        self._grid = EMPTY_GRID
+        """Lay out for the new size; the shape is another only where the width is."""
+        if self.size.width != self._laid_width:
+            self._laid_width, self._grid = self.size.width, EMPTY_GRID
         self._arrange(is_other=True)
 
     def _arrange(self, *, is_other: bool = False) -> None:
