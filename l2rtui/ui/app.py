@@ -146,9 +146,9 @@ class L2RApp(App[None]):
         """Put the home screen over the first frame, and give it the keys that were pressed meanwhile."""
         await asyncio.to_thread(import_module, "l2rtui.ui.screens.cluster")  # keys are read while it loads
         self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))
-        boot = self.screen
+        boot, home = self.screen, self.cluster
         self._show_health()
-        await self.push_screen(self.cluster)
+        await self.push_screen(home)
         for key, character in boot.typed if isinstance(boot, BootScreen) else ():
             self.post_message(events.Key(key, character))
 
@@ -272,6 +272,11 @@ class L2RApp(App[None]):
                         f"{key.label or name.replace('_', ' ')}  {key.face}", key.tooltip, self._runner(key.action)
                     )
         yield SystemCommand("theme", "Choose the colours", self.action_change_theme)
+
+    def action_command_palette(self) -> None:
+        """Open the palette, once there is something that commands could act on."""
+        if not isinstance(self.screen, BootScreen):
+            super().action_command_palette()
 
     def _runner(self, action: str) -> Callable[[], object]:
         return lambda: self.call_later(self.run_action, action, self.cluster)

@@ -37,9 +37,6 @@ class CrowdBackend(FakeBackend):
         pods: How many. events_per_second: changes of single pods.
         lines_per_second: What every pod of the run ``crowd-0`` together write.
         beacon: Called with a number whenever the first pod of the first run shows it as its exit code.
-
-    Attributes:
-        written: Lines that were handed to readers, of all logs together.
     """
 
     def __init__(
@@ -53,7 +50,6 @@ class CrowdBackend(FakeBackend):
         self._rate = events_per_second
         self._lines = lines_per_second
         self._beacon = beacon
-        self.written = 0
         self._chance = random.Random(1)  # noqa: S311  (which pod changes is no secret)
         self._crowd = crowd(pods, self.now())
 
@@ -100,7 +96,6 @@ class CrowdBackend(FakeBackend):
             due = (time.monotonic() - began) * self._lines / PER_RUN
             while written < due:
                 written += 1
-                self.written += 1
                 yield LogLine(self.now(), pod.name, f"INFO step {written} of {pod.name} reward=41.7 loss=0.031")
 
 
