@@ -95,6 +95,15 @@ def test_writing_a_spec_back_gives_the_same_spec(write, text):
     assert again == spec
 
 
+def test_a_spec_is_written_with_its_name_first_and_without_empty_parts(write):
+    document = specdump.to_document(specfile.load(write("kind: job\nname: j\njob: {command: [ls]}\n")).spec)
+
+    assert list(document)[:2] == ["kind", "name"]
+    assert document["job"]["command"] == ["ls"]
+    assert not [field for field in ("env", "image", "train", "pod") if field in document]
+    assert not [value for value in document["job"].values() if value in (None, "", [], {})]
+
+
 def test_overrides_reach_fields_lists_and_names(write):
     path = write(FULL)
     overrides = ["workers.near.replicas=5", "workers.1.slots=2", "train.new.inner=[1, a]", "env.A=z=1"]
