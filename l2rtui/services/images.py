@@ -20,7 +20,7 @@ from l2rtui.backends.images.credentials import Login
 from l2rtui.backends.images.engine import LABEL_DIRTY, LABEL_OURS, LABEL_REVISION, Engine, Message
 from l2rtui.backends.images.progress import EngineError, Progress, Tracker
 from l2rtui.backends.images.registry import Registry
-from l2rtui.domain.imageref import ImageRef, ecr_region, parse_image
+from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
 from l2rtui.errors import BackendError, L2RError, UsageError
 from l2rtui.services import journal
 
@@ -107,6 +107,35 @@ async def find_source(folder: str = "") -> Source:
     revision = (await _git(found, "rev-parse", "--short=12", "HEAD")).strip()
     changed = revision and (await _git(found, "status", "--porcelain", "--", *_SOURCES)).strip()
     return Source(found, revision, bool(changed))
+
+
+def node_image(source: Source, name: str = NODE_NAME) -> ImageRef:
+    """Under which name the image of a source tree is built; its tag says from what."""
+    return named(name) if named(name).tag else named(name).tagged(source.tag)
+
+
+def named(name: str) -> ImageRef:
+    """An image by its name.
+
+    Raises:
+        UsageError: it is none.
+    """
+    try:
+        return parse_image(name)
+    except ValueError as error:
+        raise UsageError(f"{name!r} is no name of an image: {error}.") from None
+
+
+def destination(name: str) -> ImageRef:
+    """An image by a name under which it can be pushed.
+
+    Raises:
+        UsageError: it is none, or names no registry.
+    """
+    image = named(name)
+    if image.registry == HUB and "/" not in image.repository:
+        raise UsageError(f"{name} names no registry.", "Write its host first, such as registry.example/lab/node.")
+    return image if image.tag else image.tagged("latest")
 
 
 def _source_folder(folder: str) -> Path:
@@ -273,10 +302,7 @@ async def pinned(name: str) -> str:
     Raises:
         UsageError: it is no name of an image. BackendError: the registry does not answer, or has no such image.
     """
-    try:
-        image = parse_image(name)
-    except ValueError as error:
-        raise UsageError(f"{name!r} is no name of an image: {error}.") from None
+    image = named(name)
     if image.digest:
         return name
     try:

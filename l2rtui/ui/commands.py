@@ -48,6 +48,8 @@ COMMANDS: Final = (
     Command("signal", "[NAME]", "Send the pod's process a signal", "signal(%)", changes=True),
     Command("forward", "[LOCAL:REMOTE]", "Carry a port to the pod, or end it", "forward(%)", changes=True),
     Command("simulators", "", "See to the simulators of a worker", "simulators"),
+    Command("volumes", "", "See the volumes and the files in them", "volumes"),
+    Command("images", "", "Build and push images", "images"),
     Command("admin", "", "Act for other people, or no more; their names are typed", "admin", changes=True),
     Command("filter", "[NAME]", "Show what a filter with a name shows; lists them", "filter(%)", "filters"),
     Command("keep", "NAME", "Keep the filter of this view under a name", "keep_filter(%)", "filters"),

@@ -24,6 +24,8 @@ class Place(StrEnum):
     LOG = "In the log"
     PLACE = "While placing"
     SIMULATOR = "Among a worker's simulators"
+    VOLUME = "Among volumes and their files"
+    IMAGE = "Among images"
     DIALOG = "In a dialog"
     APP = "In the whole app"
 
@@ -74,6 +76,8 @@ KEYS: Final = (
     Key("pod.signal", "S", "S", "signal", "", "Send the pod's process a signal", changes=True),
     Key("pod.forward", "F", "F", "forward", "", "Carry a port of this machine to a pod, or end it", changes=True),
     Key("pod.simulators", "i", "i", "simulators", "sims", "See to the simulators of a worker"),
+    Key("view.volumes", "V", "V", "volumes", "", "See the volumes and the files in them"),
+    Key("view.images", "I", "I", "images", "", "See the images that were built here"),
     Key("pod.shell", "s", "s", "shell", "shell", "Open a shell beside the pod's process", changes=True),
     Key("log.show", "l", "l", "logs", "logs", "Go to the log of the selection, or of the marked pods"),
     Key("log.split", "vertical_line", "|", "split", "split", "Keep this log and open another pane, up to four"),
@@ -166,6 +170,13 @@ KEYS: Final = (
     Key("simulator.signal", "S", "S", "send", "signal", "Send it a signal", Place.SIMULATOR, True),
     Key("simulator.frame", "v", "v", "look", "see", "What its camera sees now", Place.SIMULATOR),
     Key("simulator.again", "r", "r", "again", "again", "Ask again how they are", Place.SIMULATOR),
+    Key("volume.up", "backspace", "backspace", "up", "up", "To the folder above, then to the volumes", Place.VOLUME),
+    Key("volume.get", "D", "D", "download", "download", "Download the file or folder", Place.VOLUME, True),
+    Key("volume.put", "U", "U", "upload", "upload", "Upload a file or folder to here", Place.VOLUME, True),
+    Key("volume.again", "r", "r", "again", "again", "Look again", Place.VOLUME),
+    Key("image.build", "B", "B", "build", "build", "Build the image of the source tree", Place.IMAGE, True),
+    Key("image.push", "P", "P", "push", "push", "Push the image to a registry", Place.IMAGE, True),
+    Key("image.again", "r", "r", "again", "again", "Ask again which there are", Place.IMAGE),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", Place.DIALOG),
     Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", Place.DIALOG),

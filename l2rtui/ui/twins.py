@@ -64,6 +64,16 @@ def simulator(what: str, target: str, index: int = 0, *, signal_name: str = "", 
     return shlex.join(["l2rtui", "simulator", what, target, *number, *name, *_admin(is_admin)])
 
 
+def volume(what: str, *words: str) -> str:
+    """See to volumes and their files."""
+    return shlex.join(["l2rtui", "volume", what, *words])
+
+
+def image(what: str, *words: str) -> str:
+    """See to images."""
+    return shlex.join(["l2rtui", "image", what, *words])
+
+
 def _admin(is_admin: bool) -> list[str]:
     return ["--admin"] if is_admin else []
 

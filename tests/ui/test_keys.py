@@ -10,8 +10,10 @@ from l2rtui.ui.keys import KEYS, Key, KeyTable, Place, bindings, changing_action
 from l2rtui.ui.screens.cluster import ClusterScreen
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.screens.help import help_lines
+from l2rtui.ui.screens.images import ImagesScreen
 from l2rtui.ui.screens.place import PlaceScreen
 from l2rtui.ui.screens.simulators import SimulatorsScreen
+from l2rtui.ui.screens.volumes import VolumesScreen
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -24,6 +26,8 @@ OWNERS = {
     Place.PLACE: PlaceScreen,
     Place.DIALOG: Dialog,
     Place.SIMULATOR: SimulatorsScreen,
+    Place.VOLUME: VolumesScreen,
+    Place.IMAGE: ImagesScreen,
     Place.APP: L2RApp,
 }
 TABLE = KeyTable()
@@ -137,10 +141,12 @@ def test_the_help_screen_shows_the_whole_table():
     assert all(command.tooltip in text for command in COMMANDS)
     assert "off: " not in text
     grey = "\n".join("".join(span.text for span in line) for line in help_lines(TABLE, lambda _: "a reason"))
-    assert grey.count("off: a reason") == len(TABLE.of(Place.CLUSTER)) + len(TABLE.of(Place.SIMULATOR))
+    assert grey.count("off: a reason") == sum(
+        len(TABLE.of(place)) for place in (Place.CLUSTER, Place.SIMULATOR, Place.VOLUME, Place.IMAGE)
+    )
 
 
-WORKING = [key for key in KEYS if key.place not in (Place.DIALOG, Place.PLACE, Place.SIMULATOR)]
+WORKING = [key for key in KEYS if key.place in (Place.CLUSTER, Place.APP, *FOCUS)]
 
 
 @pytest.mark.parametrize("key", WORKING, ids=lambda key: key.id)
@@ -204,7 +210,12 @@ async def test_readonly_forbids_what_changes_and_says_why(desk, key: Key):
 
 def test_changing_actions_are_those_that_the_table_marks():
     of_runs = {"place", "launch", "kill", "destroy", "relaunch", "scale", "edit"}
-    assert changing_actions() == of_runs | {"shell", "signal", "forward", "restart", "send"}
+    assert changing_actions() == of_runs | {"shell", "signal", "forward", "restart", "send"} | {
+        "download",
+        "upload",
+        "build",
+        "push",
+    }
 
 
 async def test_pasted_text_fires_no_key(desk):

@@ -21,6 +21,7 @@ from l2rtui.backends.base import (
 )
 from l2rtui.backends.fake import output, world
 from l2rtui.backends.fake.simulators import Simulators
+from l2rtui.backends.fake.volumes import Volumes
 from l2rtui.domain.change import Change, apply, difference
 from l2rtui.domain.ledger import Claim, SlotState
 from l2rtui.domain.node import Node, SlotId
@@ -85,6 +86,7 @@ class FakeBackend:
         self._snapshot = EMPTY_SNAPSHOT
         self._step_seconds = step_seconds
         self._simulators = Simulators()
+        self._volumes = Volumes(self.now)
         self.outage = ""
         self.broken_pods: dict[str, str] = {}
         self.leaked: list[Leak] = []
@@ -231,6 +233,10 @@ class FakeBackend:
     async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
         """Answer for the simulators that the demo's workers tell of."""
         return self._simulators.answer(pod, argv)
+
+    def volumes(self, owner: str, image: str = "") -> Volumes:  # noqa: ARG002  (no pod is needed)
+        """Two invented volumes."""
+        return self._volumes
 
     async def doctor(self) -> tuple[Finding, ...]:
         """Say what this cluster is."""

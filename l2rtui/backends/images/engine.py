@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ LABEL_REVISION: Final = "org.opencontainers.image.revision"
 LABEL_DIRTY: Final = "io.l2rtui.dirty"
 LABEL_OURS: Final = "io.l2rtui.image"
 _ANSWER_SECONDS = 600
+_KNOCK_SECONDS = 10.0
+_USUAL: Final = "unix:///var/run/docker.sock"
 _END: Final = object()
 
 Message = Mapping[str, Any]
@@ -139,6 +143,7 @@ def _connect() -> Any:
             "Install it: `pip install 'l2rtui[docker]'`.",
         ) from None
     try:
+        _knock(os.environ.get("DOCKER_HOST") or _USUAL)
         client = DockerClient.from_env(timeout=_ANSWER_SECONDS)
         client.ping()
     except (DockerException, OSError) as error:
@@ -146,6 +151,14 @@ def _connect() -> Any:
             f"No Docker Engine answers here: {_reason(error)}.", "Start Docker, or set DOCKER_HOST."
         ) from error
     return client
+
+
+def _knock(host: str) -> None:
+    """See whether somebody listens: the library would leave the socket of a refused connection open."""
+    if host.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as knocking:
+            knocking.settimeout(_KNOCK_SECONDS)
+            knocking.connect(host.removeprefix("unix://"))
 
 
 def _inspected(client: Any, name: str) -> dict[str, Any] | None:

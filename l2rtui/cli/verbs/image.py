@@ -12,7 +12,7 @@ from l2rtui.backends.images.engine import Engine
 from l2rtui.cli.confirm import can_ask
 from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
-from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
+from l2rtui.domain.imageref import ImageRef, ecr_region, parse_image
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, UsageError
 from l2rtui.services import images
@@ -42,7 +42,7 @@ async def _build(session: Session) -> int:
     session.require_change("image build")
     args = session.args
     source = await images.find_source(args.source)
-    image = _image(args.name or images.NODE_NAME)
+    image = images.named(args.name or images.NODE_NAME)
     image = image if image.tag and not args.tag else image.tagged(args.tag or source.tag)
     if not source.revision:
         session.talk.say(f"{source.folder} is no git work tree: the image says no revision.")
@@ -68,7 +68,7 @@ async def _build(session: Session) -> int:
 
 async def _push(session: Session) -> int:
     session.require_change("image push")
-    image = _image(_named(session, "push"))
+    image = images.named(_named(session, "push"))
     image = image if image.tag and not session.args.tag else image.tagged(session.args.tag or "latest")
     engine = await _engine()
     try:
@@ -91,8 +91,7 @@ async def _tag_newest(session: Session, engine: Engine, image: ImageRef) -> None
 
 
 async def _carry(session: Session, engine: Engine, image: ImageRef) -> images.Pushed:
-    if image.registry == HUB and "/" not in image.repository:
-        raise UsageError(f"{image} names no registry.", "Write its host first, such as registry.example/lab/node.")
+    image = images.destination(str(image))
     if await images.prepare_registry(image):
         session.talk.say(f"made the repository {image.repository}")
     result: images.Pushed | None = None
@@ -142,7 +141,7 @@ def login_from_terminal(session: Session, host: str) -> Login:
 async def _list(session: Session) -> int:
     name = session.args.name
     if name:
-        image = _image(name)
+        image = images.named(name)
         found = [_document(str(image.tagged(tag)), digest) for tag, digest in await images.tags_of(image)]
         session.out.show_all(VIEW, found)
         return EXIT_DONE
@@ -186,13 +185,6 @@ async def _engine() -> Engine:
     engine = Engine()
     await engine.open()
     return engine
-
-
-def _image(name: str) -> ImageRef:
-    try:
-        return parse_image(name)
-    except ValueError as error:
-        raise UsageError(f"{name!r} is no name of an image: {error}.") from None
 
 
 def _named(session: Session, action: str) -> str:

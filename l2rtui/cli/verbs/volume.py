@@ -12,7 +12,7 @@ from l2rtui.cli.session import Session
 from l2rtui.config import user_name
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
-from l2rtui.services.progress import Counter
+from l2rtui.services import volumes
 
 _VOLUMES = View(
     name=lambda one: one["name"],
@@ -93,10 +93,8 @@ async def _get(session: Session) -> int:
     name, path = _path(session.args.source)
     target = _local(session.args.target or ".")
     async with _store(session).files(name) as files:
-        total = sum(one.size for one in await files.sizes(path))
-        counter = Counter(session.talk.step, total)
-        count = await files.get(path, target, counter.add)
-    session.talk.say(f"{target} has {count} file{'' if count == 1 else 's'}, {format_bytes(total)}, of {name}")
+        told = await volumes.download(files, path, target, session.talk.step)
+    session.talk.say(f"{told}, of {name}")
     return EXIT_DONE
 
 
@@ -105,9 +103,8 @@ async def _put(session: Session) -> int:
     name, path = _path(session.args.target)
     source = _local(session.args.source)
     async with _store(session).files(name) as files:
-        counter = Counter(session.talk.step, 0)
-        count = await files.put(source, path, counter.add)
-    session.talk.say(f"{name} has {count} file{'' if count == 1 else 's'} of {source}")
+        told = await volumes.upload(files, source, path, session.talk.step)
+    session.talk.say(f"{name}: {told}, of {source}")
     return EXIT_DONE
 
 

@@ -1,4 +1,4 @@
-"""Keys that reach into one pod: its shell, its output alone, a signal, a port, its simulators."""
+"""Keys that reach into one pod: its shell, output, signals, ports and simulators; and what lies around pods."""
 
 from __future__ import annotations
 
@@ -151,6 +151,18 @@ class Beside(Reading):
             from l2rtui.ui.screens.simulators import SimulatorsScreen
 
             self.app.push_screen(SimulatorsScreen(self.link, pod))
+
+    def action_volumes(self) -> None:
+        """The volumes and the files in them."""
+        from l2rtui.ui.screens.volumes import VolumesScreen
+
+        self.app.push_screen(VolumesScreen(self.link))
+
+    def action_images(self) -> None:
+        """The images that were built here."""
+        from l2rtui.ui.screens.images import ImagesScreen
+
+        self.app.push_screen(ImagesScreen(self.link))
 
     def action_edit(self) -> None:
         """The spec of the run in $EDITOR; what it changes is shown and asked."""

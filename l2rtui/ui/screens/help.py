@@ -54,7 +54,9 @@ def help_lines(keys: KeyTable, may: Callable[[str], str]) -> list[Line]:
     for place in Place:
         lines.append((Span(f"{'' if not lines else chr(10)}{place}", Tone.ACCENT),))
         for key in keys.of(place):
-            reason = may(key.action) if key.place in (Place.CLUSTER, Place.SIMULATOR) else ""
+            reason = (
+                may(key.action) if key.place in (Place.CLUSTER, Place.SIMULATOR, Place.VOLUME, Place.IMAGE) else ""
+            )
             note = (Span(f"  off: {reason}", Tone.WARN),) if reason else ()
             text = Span(key.tooltip, Tone.DIM if reason else Tone.PLAIN)
             lines.append((Span(f"  {key.face:<12}", Tone.DIM if reason else Tone.STRONG), text, *note))

@@ -1,0 +1,300 @@
+"""Volumes and the files in them: look round, fetch, put, without a login to the storage.
+
+The pod through which one looks is there while a volume is open here. A transfer has one of its own, so that it goes
+on when this screen is closed; one that was cut goes on where it ended when it is asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from l2rtui.backends.storage import FileEntry, Storing, Volume, VolumeFiles, VolumeStore
+from l2rtui.config import user_name
+from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.errors import BackendError, L2RError
+from l2rtui.services import volumes
+from l2rtui.ui import twins
+from l2rtui.ui.keys import Place, bindings
+from l2rtui.ui.link import Link
+from l2rtui.ui.screens.dialog import Dialog
+from l2rtui.ui.text import NOTHING, Span, Tone, age
+from l2rtui.ui.widgets.rows import Column, Row
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+VOLUME_COLUMNS: Final = (
+    Column("name", "volume", most=40),
+    Column("size", "size", most=8, right=True),
+    Column("phase", "phase", most=12),
+    Column("access", "access", most=12),
+    Column("class", "class", most=16, rank=2),
+    Column("mounted", "mounted by", most=200),
+)
+FILE_COLUMNS: Final = (
+    Column("name", "name", most=72),
+    Column("size", "size", most=10, right=True),
+    Column("changed", "changed", most=8, right=True),
+)
+_DOWNLOAD: Final = "download to this folder or file of this machine"
+_UPLOAD: Final = "upload this file or folder of this machine to here"
+
+
+class VolumesScreen(Dialog[None]):
+    """The volumes first; enter goes into one, and into its folders."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.VOLUME)]
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(id="volumes")
+        self._link = link
+        self._list = VirtualTable(VOLUME_COLUMNS, empty="Asking.", id="list")
+        self._files = VirtualTable(FILE_COLUMNS, empty="Opening.", clock=link.clock, id="files")
+        self._field = Input(id="path")
+        self._files.display = self._field.display = False
+        self._volume = self._path = ""
+        self._open: VolumeFiles | None = None
+        self._left = asyncio.Event()
+        self._kinds: dict[str, str] = {}
+
+    def compose(self) -> ComposeResult:
+        """Title, rows, how far a transfer is, the keys."""
+        with Vertical(classes="dialog wide"):
+            yield Static(id="title")
+            yield self._list
+            yield self._files
+            yield Static(id="progress")
+            yield Static(id="command")
+            yield self._field
+            yield Static(id="hint")
+
+    def on_mount(self) -> None:
+        """Ask which there are."""
+        faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.VOLUME)]
+        self.show("hint", [(Span("   ".join(["enter open", *faces, "c copy", "esc close"]), Tone.DIM),)])
+        self._tell()
+        self._list.focus()
+        self.action_again()
+
+    def on_unmount(self) -> None:
+        """Let the pod of the open volume go."""
+        self._left.set()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
+        """Forbid what ``--readonly`` forbids."""
+        return None if self._link.forbidden(action) else True
+
+    def on_key(self, event: events.Key) -> None:
+        """Say why a forbidden key does nothing."""
+        key = self._link.keys.pressed(event.key, Place.VOLUME)
+        if key is not None and not self._field.display and (reason := self._link.forbidden(key.action)):
+            self._link.background.say(f"{key.face} ({key.label}) is off: {reason}.")
+
+    # --- looking round -----------------------------------------------------------------------------------------
+    def action_again(self) -> None:
+        """Look again at what is shown."""
+        work = self._look() if self._volume else self._ask()
+        what = f"the files of {self._volume}" if self._volume else "the volumes"
+        self._link.background.start(work, group="volumes", what=what, is_exclusive=True)
+
+    async def _ask(self) -> None:
+        try:
+            found = await self._store().list()
+        except L2RError as error:
+            self._list.empty_text = sanitize(f"{error.message} {error.hint}".strip())
+            self._list.refresh()
+            return
+        if self.is_attached:
+            self._list.empty_text = "There are no volumes. `l2rtui volume create` makes one."
+            self._list.set_rows([_volume_row(one) for one in found])
+            self._list.refresh()
+
+    async def _look(self) -> None:
+        if self._open is None:
+            return
+        path = self._path
+        found = await self._open.entries(path)
+        if self.is_attached and path == self._path:
+            self._kinds = {one.path: one.kind for one in found}
+            self._files.empty_text = "Nothing lies here."
+            self._files.set_rows([_file_row(one, self._link.clock()) for one in found])
+            self._files.refresh()
+
+    @on(VirtualTable.Chosen)
+    def _chosen(self, event: VirtualTable.Chosen) -> None:
+        event.stop()
+        if event.table is self._list:
+            self._enter(event.key)
+        elif self._kinds.get(event.key) == "folder":
+            self._go(posixpath.join(self._path, event.key))
+
+    @on(VirtualTable.CursorMoved)
+    def _moved(self) -> None:
+        self._tell()
+
+    def _enter(self, volume: str) -> None:
+        self._volume, self._path, self._left = volume, "", asyncio.Event()
+        self._show_files(is_shown=True)
+        self._link.background.start(self._hold(volume, self._left), group="volume", what=f"opening {volume}")
+
+    async def _hold(self, volume: str, left: asyncio.Event) -> None:
+        """Keep a volume open until it is left."""
+        try:
+            async with self._store().files(volume) as files:
+                if not left.is_set():
+                    self._open = files
+                    await self._look()
+                    await left.wait()
+        except L2RError:
+            if not left.is_set() and self.is_attached:
+                self._leave()
+            raise
+
+    def _go(self, path: str) -> None:
+        self._path = path
+        self._files.set_rows([])
+        self._tell()
+        self.action_again()
+
+    def _leave(self) -> None:
+        """Back to the volumes."""
+        self._left.set()
+        self._open, self._volume, self._path = None, "", ""
+        self._show_files(is_shown=False)
+        self.action_again()
+
+    def _show_files(self, *, is_shown: bool) -> None:
+        self._files.empty_text = "Opening."
+        self._files.set_rows([])
+        self._files.display, self._list.display = is_shown, not is_shown
+        (self._files if is_shown else self._list).focus()
+        self._tell()
+
+    def action_up(self) -> None:
+        """The folder above; above the root are the volumes."""
+        if self._path:
+            self._go(posixpath.dirname(self._path))
+        elif self._volume:
+            self._leave()
+
+    def _tell(self) -> None:
+        where = f"{self._volume}:/{self._path}" if self._volume else "Volumes"
+        self.show("title", [(Span(sanitize(where), Tone.STRONG),)])
+        self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin)))])
+
+    @property
+    def _twin(self) -> str:
+        return twins.volume("files", f"{self._volume}:{self._path}") if self._volume else twins.volume("ls")
+
+    def action_copy(self) -> None:
+        """Copy the command line."""
+        self.app.copy_to_clipboard(self._twin)
+        self._link.background.say(f"copied: {self._twin}")
+
+    # --- transfers ---------------------------------------------------------------------------------------------
+    def action_download(self) -> None:
+        """Ask where to."""
+        if self._files.cursor_key is not None and self._volume:
+            self._ask_path(_DOWNLOAD, ".")
+
+    def action_upload(self) -> None:
+        """Ask what."""
+        if self._volume:
+            self._ask_path(_UPLOAD, "")
+
+    def _ask_path(self, purpose: str, value: str) -> None:
+        self._field.placeholder, self._field.value = purpose, value
+        self._field.display = True
+        self._field.focus()
+
+    @on(Input.Submitted)
+    def _path_typed(self, event: Input.Submitted) -> None:
+        typed, is_upload = event.value.strip(), self._field.placeholder == _UPLOAD
+        self._close_field()
+        if not typed:
+            return
+        here, volume = Path(typed).expanduser(), self._volume
+        if is_upload:
+            path = posixpath.join(self._path, here.resolve().name)
+            self._carry(self._upload(volume, here, path), f"uploading {here} to {volume}")
+        elif self._files.cursor_key is not None:
+            path = posixpath.join(self._path, self._files.cursor_key)
+            self._carry(self._download(volume, path, here), f"downloading {path} of {volume}")
+
+    def _carry(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        async def carried() -> None:
+            with self._link.background.busy(what):
+                await work
+            self._progress("", is_step=True)
+
+        self._link.background.start(carried(), group="transfer", what=what)
+
+    async def _download(self, volume: str, path: str, target: Path) -> None:
+        async with self._store().files(volume) as files:
+            told = await volumes.download(files, path, target, self._progress)
+        self._link.background.say(f"{told}, of {volume}.")
+
+    async def _upload(self, volume: str, source: Path, path: str) -> None:
+        async with self._store().files(volume) as files:
+            told = await volumes.upload(files, source, path, self._progress)
+        self._link.background.say(f"{volume}: {told}.")
+        if self.is_attached and self._volume == volume:
+            self.action_again()
+
+    def _progress(self, text: str, *, is_step: bool) -> None:  # noqa: ARG002  (a screen shows each)
+        if self.is_attached:
+            self.show("progress", [(Span(sanitize(text), Tone.ACCENT),)] if text else [])
+
+    def _close_field(self) -> None:
+        self._field.value = ""
+        self._field.display = False
+        (self._files if self._volume else self._list).focus()
+
+    def action_close(self) -> None:
+        """The field first, then the dialog."""
+        if self._field.display:
+            self._close_field()
+        else:
+            self.dismiss(None)
+
+    def _store(self) -> VolumeStore:
+        backend: object = self._link.backend
+        if not isinstance(backend, Storing):
+            raise BackendError(
+                f"The {self._link.backend.name} backend has no volumes: what runs keep lies in plain folders."
+            )
+        return backend.volumes(user_name())
+
+
+def _volume_row(one: Volume) -> Row:
+    is_bound = one.phase == "Bound"
+    mounted = ", ".join(one.mounted_by) or one.reason
+    cells = (
+        Span(sanitize(one.name), Tone.STRONG),
+        Span(format_bytes(one.size_bytes)),
+        Span(sanitize(one.phase) or NOTHING, Tone.OK if is_bound else Tone.WARN),
+        Span(sanitize(",".join(one.modes)) or NOTHING),
+        Span(sanitize(one.storage_class) or NOTHING, Tone.DIM),
+        Span(sanitize(mounted) or NOTHING, Tone.DIM if is_bound else Tone.WARN),
+    )
+    sort = (one.name, one.size_bytes, one.phase, ",".join(one.modes), one.storage_class, mounted)
+    return Row(one.name, cells, sort, is_fault=not is_bound)
+
+
+def _file_row(one: FileEntry, now: float) -> Row:
+    is_folder = one.kind == "folder"
+    cells = (
+        Span(sanitize(one.path) + ("/" if is_folder else ""), Tone.STRONG if is_folder else Tone.PLAIN),
+        Span(NOTHING if is_folder else format_bytes(one.size)),
+        Span(age(max(0.0, now - one.changed)), Tone.DIM),
+    )
+    return Row(one.path, cells, ((not is_folder, one.path), one.size, one.changed))
