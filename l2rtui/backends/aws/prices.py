@@ -13,6 +13,7 @@ from typing import Final
 from l2rtui.backends.aws.clusterfile import ClusterSpec
 
 NOTED: Final = "2025-07"
+"""From Amazon's public price pages (EC2 on demand, EBS, EKS, VPC, EFS, CloudWatch): a hint, no offer."""
 REGIONS: Final = ("us-east-1", "us-east-2", "us-west-2")
 """Regions with these prices; others cost up to half as much again."""
 HOURS_A_MONTH: Final = 730
@@ -70,7 +71,7 @@ class Estimate:
     def sentence(self) -> str:
         """The line that people read."""
         known = f"about ${self.dollars_an_hour:.2f} an hour (${self.dollars_an_hour * HOURS_A_MONTH:,.0f} a month)"
-        where = f"list prices of {REGIONS[0]}, noted {NOTED}"
+        where = f"a hint: Amazon's list prices of {REGIONS[0]}, noted {NOTED}"
         if self.region not in REGIONS:
             where += f"; {self.region} may cost more"
         unknown = f", and what is unknown: {', '.join(self.unknown)}" if self.unknown else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -41,6 +43,7 @@ class Watched(Cloud):
     Attributes:
         changes: Operations in their order, with the object's name. fail_at: the one that fails, counted from 0.
         lose_answer: The call is carried out, and its answer is lost.
+        interrupt: Called in the thread of a call once that was carried out; by the number of the call.
     """
 
     def __init__(self) -> None:
@@ -49,6 +52,7 @@ class Watched(Cloud):
         self.changes: list[tuple[str, str]] = []
         self.fail_at = -1
         self.lose_answer = False
+        self.interrupt: dict[int, Callable[[], object]] = {}
 
     def _call(self, service, operation, words):
         if not operation.startswith(CHANGES):
@@ -63,7 +67,10 @@ class Watched(Cloud):
             if self.lose_answer:
                 super()._call(service, operation, words)
             raise CloudError(f"Amazon's {service} refuses {operation}: injected.", code="InternalError")
-        return super()._call(service, operation, words)
+        answer = super()._call(service, operation, words)
+        if (interrupt := self.interrupt.pop(number, None)) is not None:
+            interrupt()
+        return answer
 
 
 async def create(cloud, spec=SPEC, **words):
@@ -183,6 +190,27 @@ async def test_a_delete_that_breaks_at_every_step_in_turn_goes_on(account, lose_
     await broken_in_turn(cloud, lambda: delete(cloud), DELETES)
     receipt = await delete(cloud)
     assert receipt.left == ()
+    assert account.inventory() == {}
+
+
+async def interrupted(cloud, work, number):
+    """Do what Ctrl-C does, when a call has just been carried out."""
+    cloud.changes.clear()
+    task, loop = asyncio.ensure_future(work()), asyncio.get_running_loop()
+    cloud.interrupt = {number: lambda: loop.call_soon_threadsafe(task.cancel)}
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_ctrl_c_amid_a_create_and_a_delete_loses_nothing(account):
+    cloud = Watched()
+    await interrupted(cloud, lambda: create(cloud), 2)
+    assert counted(account) != MADE
+    await create(cloud)
+    assert counted(account) == MADE
+    await interrupted(cloud, lambda: delete(cloud), 2)
+    assert account.inventory() != {}
+    assert (await delete(cloud)).left == ()
     assert account.inventory() == {}
 
 
