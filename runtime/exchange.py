@@ -36,7 +36,8 @@ from runtime.events import (
 from runtime.framing import decode, encode
 from runtime.intake import FiniteCheck, Lag, Returns
 from runtime.layout import Columns, Layout
-from runtime.membership import Member, Membership
+from runtime.members import Member
+from runtime.membership import Membership
 from runtime.memory import SharedMemoryError
 from runtime.messages import Evaluation, Get, Message, ProtocolError, Ringed, Segments
 from runtime.pacing import Pace

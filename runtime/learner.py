@@ -34,7 +34,8 @@ from runtime.files import held
 from runtime.gradients import Gradients
 from runtime.inference import Inference, Network
 from runtime.inference_channel import AnswerChannel
-from runtime.membership import Membership, Terms, window_of
+from runtime.members import Terms, window_of
+from runtime.membership import Membership
 from runtime.messages import Evaluation, to_fields
 from runtime.metrics import Console, Curves, Rate, RecordFile, record
 from runtime.mirror import PATIENCE_SECONDS, Mirror, bring_newest

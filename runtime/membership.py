@@ -10,21 +10,21 @@ What it guarantees, for every incarnation of every worker:
 Credits are absolute: a worker may send up to sequence number `limit`. Whoever is not known in this epoch (the
 learner was restarted, or it gave the peer up) hears `Who` and says Hello again.
 
-The work for a segment does not grow with the number of peers: the sum of what is on its way is kept up to date,
-who wants credit waits in a queue, and acknowledgements are gathered until the next tick.
+The work for a segment does not grow with the number of peers: credit is handed out by `runtime.credits`, and
+acknowledgements are gathered until the next tick.
 """
 
 from __future__ import annotations
 
 import hmac
 import operator
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from runtime.accounts import Account, Accounts
+from runtime.accounts import Accounts
 from runtime.contract import PROTOCOL_VERSION
+from runtime.credits import Credits
 from runtime.events import (
     Arrived,
     Attach,
@@ -41,8 +41,8 @@ from runtime.events import (
     Send,
     Ticked,
 )
+from runtime.members import Member, Terms
 from runtime.messages import (
-    BUNDLE_BYTES,
     Ack,
     Bye,
     Done,
@@ -63,80 +63,6 @@ from runtime.messages import (
 
 LOOK_SECONDS: Final = 0.25
 """Shortest time between two looks at all leases."""
-LEAST_WINDOW: Final = 4
-"""Segments that a worker may have on their way in any case, so that it need not wait for each acknowledgement."""
-MOST_WINDOW: Final = 128
-WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""Of one worker's segments on their way: several messages, so that one is under way while another is taken in."""
-
-
-def window_of(segment_bytes: int) -> int:
-    """Return how many segments of a size one worker may have on their way."""
-    return max(2 * LEAST_WINDOW, min(MOST_WINDOW, WINDOW_BYTES // segment_bytes))
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the learner asks of its peers, and what it grants them.
-
-    `window` is the most segments that one worker may have on their way, where the pace leaves room for so many;
-    `inflight_transitions` is the bound over all of them: it is the learner's memory for what has not been stored. A
-    peer that says nothing for `lease_seconds` is dropped as gone, one that pings with a standing step counter and
-    unused credit for `hang_seconds` as hung. `max_policy_lag` is in policy versions.
-    """
-
-    run: str
-    run_id: str
-    token: str = field(repr=False)
-    epoch: int
-    environment: str
-    layout: str
-    actor_floats: int
-    transition_bytes: int
-    segment_transitions: int
-    max_policy_lag: int
-    window: int = LEAST_WINDOW
-    inflight_transitions: int = 65_536
-    lease_seconds: float = 6.0
-    hang_seconds: float = 15.0
-
-    @property
-    def largest_message(self) -> int:
-        """Bytes of the longest arena that a worker may send: one segment, or a bundle of small ones."""
-        return max(BUNDLE_BYTES, self.segment_transitions * self.transition_bytes)
-
-
-@dataclass(slots=True)
-class Member:
-    """A peer that is connected now. Times are the events' `now`, in seconds."""
-
-    route: bytes
-    hello: Hello
-    account: Account
-    joined: float
-    heard: float
-    moved: float
-    limit: int
-    ping: Ping | None = None
-    """The latest one."""
-    asked_again: float = float("-inf")
-    told: Ack | None = None
-    told_misfit: int = 0
-    """How many of its misfits people have been told of."""
-    shadowed: float | None = None
-    """Since when an older process of the same pod has been asking to join."""
-    waits: bool = False
-    """Whether it stands in the queue for credit."""
-
-    @property
-    def outstanding(self) -> int:
-        """Segments granted and not yet seen."""
-        return max(0, self.limit - self.account.last_seq)
-
-    @property
-    def is_worker(self) -> bool:
-        """Whether it collects; an evaluator does not."""
-        return self.hello.segment_transitions > 0
 
 
 @dataclass(slots=True)
@@ -146,24 +72,21 @@ class Membership:
     terms: Terms
     accounts: Accounts = field(default_factory=Accounts)
     policy_version: int = 0
-    ceiling: int = 0
     members: dict[bytes, Member] = field(default_factory=dict)
     garbled: int = 0
     foreign: int = 0
     env_steps: int = field(init=False)
+    credits: Credits = field(init=False)
     _finished: str | None = None
     _ticked: float | None = None
     _looked: float = float("-inf")
     _workers: int = 0
-    _inflight: int = 0
-    """Transitions granted and not yet seen, over all members."""
-    _waiting: deque[bytes] = field(default_factory=deque)
-    """Routes of the workers that have less than a window of credit, who has waited longest first."""
     _dirty: dict[bytes, None] = field(default_factory=dict)
     """Routes that may have to be told something at the next tick."""
 
     def __post_init__(self) -> None:
         self.env_steps = self.accounts.totals.transitions
+        self.credits = Credits(self.terms)
 
     @property
     def workers(self) -> int:
@@ -173,7 +96,12 @@ class Membership:
     @property
     def inflight_transitions(self) -> int:
         """Transitions that workers may send and that have not come."""
-        return self._inflight
+        return self.credits.inflight
+
+    @property
+    def ceiling(self) -> int:
+        """Env steps that the pace allows in all."""
+        return self.credits.ceiling
 
     # --- events ---
     def handle(self, event: Event) -> list[Instruction]:
@@ -186,7 +114,7 @@ class Membership:
                 yield from self._arrived(event)
             case Ticked():
                 yield from self._expire(event.now)
-                self.ceiling = event.ceiling
+                self.credits.ceiling = event.ceiling
                 self._grant()
                 yield from self._tell()
             case Published():
@@ -260,7 +188,7 @@ class Membership:
         member = Member(route, hello, account, joined=now, heard=now, moved=now, limit=account.last_seq)
         self.members[route] = member
         self._workers += member.is_worker
-        self._queue(member)
+        self.credits.queue(member)
         self._grant()
         member.told = self._ack(member)
         yield Send(
@@ -312,7 +240,7 @@ class Membership:
         del self.members[member.route]
         self._workers -= member.is_worker
         self._dirty.pop(member.route, None)
-        self._inflight -= member.outstanding * member.hello.segment_transitions
+        self.credits.give_back(member, member.outstanding)
         yield Detach(member.route)
 
     def _ring(self, member: Member, ring: Ring) -> Iterator[Instruction]:
@@ -336,7 +264,7 @@ class Membership:
         else:
             yield from self._one_by_one(member, message, event, fits=fits)
         member.moved = event.now
-        self._queue(member)
+        self.credits.queue(member)
         self._dirty[member.route] = None
 
     def _is_welcome(self, member: Member, first: int, rows: Rows) -> bool:
@@ -351,7 +279,7 @@ class Membership:
         )
 
     def _accept(self, member: Member, segments: int, transitions: int) -> None:
-        self._inflight -= member.hello.segment_transitions * segments
+        self.credits.give_back(member, segments)
         member.account.accepted += segments
         member.account.transitions += transitions
         self.env_steps += transitions
@@ -400,7 +328,7 @@ class Membership:
         if is_sound and is_possible and is_fresh:
             self._accept(member, 1, row.transitions)
             return True
-        self._inflight -= full
+        self.credits.give_back(member, 1)
         if is_sound and is_possible:
             account.stale += 1
         else:
@@ -445,44 +373,10 @@ class Membership:
                 )
                 yield Note(f"{_who(member)} was given up: {why}; {self._count()}")
 
-    def _queue(self, member: Member) -> None:
-        """Let a worker stand in the queue for credit, once."""
-        if member.is_worker and not member.waits and member.outstanding < self.terms.window:
-            member.waits = True
-            self._waiting.append(member.route)
-
     def _grant(self) -> None:
-        """Hand out equal shares in turn, as far as pace and memory allow; where they are scarce, one at a time.
-
-        Nobody gets more than half of its part of what the pace leaves, so that at the end of a stretch the quick do
-        not wait for the slow: guided self-scheduling (Polychronopoulos and Kuck 1987).
-        """
-        while self._waiting and self._finished is None:
-            member = self.members.get(self._waiting[0])
-            window = self._window(member) if member is not None else 0
-            if member is None or not member.waits or member.outstanding >= window:
-                if member is not None:
-                    member.waits = False
-                self._waiting.popleft()
-                continue
-            size = member.hello.segment_transitions
-            room = self.ceiling - self.env_steps - self._inflight
-            if self._inflight == 0 and self.env_steps < self.ceiling:
-                room = max(room, size)  # who may do anything may do one segment
-            room = min(room, max(self.terms.inflight_transitions, size) - self._inflight)
-            if room < size:
-                return
-            share = max(1, room // (size * len(self._waiting)))
-            more = min(share, window - member.outstanding)
-            self._inflight += size * more
-            member.limit = max(member.limit, member.account.last_seq) + more
-            self._dirty[member.route] = None
-            self._waiting.rotate(-1)
-
-    def _window(self, member: Member) -> int:
-        """Return how many segments may be on their way from a worker just now."""
-        part = (self.ceiling - self.env_steps) // (2 * self._workers * member.hello.segment_transitions)
-        return min(self.terms.window, max(LEAST_WINDOW, part))
+        """Hand out credit, unless the run is done; who got some is told at the next tick."""
+        if self._finished is None:
+            self._dirty.update(dict.fromkeys(self.credits.grant(self.members, self._workers, self.env_steps)))
 
     def _tell(self) -> Iterator[Instruction]:
         dirty, self._dirty = self._dirty, {}

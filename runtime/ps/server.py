@@ -21,7 +21,8 @@ from runtime.exchange import Exchange
 from runtime.files import held
 from runtime.gradients import Gradients
 from runtime.keys import LearnerKeys
-from runtime.membership import Membership, Terms
+from runtime.members import Terms
+from runtime.membership import Membership
 from runtime.metrics import Console, record
 from runtime.pacing import Pace
 from runtime.policy_store import PolicyStore

@@ -26,7 +26,8 @@ from runtime.channels import LearnerChannel
 from runtime.exchange import Exchange
 from runtime.files import write_whole
 from runtime.layout import Columns, Field, Layout
-from runtime.membership import Membership, Terms
+from runtime.members import Terms
+from runtime.membership import Membership
 from runtime.messages import Trajectory
 from runtime.metrics import Console
 from runtime.pacing import Pace

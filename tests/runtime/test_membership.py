@@ -25,7 +25,8 @@ from runtime.events import (
     Send,
     Ticked,
 )
-from runtime.membership import Membership, Terms
+from runtime.members import Terms
+from runtime.membership import Membership
 from runtime.messages import (
     BUNDLE_BYTES,
     Ack,

@@ -17,7 +17,8 @@ from runtime.endpoint import parse
 from runtime.exchange import Exchange
 from runtime.framing import decode, encode
 from runtime.layout import Columns, Field, Layout
-from runtime.membership import Membership, Terms, window_of
+from runtime.members import Terms, window_of
+from runtime.membership import Membership
 from runtime.messages import Hello, Ringed, Segments, Trajectory, Welcome
 from runtime.pacing import Pace
 from runtime.policy_store import PolicyStore
@@ -43,6 +44,8 @@ SHAPES = {"small": (SMALL, 128), "image": (IMAGE, 64)}
 MEMORY_BYTES = 4 * 2**20
 """Of the slots in which everything ends: few, so that it is the way that counts and not the memory at its end.
 ``--memory`` of a measurement makes them more."""
+SOURCE_BYTES = 576 * 1024
+"""Of the segments that a worker, or a raw sender, has and sends again and again: one message, or one segment."""
 
 
 class Slots:
@@ -155,7 +158,7 @@ def worker(case: Case, pod: str, segments: int | None = None, seconds: float | N
     session = Session(hello_of(case, pod, born))
     ring: RingWriter | None = None
     row = Trajectory(transitions, 0, 0, 0, 0.0, 0.0)
-    source = [arenas.take() for _ in range(max(2, min(32, 4 * 2**20 // (layout.item_bytes * transitions))))]
+    source = [arenas.take() for _ in range(SOURCE_BYTES // min(SOURCE_BYTES, layout.item_bytes * transitions))]
     for each in source:
         each.view[:] = bytes(each.nbytes)
     end = time.monotonic() + seconds if seconds else float("inf")

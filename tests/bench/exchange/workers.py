@@ -8,7 +8,8 @@ import time
 from runtime.contract import PROTOCOL_VERSION
 from runtime.events import Arrived, Ticked
 from runtime.framing import decode, encode
-from runtime.membership import Membership, Terms
+from runtime.members import Terms
+from runtime.membership import Membership
 from runtime.messages import Hello, Rows, Segments, Trajectory
 
 SIZE = 128 * 281
