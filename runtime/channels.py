@@ -51,6 +51,9 @@ _HANDSHAKES: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
+# Plain integers: pyzmq's enumerations cost more than a call that takes one.
+_EVENTS, _RCVMORE, _POLLIN = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
+_NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 _ZAP: Final = "inproc://zeromq.zap.01"
 _ZAP_DOMAIN: Final = b"l2r"
 
@@ -73,7 +76,7 @@ class Inbound:
 
     port: Port
     route: bytes
-    frames: list[memoryview]
+    frames: list[Buffer]
 
 
 class _Channel:
@@ -109,21 +112,23 @@ class _Channel:
         for _ in range(most):
             try:
                 if routed:
-                    route = socket.recv(zmq.NOBLOCK)
-                frames = [socket.recv(zmq.NOBLOCK, copy=False)]  # libzmq gives the parts of a message at once
+                    route = socket.recv(_NOBLOCK)
+                frames: list[Buffer] = [socket.recv(_NOBLOCK)]  # libzmq gives the parts of a message at once
             except zmq.Again:
                 return
-            while frames[-1].more:
-                frames.append(socket.recv(zmq.NOBLOCK, copy=False))
-            yield Inbound(port, route, [frame.buffer for frame in frames])
+            while socket.get(_RCVMORE):
+                frames.append(socket.recv(_NOBLOCK, copy=False).buffer)
+            yield Inbound(port, route, frames)
+            if not int(socket.get(_EVENTS)) & _POLLIN:  # cheaper than the exception
+                return
 
     @staticmethod
     def _post(socket: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
         """Send a message; only an arena is worth the price of not being copied."""
         for frame in frames[:-1]:
-            socket.send(frame, zmq.NOBLOCK | zmq.SNDMORE)
+            socket.send(frame, _SNDMORE)
         last = frames[-1]
-        socket.send(last, zmq.NOBLOCK, copy=len(last) < zmq.COPY_THRESHOLD)
+        socket.send(last, _NOBLOCK, copy=len(last) < zmq.COPY_THRESHOLD)
 
     def close(self) -> None:
         """Close both sockets; what has not got out in a moment is dropped."""

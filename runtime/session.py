@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from runtime.framing import Arena
 from runtime.messages import (
+    BUNDLE_BYTES,
     MAX_BUNDLE,
     Ack,
     Bye,
@@ -42,7 +43,7 @@ class Habits:
 
     `kept_bytes` bounds the segments that are taken but not yet in a checkpoint; beyond it the oldest are let go,
     and the learner counts them as lost if it should need them. Segments that come faster than one in
-    `linger_seconds` wait for each other until `bundle_bytes` of them are together.
+    `linger_seconds` wait for each other until half of `bundle_bytes` are together.
     """
 
     hello_seconds: float = 1.0
@@ -50,7 +51,7 @@ class Habits:
     silence_seconds: float = 5.0
     kept_bytes: int = 64 * 1024 * 1024
     linger_seconds: float = 0.002
-    bundle_bytes: int = 576 * 1024
+    bundle_bytes: int = BUNDLE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +155,7 @@ class Session:
         if self._ring is not None and not self._ring_said:
             self._ring_said = True
             found.append(Outgoing(dataclasses.replace(self._ring, epoch=self.epoch)))
-        if not self._lingers(now):
-            found += self._bundles()
+        found += self._bundles(may_wait=self._expects_more(now))
         if now - self._ping_at >= self.habits.ping_seconds:
             self._ping_at = now
             found.append(Outgoing(Ping(self.epoch, self._sent, env_steps, own_version, env_steps_per_second)))
@@ -227,8 +227,8 @@ class Session:
         self._sent = welcome.last_seq
 
     # --- bundles ---
-    def _lingers(self, now: float) -> bool:
-        """Say whether what waits should wait for more: segments come fast, and more may follow soon.
+    def _expects_more(self, now: float) -> bool:
+        """Say whether a message that has room should wait: segments come fast, and more may follow soon.
 
         More may follow while there is credit, or while acknowledgements are on their way that will bring some.
         """
@@ -236,16 +236,15 @@ class Session:
             self._burst = self._burst + 1 if now - self._seen_at < self.habits.linger_seconds else 0
             self._seen, self._seen_at = self._offered, now
         has_company = self._offered < self._limit or self._acked < self._sent
-        if not self._burst or not has_company or now - self._seen_at >= self.habits.linger_seconds:
-            return False
-        waiting = self._offered - self._sent
-        return 0 < waiting < MAX_BUNDLE and waiting * self._kept_bytes < self.habits.bundle_bytes * len(self._kept)
+        return self._burst > 0 and has_company and now - self._seen_at < self.habits.linger_seconds
 
-    def _bundles(self) -> list[Outgoing]:
+    def _bundles(self, *, may_wait: bool) -> list[Outgoing]:
         """Return what may be sent and has not been, as few messages as the bounds on their size allow.
 
-        In a ring a message ends where that begins anew, and around a segment that does not fill its slot. Elsewhere it
-        ends where much would have to be brought together that lies apart: one more message is cheaper.
+        If `may_wait`, the last of them is kept back until it is half full; to wait for more would let the learner
+        run dry.
+        In a ring a message ends where that begins anew, and around a segment that does not fill its slot. Elsewhere
+        it ends where much would have to be brought together that lies apart: one more message is cheaper.
         """
         found: list[Outgoing] = []
         kept, sent, last = self._kept, self._sent, min(self._offered, self._limit)
@@ -272,7 +271,9 @@ class Session:
             bundle.append(next_)
             size += arena.nbytes
             slab, end = arena.slab, arena.start + arena.nbytes
-        if bundle:
+        if bundle and may_wait and 2 * size < most and 2 * len(bundle) < MAX_BUNDLE:
+            last = bundle[0].seq - 1
+        elif bundle:
             found.append(self._bundle(bundle))
         self._sent = last
         return found
@@ -280,7 +281,6 @@ class Session:
     def _bundle(self, bundle: list[Kept]) -> Outgoing:
         _, rows, arenas = zip(*bundle, strict=True)
         return Outgoing(Segments(self.epoch, bundle[0].seq, self.slots > 0, Rows.of(*rows)), arenas)
-
 
     def _settle(self, last_seq: int, durable_seq: int) -> None:
         self._acked = max(self._acked, min(last_seq, self._offered))

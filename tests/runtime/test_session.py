@@ -13,7 +13,8 @@ from runtime.accounts import Accounts
 from runtime.contract import PROTOCOL_VERSION
 from runtime.events import Arrived, Keep, Saved, Send, Ticked
 from runtime.framing import Arena
-from runtime.membership import Membership, Terms
+from runtime.members import Terms
+from runtime.membership import Membership
 from runtime.messages import (
     Ack,
     Bye,
@@ -145,12 +146,26 @@ def test_segments_that_come_fast_go_together_and_a_slow_one_goes_at_once() -> No
         session.offer(SEGMENT, arena(b"12345"))
         sizes += [len(each.rows) for each in out(session, now) if isinstance(each, Segments)]
         now += 0.001
-    assert sizes == [1, 4, 4]
+    assert sizes == [1, 2, 2, 2, 2]
     session.offer(SEGMENT, arena(b"12345"))
     assert segments(session, now) == []
     assert len(segments(session, now + 0.011)) == 1
     session.offer(SEGMENT, arena(b"12345"))
     assert len(segments(session, now + 1.0)) == 1
+
+
+def test_full_messages_go_at_once_and_only_the_last_waits_for_company() -> None:
+    session = Session(HELLO, Habits(bundle_bytes=20, linger_seconds=0.01))
+    out(session, 0.0)
+    session.receive(0.0, replace(WELCOME, limit=100, window=100))
+    session.offer(SEGMENT, arena(b"12345"))
+    assert segments(session, 1.0) == [1]
+    for _ in range(9):
+        session.offer(SEGMENT, arena(b"12345"))
+    assert segments(session, 1.001) == list(range(2, 10))
+    assert segments(session, 1.002) == []
+    session.offer(SEGMENT, arena(b"12345"))
+    assert segments(session, 1.02) == [10, 11]
 
 
 def test_what_is_long_and_lies_apart_goes_in_messages_of_its_own() -> None:

@@ -18,7 +18,7 @@ from multiprocessing.synchronize import Event
 import numpy as np
 import psutil
 
-from tests.bench.exchange.ends import MEMORY_BYTES, SHAPES, Case, Learner, worker
+from tests.bench.exchange.ends import MEMORY_BYTES, SHAPES, SOURCE_BYTES, Case, Learner, worker
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -55,7 +55,7 @@ def measure(taken: Callable[[], int], seconds: float, child: int) -> tuple[float
 
 
 def _raw_sender(port: int, size: int, stop: Event) -> None:
-    many = max(1, 524_288 // size)
+    many = max(1, SOURCE_BYTES // size)
     data = memoryview(np.zeros(many * size, dtype=np.uint8))
     with socket.create_connection(("127.0.0.1", port)) as stream:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -91,6 +91,22 @@ def raw(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[f
     return found
 
 
+def copies(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[float, float]:
+    """The same bytes copied into the slots by one process alone: each copy on the way costs at least as much."""
+    layout, transitions = SHAPES[shape]
+    size = layout.item_bytes * transitions
+    many = max(1, SOURCE_BYTES // size)
+    source = memoryview(np.zeros(many * size, dtype=np.uint8))
+    places = max(2, memory_bytes // len(source))
+    slots = memoryview(np.ones(places * len(source), dtype=np.uint8))
+    count, began, cpu = 0, time.perf_counter(), time.process_time()
+    while (passed := time.perf_counter() - began) < seconds:
+        at = count % places * len(source)
+        slots[at : at + len(source)] = source
+        count += 1
+    return count * many / passed, (time.process_time() - cpu) / (count * many)
+
+
 def ours(
     shape: str,
     seconds: float,
@@ -118,6 +134,7 @@ def ours(
 
 CONTENDERS: dict[str, Callable[[str, float, int], tuple[float, float]]] = {
     "raw TCP": raw,
+    "one copy in memory": copies,
     "exchange, TCP": lambda shape, seconds, memory: ours(shape, seconds, memory, transport="tcp"),
     "exchange, ipc socket": lambda shape, seconds, memory: ours(shape, seconds, memory, transport="ipc"),
     "exchange, memory ring": lambda shape, seconds, memory: ours(
