@@ -93,6 +93,7 @@ class Inference:
 
     # --- the thread's side ---
     def _run(self) -> None:
+        np.seterr(all="ignore")  # of this thread: what is not finite in observations is for its worker to refuse
         try:
             while not self._closing:
                 if questions := self._channel.receive(WAIT_SECONDS, MOST_TOGETHER):
@@ -117,10 +118,7 @@ class Inference:
         if version != self._loaded:
             self._network.load(arena)
             self._loaded = version
-        with np.errstate(
-            all="ignore"
-        ):  # what is not finite in one worker's observations is that worker's to refuse
-            outputs = self._network.outputs(stacked([obs for _, _, obs in asked]))
+        outputs = self._network.outputs(stacked([obs for _, _, obs in asked]))
         start = 0
         for route, number, obs in asked:
             end = start + len(obs)

@@ -53,6 +53,8 @@ class _Channel:
         self._socket = self._new()
 
     def _new(self) -> zmq.Socket[bytes]:
+        self._timeout_seconds = -1.0
+        """For which the socket is set."""
         socket = self._context.socket(self._kind)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
         socket.setsockopt(zmq.SNDHWM, MOST_QUEUED)
@@ -61,6 +63,12 @@ class _Channel:
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.IPV6, int(self._ipv6))
         return socket
+
+    def _waits(self, timeout_seconds: float) -> None:
+        """Let reading wait so long at most."""
+        if timeout_seconds != self._timeout_seconds:
+            self._timeout_seconds = timeout_seconds
+            self._socket.setsockopt(zmq.RCVTIMEO, math.ceil(timeout_seconds * 1000))
 
     def close(self) -> None:
         """Close the socket."""
@@ -105,41 +113,35 @@ class AnswerChannel(_Channel):
 
     def receive(self, timeout_seconds: float, most: int) -> list[tuple[bytes, memoryview]]:
         """Return the questions that wait, `most` at most, each behind its sender's address."""
-        if self._keys is None:
-            self._socket.setsockopt(zmq.RCVTIMEO, math.ceil(timeout_seconds * 1000))
+        found: list[tuple[bytes, memoryview]] = []
+        if self._keys is None:  # nobody to be let in: one call waits and reads, where a poller would take two
+            self._waits(timeout_seconds)
             try:
-                route = self._socket.recv()
+                self._read(self._socket.recv(), found)
             except zmq.Again:
-                return []
-            first = self._rest(route)
+                return found
         else:
             ready = dict(self._poller.poll(math.ceil(timeout_seconds * 1000)))
             if self._zap in ready:
                 self._admit()
-            first = []
-        return [*first, *self._waiting(most - len(first))]
-
-    def _waiting(self, most: int) -> list[tuple[bytes, memoryview]]:
-        found: list[tuple[bytes, memoryview]] = []
-        while len(found) < most:
-            try:
-                route = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            found += self._rest(route)
+        while len(found) < most and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._read(self._socket.recv(), found)
         return found
 
-    def _rest(self, route: bytes) -> list[tuple[bytes, memoryview]]:
+    def _read(self, route: bytes, found: list[tuple[bytes, memoryview]]) -> None:
         """Read what follows an address: one part, or it is no question and is thrown away whole."""
-        frames = []
-        while self._socket.getsockopt(zmq.RCVMORE):
-            frames.append(self._socket.recv(zmq.NOBLOCK, copy=False))
-        return [(route, frames[0].buffer)] if len(frames) == 1 else []
+        frame = self._socket.recv(copy=False)  # libzmq gives the parts of a message at once
+        is_whole = not frame.more
+        while frame.more:
+            frame = self._socket.recv(copy=False)
+        if is_whole:
+            found.append((route, frame.buffer))
 
     def send(self, route: bytes, frame: bytes) -> None:
         """Answer; whoever has gone meanwhile gets nothing."""
         try:
-            self._socket.send_multipart((route, frame), zmq.NOBLOCK)
+            self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
+            self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return
 
@@ -201,7 +203,7 @@ class QuestionChannel(_Channel):
 
     def receive(self, timeout_seconds: float) -> memoryview | None:
         """Return the next answer, or None if none comes in time or it is in pieces."""
-        self._socket.setsockopt(zmq.RCVTIMEO, math.ceil(timeout_seconds * 1000))
+        self._waits(timeout_seconds)
         try:
             frames = [self._socket.recv(copy=False)]
         except zmq.Again:
