@@ -14,8 +14,10 @@ import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import boto3
 import numpy as np
 import pytest
+from moto.server import ThreadedMotoServer
 
 from runtime import contract
 from runtime.commands import FailedError, InterruptedWorkError
@@ -195,6 +197,47 @@ def test_a_killed_fetch_goes_on_when_it_is_started_again(server, programs):
     assert again.text().splitlines()[-1].split()[0] == str(len(BODY)), "the command ran, in the place of the fetch"
     there = programs.run("fetch", server.url, str(dest), "--sha256", SUM)
     assert "is there already" in there.text()
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """A bucket of a server that speaks S3, and a client of it."""
+    found = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    found.start()
+    host, port = found.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="programs")
+    yield client
+    client.close()
+    found.stop()
+
+
+def test_a_program_in_a_bucket_is_fetched_and_run(bucket, programs):
+    bucket.put_object(Bucket="programs", Key="lab/train.py", Body=b"print('trained', 6 * 7)")
+    dest = programs.folder / "train.py"
+    done = programs.run("fetch", "s3://programs/lab/train.py", str(dest), "--", "python3", str(dest))
+    assert (done.process.returncode, done.text().splitlines()[-1]) == (0, "trained 42")
+    gone = programs.run("fetch", "s3://programs/lab/none.py", str(programs.folder / "none.py"))
+    assert gone.process.returncode == contract.EXIT_FAILED
+    assert "the service says NoSuchKey" in gone.text()
+
+
+def test_the_rest_of_an_object_is_asked_for_while_it_is_the_same(bucket):
+    bucket.put_object(Bucket="programs", Key="data.bin", Body=BODY)
+    source = sources.parse("s3://programs/data.bin")
+    whole = source.open(0, "")
+    whole.stream.close()
+    rest = source.open(len(BODY) - 10, whole.version)
+    assert (rest.offset, rest.total, rest.stream.read(100)) == (len(BODY) - 10, len(BODY), BODY[-10:])
+    rest.stream.close()
+    bucket.put_object(Bucket="programs", Key="data.bin", Body=BODY[::-1])
+    other = source.open(len(BODY) - 10, whole.version)
+    assert (other.offset, other.stream.read(10)) == (0, BODY[::-1][:10])
+    other.stream.close()
 
 
 def test_sigterm_ends_a_fetch_that_is_not_done(server, programs):
