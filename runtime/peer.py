@@ -8,9 +8,6 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from runtime import memory
 from runtime.algos.actor import ActorShape, NumpyActor
 from runtime.arenas import gather
@@ -34,7 +31,7 @@ from runtime.messages import (
     Welcome,
 )
 from runtime.metrics import Console, Rate
-from runtime.policy_store import BF2, F4, checksum, from_codec
+from runtime.policy_store import BF2, F4, checksum, load
 from runtime.process import Context, RefusedError, incarnation
 from runtime.ring import RingWriter
 from runtime.session import Outgoing, Session
@@ -86,7 +83,7 @@ class Peer(AbstractContextManager["Peer"]):
         """Not where the learner answers for its policy."""
         self._pulled = 0, 0
         """(epoch, version) of the newest weights that arrived."""
-        self._waiting: tuple[int, NDArray[np.float32] | ShelfReader] | None = None
+        self._waiting: tuple[int, tuple[str, memoryview] | ShelfReader] | None = None
         """Newer weights than those in `actor`, or the shelf from which they are to be copied."""
         self._shelf: ShelfReader | None = None
         self._place = memory.place()
@@ -158,14 +155,14 @@ class Peer(AbstractContextManager["Peer"]):
         """Put the newest weights that arrived into `actor`; `exchange` does not, so one can be kept."""
         if self._waiting is None:
             return
-        version, arena = self._waiting
+        version, source = self._waiting
         self._waiting = None
         try:
-            if isinstance(arena, ShelfReader):
-                version = arena.read(self.actor.weights)
+            if isinstance(source, ShelfReader):
+                version = source.read(self.actor.weights)
                 self._pulled = self._pulled[0], max(self._pulled[1], version)
             else:
-                self.actor.load(arena)
+                load(*source, self.actor.weights)
         except SharedMemoryError:
             self._place, self._pulled, self.policy_version = "", (0, 0), 0  # what is in `actor` is of two versions
         except ValueError as error:
@@ -291,9 +288,5 @@ class Peer(AbstractContextManager["Peer"]):
     def _keep(self, weights: Weights, arena: memoryview) -> None:
         if checksum(arena) != weights.checksum:
             raise ProtocolError(f"the weights of version {weights.policy_version} are damaged")
-        try:
-            values = from_codec(weights.codec, arena, weights.floats)
-        except ValueError as error:
-            raise ProtocolError(f"the weights of version {weights.policy_version}: {error}") from error
         self._pulled = weights.epoch, weights.policy_version
-        self._waiting = weights.policy_version, values
+        self._waiting = weights.policy_version, (weights.codec, arena)

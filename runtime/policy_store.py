@@ -13,7 +13,7 @@ import hmac
 import sys
 import threading
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ BF2: Final = "bf2"
 LARGE_BYTES: Final = 1024 * 1024
 """From this size on a policy is also given as bfloat16."""
 _SHELF: Final = "shelf"
-_CHUNK: Final = 32_768
+_CHUNK: Final = 65_536
 """Values that are converted at once: they stay in the processor's cache."""
 
 Answer = tuple[Message, Buffer | None]
@@ -146,16 +146,21 @@ def to_bf2(arena: NDArray[np.float32]) -> NDArray[np.uint16]:
     return upper
 
 
-def from_codec(codec: str, raw: memoryview, floats: int) -> NDArray[np.float32]:
-    """Return the values as float32 of their own. ValueError if there are not so many, or the codec is unknown."""
-    if raw.nbytes != floats * {F4: 4, BF2: 2}.get(codec, 0) or not floats:
-        raise ValueError(f"{raw.nbytes} bytes are not {floats} values of {codec!r}")
-    if codec == F4:
-        return np.frombuffer(raw, dtype=np.float32).copy()
-    halves = np.frombuffer(raw, dtype=np.uint16)
-    values = np.empty(floats, dtype=np.uint32)
-    for start in range(0, floats, _CHUNK):
-        part = values[start : start + _CHUNK]
-        part[:] = halves[start : start + _CHUNK]
-        part <<= 16
-    return values.view(np.float32)
+def load(codec: str, raw: memoryview, into: NDArray[np.float32]) -> None:
+    """Write the values, as float32, over those of `into`.
+
+    ValueError, with the old ones kept, if there are not as many, not all are finite, or the codec is unknown.
+    """
+    if raw.nbytes != into.size * {F4: 4, BF2: 2}.get(codec, 0) or not into.size:
+        raise ValueError(f"{raw.nbytes} bytes are not {into.size} values of {codec!r}")
+    kind, exponent = (np.uint32, 0x7F80_0000) if codec == F4 else (np.uint16, 0x7F80)
+    given: NDArray[Any] = np.frombuffer(raw, dtype=kind)
+    bits = into.view(np.uint32)
+    for start in range(0, into.size, _CHUNK):
+        if (given[start : start + _CHUNK] & exponent).max() == exponent:  # infinite, or not a number
+            raise ValueError("they hold values that are not finite")
+    for start in range(0, into.size, _CHUNK):
+        part = bits[start : start + _CHUNK]
+        part[:] = given[start : start + _CHUNK]
+        if codec == BF2:
+            part <<= 16

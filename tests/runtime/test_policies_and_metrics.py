@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
@@ -22,8 +23,14 @@ from runtime.memory import SharedMemoryError
 from runtime.messages import Current, Get, Refused, Shared, Weights
 from runtime.metrics import Curves, Rate, RecordFile, record
 from runtime.pacing import Pace
-from runtime.policy_store import BF2, F4, LARGE_BYTES, PolicyStore, checksum, from_codec, to_bf2
+from runtime.policy_store import BF2, F4, LARGE_BYTES, PolicyStore, checksum, load, to_bf2
 from runtime.shelf import SHELF_BYTES, ShelfReader
+
+
+def loaded(codec: str, raw: memoryview, floats: int) -> NDArray[np.float32]:
+    found = np.ones(floats, dtype=np.float32)
+    load(codec, raw, found)
+    return found
 
 
 def test_weights_are_given_to_whoever_has_older_ones() -> None:
@@ -61,7 +68,7 @@ def test_a_large_policy_comes_as_half_the_bytes_to_whoever_asks_for_that() -> No
         raw = memoryview(raw)
         assert (message.codec, raw.nbytes) == (codec, size)
         assert message.checksum == checksum(raw)
-        back = from_codec(codec, raw, message.floats)
+        back = loaded(codec, raw, message.floats)
         assert np.all(np.abs(back - arena) <= error * np.abs(arena))
 
 
@@ -119,12 +126,16 @@ def test_who_reads_while_the_learner_writes_gets_one_version_whole() -> None:
     store.close()
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40))
+BF2_MOST = 2.0**127 * (1 + 127 / 128)
+"""Larger numbers are rounded to infinity."""
+
+
+@given(st.lists(st.floats(-BF2_MOST, BF2_MOST, width=32), min_size=1, max_size=40))
 def test_bfloat16_is_torch_s_own(values: list[float]) -> None:
     import torch
 
     arena = np.array(values, dtype=np.float32)
-    ours = from_codec(BF2, to_bf2(arena).data.cast("B"), len(arena))
+    ours = loaded(BF2, to_bf2(arena).data.cast("B"), len(arena))
     assert np.array_equal(ours, torch.from_numpy(arena).to(torch.bfloat16).float().numpy())
 
 
@@ -137,7 +148,18 @@ def test_a_checksum_is_the_sum_of_the_words_whatever_the_length() -> None:
 @pytest.mark.parametrize(("codec", "size", "floats"), [(F4, 4, 2), (BF2, 4, 1), ("zip", 4, 1), (F4, 0, 0)])
 def test_weights_of_another_size_or_codec_are_refused(codec: str, size: int, floats: int) -> None:
     with pytest.raises(ValueError, match="are not"):
-        from_codec(codec, memoryview(bytes(size)), floats)
+        loaded(codec, memoryview(bytes(size)), floats)
+
+
+@pytest.mark.parametrize("codec", [F4, BF2])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_weights_that_are_not_finite_leave_the_old_ones(codec: str, bad: float) -> None:
+    given_ = np.zeros(100_000, dtype=np.float32)
+    given_[-1] = bad
+    mine = np.ones_like(given_)
+    with pytest.raises(ValueError, match="not finite"):
+        load(codec, (to_bf2(given_) if codec == BF2 else given_).data.cast("B"), mine)
+    assert (mine == 1.0).all()
 
 
 def test_a_version_never_names_two_policies() -> None:
