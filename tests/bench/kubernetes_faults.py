@@ -235,7 +235,7 @@ async def bench(rounds: int, seed: int, faults: tuple[str, ...], tally: Tally) -
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: tally.troubles.append(str(context)))
     warnings.simplefilter("always", ResourceWarning)
-    warnings.showwarning = lambda text, *_, **__: tally.troubles.append(str(text))
+    warnings.showwarning = lambda text, *place, **_: tally.troubles.append(f"{text} ({place[1]}:{place[2]})")
     sys.unraisablehook = lambda what: tally.troubles.append(repr(what.exc_value))
     dice, place = random.Random(seed), f"a-faults-{uuid.uuid4().hex[:6]}"
     server, api = Server(Path(os.environ["L2R_CLUSTER_DIR"])), await connect(kubeconfig=admin)

@@ -23,7 +23,8 @@ from contextlib import aclosing
 from pathlib import Path
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.client import Api, connect
+from l2rtui.backends.kubernetes.client import PAGE, Api, connect
+from l2rtui.backends.kubernetes.decode import Lines
 from l2rtui.backends.kubernetes.devices import SlotRule
 from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.backends.kubernetes.feed import Feed
@@ -156,11 +157,12 @@ async def follow() -> None:
 async def first() -> None:
     """A snapshot beside a bare list of the same kinds, by turns; prints wall and CPU seconds of each.
 
-    ``look`` is one consistent look; ``watch`` the first batch of a watch, which the server may answer from its
-    memory, as it may the bare list beside it.
+    ``look`` is one consistent look; ``watch`` the first batch of a watch. ``bare`` is what `kubectl get --raw`
+    asks, ``bare pages`` the same pages as ours, ``bare cached`` what the server holds in memory.
     """
-    for turn in range(4 * _TURNS):
-        name = ("bare", "look", "bare cached", "watch")[turn % 4]
+    names = ("bare", "look", "bare pages", "bare cached", "watch")
+    for turn in range(len(names) * _TURNS):
+        name = names[turn % len(names)]
         api = await connect()
         gc.collect()
         began, busy = time.monotonic(), time.process_time()
@@ -169,6 +171,8 @@ async def first() -> None:
         elif name == "watch":
             async with aclosing(Feed(api, SlotRule()).watch()) as batches:
                 _ = apply(EMPTY_SNAPSHOT, await anext(batches)).ledger
+        elif name == "bare pages":
+            await asyncio.gather(*(_bare_pages(api, f"/api/v1/{kind}") for kind in ("nodes", "pods")))
         else:
             query = {"resourceVersion": "0"} if "cached" in name else {}
             paths = (f"/api/v1/{kind}" for kind in ("nodes", "pods"))
@@ -176,6 +180,46 @@ async def first() -> None:
         took = time.monotonic() - began, time.process_time() - busy
         print(json.dumps([name, *took]), flush=True)
         await api.close()
+
+
+async def _bare_pages(api: Api, path: str) -> None:
+    """The pages that we ask for, one after the other, and nothing read but how to go on."""
+    more = ""
+    while True:
+        query = {"limit": str(PAGE)} | ({"continue": more} if more else {})
+        body = await api.request("GET", path, query=query, timeout_seconds=120)
+        found = re.search(rb'"continue":"([^"]*)"', body[:8192])
+        if found is None:
+            return
+        more = found[1].decode()
+
+
+async def bare() -> None:
+    """A raw watch of the pods: when the server gave each change out, as another process sees it."""
+    api = await connect()
+    version = json.loads(await api.request("GET", "/api/v1/pods", query={"limit": "1"}))["metadata"][
+        "resourceVersion"
+    ]
+    query = {"watch": "true", "resourceVersion": version}
+    seen: dict[str, float] = {}
+    wanted = re.compile(rb'"name":"(p\d+)","namespace":"scale".{,2000}?"l2rtui.io/seed":"(\d+)"', re.DOTALL)
+
+    async def read() -> None:
+        lines = Lines()
+        async with aclosing(api.stream("/api/v1/pods", query, idle_timeout_seconds=600)) as chunks:
+            async for chunk in chunks:
+                now = time.monotonic()
+                for line in lines.feed(chunk):
+                    if (match := wanted.search(line)) is not None:
+                        seen.setdefault(f"{match[1].decode()}/{match[2].decode()}", now)
+
+    task = asyncio.create_task(read())
+    await told("READY")
+    await told("FOLLOWING")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    print(json.dumps(seen), flush=True)
+    await api.close()
 
 
 async def lists(api: Api) -> dict[str, float]:
@@ -215,25 +259,34 @@ class Child:
 def measure(seconds: float, rate: float) -> None:
     """All figures."""
     _first_figures()
-    watcher, changer = Child("follow"), Child("disturb", "--seconds", str(seconds), "--rate", str(rate))
-    watcher.ready()
-    changer.ready()
+    raw, watcher = Child("bare"), Child("follow")
+    changer = Child("disturb", "--seconds", str(seconds), "--rate", str(rate))
+    for child in (raw, watcher, changer):
+        child.ready()
+    raw.go()
     watcher.go()
     changer.go()
     changes = [json.loads(line) for line in changer.rest()]
     time.sleep(1)
-    watcher.ready()
-    watcher.go()
+    for child in (raw, watcher):
+        child.ready()
+        child.go()
+    given = json.loads(raw.rest()[-1])
     report = json.loads(watcher.rest()[-1])
     seen = report["seen"]
     waits = sorted(
         seen[f"{name}/{number}"] - sent for name, number, sent, _ in changes if f"{name}/{number}" in seen
     )
+    ours = sorted(seen[key] - given[key] for key in seen.keys() & given.keys())
     asked = sorted(done - sent for _, _, sent, done in changes)
     print(
         f"{report['pods']} pods, {report['slots']} slots: first rows {report['first']:.2f} s "
         f"({report['cpu_first']:.2f} s CPU with imports), "
         f"{report['rss_mib']:.0f} MiB (peak {report['peak_mib']:.0f})"
+    )
+    print(
+        f"event given out (as a raw watch beside us gets it) to snapshot: {len(ours)} events, "
+        f"p50 {1000 * _at(ours, 0.5):.0f} ms, p95 {1000 * _at(ours, 0.95):.0f} ms"
     )
     print(
         f"{len(changes) / seconds:.0f} changes/s for {seconds:.0f} s: {100 * report['core']:.1f} % of a core; "
@@ -252,7 +305,13 @@ def _first_figures() -> None:
     for line in Child("first").rest():
         name, wall, busy = json.loads(line)
         times.setdefault(name, []).append((wall, busy))
-    for ours, theirs in (("look", "bare"), ("watch", "bare cached")):
+    for ours, theirs in (
+        ("look", "bare"),
+        ("watch", "bare"),
+        ("look", "bare pages"),
+        ("watch", "bare pages"),
+        ("watch", "bare cached"),
+    ):
         (least, busy), (bare, bare_busy) = min(times[ours]), min(times[theirs])
         middle, bare_middle = (statistics.median(wall for wall, _ in times[one]) for one in (ours, theirs))
         print(
@@ -287,7 +346,7 @@ async def idle(seconds: float) -> None:
 def main() -> None:
     """Choose what to do."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["fill", "measure", "first", "follow", "disturb", "idle"])
+    parser.add_argument("what", choices=["fill", "measure", "first", "follow", "bare", "disturb", "idle"])
     parser.add_argument("--pods", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=100.0)
@@ -298,6 +357,7 @@ def main() -> None:
     work = {
         "fill": lambda: fill(asked.pods),
         "first": first,
+        "bare": bare,
         "idle": lambda: idle(asked.seconds),
         "follow": follow,
         "disturb": lambda: disturb(asked.rate, asked.seconds),

@@ -170,14 +170,13 @@ class Feed:
         return Reflector(self._api, scope, STRUCTS[scope.kind], changed, gate, self._timing)
 
     async def _begin(self, join: Join) -> tuple[Change, ...]:
-        """Read everything at once where the server cannot stream lists, and let each watch begin there.
+        """Read everything page by page where the server cannot stream lists, and let each watch begin there.
 
-        From the server's memory, which is what it has newest for a watch, too, and four times as fast as its store.
         What cannot be read is left to its reflector, which tries again in its own time.
         """
         if any(one.streams_lists for one in self._reflectors):
             return ()
-        found = await look(self._api, [one.scope for one in self._reflectors], join, self._timing.page, "0")
+        found = await look(self._api, [one.scope for one in self._reflectors], join, self._timing.page)
         for one in self._reflectors:
             if (whole := found.wholes.get(one.scope)) is not None:
                 one.begin_with(whole)

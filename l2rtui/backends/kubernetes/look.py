@@ -2,7 +2,7 @@
 
 Making ten thousand rows takes half as long as the server needs to read what they are made of from its store. So
 each page becomes rows while the server works on the next one, as soon as the nodes are known that the rows are read
-against. What a watch begins with may come from the server's memory, in one answer: that is sooner there than pages.
+against. The server's memory would answer in half the time, but in one piece, and all rows would be made after that.
 """
 
 from __future__ import annotations
@@ -53,12 +53,11 @@ class Look:
     changes: list[Change] = field(default_factory=list)
 
 
-async def look(api: Api, scopes: Sequence[Scope], join: Join, page_seconds: float, at_least: str = "") -> Look:
+async def look(api: Api, scopes: Sequence[Scope], join: Join, page_seconds: float) -> Look:
     """List these scopes into the join.
 
     Args:
         page_seconds: Longest time for one page of a list.
-        at_least: See pages().
     """
     found = Look()
     nodes = [scope for scope in scopes if scope.kind == "Node"]
@@ -68,7 +67,7 @@ async def look(api: Api, scopes: Sequence[Scope], join: Join, page_seconds: floa
         whole: Whole[Any] = Whole()
         try:
             decoder: Decoder[Any] = Decoder(STRUCTS[scope.kind])
-            async with aclosing(pages(api, scope, decoder, page_seconds, at_least)) as parts:
+            async with aclosing(pages(api, scope, decoder, page_seconds)) as parts:
                 async for page in parts:
                     if page is None:
                         _take_back(whole, put)

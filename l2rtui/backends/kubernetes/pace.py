@@ -26,7 +26,9 @@ class Timing:
         short: A watch that ends sooner, and without an event, has failed.
         forbidden: How often a right that is missing is asked for again.
         probe: Longest pause between two questions whether a server that answers with errors is well again.
-        refused: The same while nothing listens at its address: that costs the server nothing.
+        refused: The same while nothing listens at its address, and for a little while after: that costs the server
+            nothing, and one that is starting is well in a few seconds.
+        denied: Pause before a server that has let us in before, and now does not, is asked again.
         patience: A watch tries by itself after this long, whatever the probe says.
         quiet: A server that sends bookmarks sends one each minute; a silence of this long is told to people,
         dead: and after this long the connection counts as dead.
@@ -36,12 +38,13 @@ class Timing:
 
     first: float = 0.8
     longest: float = 30.0
-    healthy: float = 2.0
+    healthy: float = 1.0
     relist: float = 10.0
     short: float = 1.0
     forbidden: float = 60.0
     probe: float = 4.2
     refused: float = 1.0
+    denied: float = 0.5
     patience: float = 30.0
     quiet: float = 75.0
     dead: float = 90.0
@@ -76,6 +79,10 @@ class Pulse(Enum):
     REFUSED = "refused"
 
 
+_STARTING = 8
+"""So often a server that has just begun to listen is asked as soon as one that does not."""
+
+
 class Gate:
     """Where watches wait while the server is away; the first to come asks for all of them.
 
@@ -107,12 +114,14 @@ class Gate:
             return
 
     async def _until_well(self) -> None:
-        pause, longest = self._timing.first, self._timing.probe
+        pause, longest, soon = self._timing.first, self._timing.probe, 0
         while True:
             await asyncio.sleep(min(pause, longest) * (1 + 0.05 * random.random()))  # noqa: S311  (no secret)
             pulse = await self._probe()
             if pulse is Pulse.WELL:
                 self._well_at = self._clock()
                 return
-            longest = self._timing.refused if pulse is Pulse.REFUSED else self._timing.probe
+            # One that listens again has just been started, and will be well in a few seconds.
+            soon = _STARTING if pulse is Pulse.REFUSED else soon - 1
+            longest = self._timing.refused if soon > 0 else self._timing.probe
             pause *= 2

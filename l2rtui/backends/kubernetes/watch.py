@@ -25,7 +25,7 @@ T = TypeVar("T", bound=KubeObject)
 _STREAMED_LISTS_SINCE = (1, 30)
 """Older servers ignore the question for a streamed list instead of refusing it."""
 _GARBLED = "Garbled"
-_QUICK_RETRIES = 3
+_QUICK_RETRIES = 6
 _PROBE_SECONDS = 5.0
 
 
@@ -278,18 +278,23 @@ class Reflector(Generic[T]):
         self.error = error
         if error.is_forbidden or error.status in (404, 405):
             self.settled.set()
-            # A server that has just started does not know its own rules yet.
-            is_new = self.is_listed and self._failures <= _QUICK_RETRIES
-            await asyncio.sleep(self._back_off.pause() if is_new else self._timing.forbidden * _a_bit_more())
+            await asyncio.sleep(self._denied_pause() or self._timing.forbidden * _a_bit_more())
+        elif error.is_unauthorized:
+            await asyncio.sleep(self._denied_pause() or self._back_off.pause())
         elif error.is_busy:
             pause = error.retry_after_seconds
             await asyncio.sleep(self._back_off.pause() if pause is None else pause * _a_bit_more())
         elif error.status == NO_ANSWER or error.status >= 500:
             await self._gate.wait()
-            if self._failures > 1:  # the server is well, says the probe, but not for this kind
+            if self._failures > 2:  # the server is well, says the probe, but not for this kind
                 await asyncio.sleep(self._back_off.pause())
         else:
             await asyncio.sleep(self._back_off.pause())
+
+    def _denied_pause(self) -> float:
+        """A server that has just started knows neither its own rules nor its accounts yet; 0 when it should."""
+        is_new = self.is_listed and self._failures <= _QUICK_RETRIES
+        return self._timing.denied * (1 + random.random()) if is_new else 0.0  # noqa: S311  (spreads load)
 
 
 async def probe(api: Api) -> Pulse:

@@ -102,8 +102,12 @@ def with_log(why: Why, line: str) -> Why:
 
 def node_trouble(node: NodeStruct) -> str:
     """Say why a node cannot be relied on: ``is NotReady``; empty when it can."""
-    ready = next((one for one in node.status.conditions or () if one.type == "Ready"), None)
-    if ready is None or ready.status == "True":
+    for ready in node.status.conditions or ():
+        if ready.type == "Ready":
+            break
+    else:
+        return ""
+    if ready.status == "True":
         return ""
     words = "is NotReady" if ready.status == "False" else "does not answer (Ready is Unknown)"
     return f"{words}: {ready.message}" if ready.message else words

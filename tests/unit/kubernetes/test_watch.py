@@ -29,7 +29,7 @@ from tests.unit.kubernetes.api_server import (
 # A fortieth of the real waits.
 FAST = Timing(
     first=0.02, longest=0.75, healthy=0.05, relist=0.25, short=0.1, forbidden=1.5, probe=0.105, refused=0.03,
-    patience=0.75, quiet=1.9, dead=2.2, watch=7.5, page=5.0,
+    denied=0.02, patience=0.75, quiet=1.9, dead=2.2, watch=7.5, page=5.0,
 )  # fmt: skip
 
 
@@ -366,9 +366,9 @@ async def test_a_missing_right_is_told_and_asked_for_seldom():
 
 async def test_a_server_that_has_just_started_and_does_not_know_its_rules_yet_is_asked_again_soon():
     server = Server([config_map("a", 3)], on_watch=[send(then=cut), refusal(403, "Forbidden"), stay])
-    async with serving(server), following(server) as (reflector, _):
-        await until(lambda: len(server.watches) == 3, seconds=1.0)
-        assert reflector.error is None
+    seldom = replace(FAST, forbidden=60.0)
+    async with serving(server), following(server, seldom) as (reflector, _):
+        await until(lambda: len(server.watches) == 3 and reflector.error is None)
 
 
 async def test_a_streamed_list_is_taken_over_when_it_is_complete():
