@@ -49,8 +49,8 @@ def make(example: str, seed: int) -> tuple[BaseAlgorithm, int]:
             batch_size=256,
             n_epochs=10,
             learning_rate=lambda left: 1e-3 * left,
-            gamma=0.99,
-            gae_lambda=0.95,
+            gamma=0.98,
+            gae_lambda=0.9,
             seed=seed,
             device="cpu",
         )
