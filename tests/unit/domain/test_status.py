@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.status import Level, Phase, Status, exit_text, pod_status
+from l2rtui.domain.status import Level, Phase, Status, exit_text, is_failing, pod_status
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,11 @@ def test_every_state_has_a_word_and_a_sentence(phase, restarts, exit_code, reaso
     status = pod_status(phase, reason, restarts=restarts, exit_code=exit_code)
     assert status.word
     assert status.sentence
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize("reason", ["", "CrashLoopBackOff", "OOMKilled"])
+@pytest.mark.parametrize("is_terminating", [False, True])
+def test_what_the_ledger_asks_is_what_people_read(phase, reason, is_terminating):
+    level = pod_status(phase, reason, is_terminating=is_terminating).level
+    assert is_failing(phase, reason, is_terminating=is_terminating) == (level is Level.BAD)

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
+from l2rtui.backends.kubernetes.decode import Decoder
 from l2rtui.backends.kubernetes.lists import Scope
-from l2rtui.backends.kubernetes.pace import BackOff, Gate, Timing
+from l2rtui.backends.kubernetes.pace import BackOff, Gate, Pulse, Timing
 from l2rtui.backends.kubernetes.structs import ConfigMapStruct
 from l2rtui.backends.kubernetes.watch import Reflector, probe
 from tests.unit.kubernetes.api_server import (
@@ -410,3 +411,33 @@ async def test_a_list_that_is_no_list_is_an_error_and_no_end():
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: reflector.error is not None)
         await until(lambda: names(reflector) == ["a"])
+
+
+async def test_a_server_that_has_just_begun_to_listen_is_asked_again_as_soon_as_before():
+    told = [Pulse.REFUSED, *[Pulse.ILL] * 6, Pulse.WELL]
+    timing = replace(FAST, first=0.5, probe=60.0, patience=60.0)
+
+    async def ask():
+        return told.pop(0)
+
+    async with asyncio.timeout(20):  # of a server that is merely ill it would have waited half a minute by then
+        await Gate(ask, timing).wait()
+    assert told == []
+
+
+def test_the_first_bytes_of_a_page_tell_how_the_list_goes_on():
+    decoder = Decoder(ConfigMapStruct)
+    head = b'{"kind":"ConfigMapList","metadata":{"resourceVersion":"7","continue":"abc"},"items":[{"meta'
+    assert decoder.goes_on(head) == "abc"
+    assert decoder.goes_on(b'{"metadata":{"resourceVersion":"7"},"items":[{"meta') == ""
+    assert decoder.goes_on(head[:40]) == ""
+    assert decoder.goes_on(b'{"metadata": oh no,"items":[') == ""
+    assert decoder.goes_on(b'{"items":[],"metadata":{"continue":"abc"}}') == ""
+
+
+def test_a_long_page_is_read_in_parts_and_an_empty_one_in_one():
+    decoder = Decoder(ConfigMapStruct)
+    page = decoder.page(json.dumps({"metadata": {"resourceVersion": "7"}, "items": [{}] * 5}).encode())
+    assert [(len(part.items), part.revision) for part in decoder.parts(page, 2)] == [(2, "7"), (2, "7"), (1, "7")]
+    empty = decoder.page(b'{"metadata":{"resourceVersion":"8"},"items":null}')
+    assert [(part.items, part.revision) for part in decoder.parts(empty, 2)] == [((), "8")]
