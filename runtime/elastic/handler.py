@@ -3,7 +3,7 @@
 - A node that is told to go leaves the round at once, instead of being missed when its heartbeats stay out.
 - A node of the round that is gone begins a new round even where nothing fails by itself: a connection to a machine
   that lost its power is silent, and a collective operation would wait for its own patience.
-- Heartbeats are missed after 10 seconds, so that a killed node is noticed within that and a moment.
+- Heartbeats are missed after 10 seconds (30 over etcd), so that a killed node is noticed within that and a moment.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from runtime.elastic.plan import Plan
 
 BEAT_SECONDS: Final = 2
 BEATS_MISSED: Final = 5
+BEATS_MISSED_ETCD: Final = 15
+"""A beat over etcd is a request and a file: on a busy machine it takes longer than one to torch's store."""
 JOIN_SECONDS: Final = 60
 """A node that waits for the fewest nodes says so this often."""
 _LEAVE_SECONDS: Final = 3.0
@@ -48,10 +50,10 @@ class Handler(DynamicRendezvousHandler):
                 join=timedelta(seconds=JOIN_SECONDS),
                 last_call=timedelta(seconds=plan.gather_seconds),
                 close=timedelta(seconds=5),
-                heartbeat=timedelta(seconds=5),
+                heartbeat=timedelta(seconds=5 if plan.backend == "c10d" else 15),
             ),
             keep_alive_interval=BEAT_SECONDS,
-            keep_alive_max_attempt=BEATS_MISSED,
+            keep_alive_max_attempt=BEATS_MISSED if plan.backend == "c10d" else BEATS_MISSED_ETCD,
         )
         return made
 

@@ -146,7 +146,7 @@ def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> It
         local = "::1" if ":" in host_name else "127.0.0.1"
         notice = EtcdNotice(local, port, run_id(environ))
         _await_etcd(process, notice, folder / "log", stop)
-        yield notice
+        yield _Patient(notice, process, folder / "log")
     finally:
         process.terminate()
         try:
@@ -155,6 +155,28 @@ def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> It
             process.kill()
             process.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Patient:
+    """The notice of an etcd that may be slow, as on a busy machine: all that it knows would be lost with us."""
+
+    def __init__(self, notice: Notice, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._notice = notice
+        self._process = process
+        self._log = log
+
+    def read(self) -> str | None:
+        """The word; None as well while the etcd lives and does not answer. Raises FailedError when it has ended."""
+        try:
+            return self._notice.read()
+        except OSError:
+            if self._process.poll() is None:
+                return None
+            raise FailedError(f"etcd ended with {self._process.returncode}: {_last_line(self._log)}") from None
+
+    def write(self, word: str) -> None:
+        """Say how it ended."""
+        self._notice.write(word)
 
 
 def _await_etcd(process: subprocess.Popen[bytes], notice: Notice, log: Path, stop: Stop) -> None:
