@@ -170,7 +170,7 @@ KEYS: Final = (
     Key("simulator.signal", "S", "S", "send", "signal", "Send it a signal", Place.SIMULATOR, True),
     Key("simulator.frame", "v", "v", "look", "see", "What its camera sees now", Place.SIMULATOR),
     Key("simulator.again", "r", "r", "again", "again", "Ask again how they are", Place.SIMULATOR),
-    Key("volume.up", "backspace", "backspace", "up", "up", "To the folder above, then to the volumes", Place.VOLUME),
+    Key("volume.up", "backspace", "backspace", "up", "up", "To the folder above, or to the volumes", Place.VOLUME),
     Key("volume.get", "D", "D", "download", "download", "Download the file or folder", Place.VOLUME, True),
     Key("volume.put", "U", "U", "upload", "upload", "Upload a file or folder to here", Place.VOLUME, True),
     Key("volume.again", "r", "r", "again", "again", "Look again", Place.VOLUME),
