@@ -1,8 +1,8 @@
 """TensorFlow's own parameter servers in a run of l2rtui: handwritten digits, asynchronously, from TF_CONFIG alone.
 
 Every server and every worker of the run is this program (manifests/ps-tensorflow.yaml). Variables lie on the
-servers, each worker computes gradients and applies them there without waiting for the others, and ends when all have
-taken TRAIN_STEPS together. A worker that comes too early looks every 30 s for the variables of the first.
+servers, each worker computes gradients and applies them there without waiting for the others, and ends when all
+have taken TRAIN_STEPS together. A worker that comes too early looks every 30 s for the variables of the first.
 Servers never end; the run's end ends them. Needs tensorflow and scikit-learn.
 
 TensorFlow 2 runs such workers by its older interface: its newer ParameterServerStrategy wants one more process, a
