@@ -40,13 +40,16 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
     gpus = []
     for gpu in node.gpus:
         states = [slot.state for slot in ledger.of_gpu(node.name, gpu.index)]
+        use = node.use(gpu.index)
         gpus.append(
             {
                 "gpu": gpu.index,
                 "device": gpu.label,
                 "uuid": gpu.uuid or None,
                 "model": gpu.model or None,
-                "memory_bytes": gpu.memory_bytes or None,
+                "memory_bytes": gpu.memory_bytes or (use.memory_bytes if use else 0) or None,
+                "memory_used_bytes": use.memory_used_bytes if use else None,
+                "use_percent": use.percent if use else None,
                 "slots": gpu.slots,
                 "free": states.count(SlotState.FREE),
             }
@@ -71,7 +74,7 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
 
 def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
     """One slot and who holds it."""
-    gpu = node.gpu(slot.id.gpu)
+    gpu, use = node.gpu(slot.id.gpu), node.use(slot.id.gpu)
     return {
         "id": str(slot.id),
         "node": slot.id.node,
@@ -83,6 +86,7 @@ def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
         "run": slot.run or None,
         "set": slot.set_name or None,
         "pod": slot.pod or None,
+        "gpu_use_percent": use.percent if use else None,
     }
 
 

@@ -73,6 +73,13 @@ def _gpus(document: Document) -> str:
     return str(len(devices)) if devices != ["cpu"] else "cpu"
 
 
+def _gpu_use(document: Document) -> str:
+    found = [gpu["use_percent"] for gpu in document["gpus"]]
+    if all(one is None for one in found):
+        return ""
+    return " ".join("-" if one is None else f"{one:.0f}" for one in found)
+
+
 def _models(document: Document) -> str:
     return ", ".join(dict.fromkeys(gpu["model"] for gpu in document["gpus"] if gpu["model"]))
 
@@ -103,6 +110,7 @@ NODES = View(
         _column("FREE", "free", is_number=True),
         Column("CPU", _used, is_number=True),
         Column("MEMORY", _memory, is_number=True),
+        Column("GPU%", _gpu_use, is_wide=True),
         Column("MODEL", _models, is_wide=True),
         _column("MESSAGE", "message", is_wide=True),
     ),
@@ -117,6 +125,7 @@ SLOTS = View(
         _column("RUN", "run"),
         _column("SET", "set"),
         _column("POD", "pod"),
+        _column("GPU%", "gpu_use_percent", is_wide=True, is_number=True),
     ),
 )
 PODS = View(

@@ -80,6 +80,21 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuUse:
+    """What is in use of a GPU, where somebody measures it; apart from Gpu, as it changes often and moves no slot.
+
+    Attributes:
+        percent: Of the time in which something ran on it, 0 to 100; None when that is not told.
+        memory_used_bytes: None when that is not told. memory_bytes: all that it has; 0 when that is not known.
+    """
+
+    gpu: int
+    percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Taint:
     """A mark that keeps pods off a node unless they tolerate it."""
 
@@ -98,6 +113,7 @@ class Node:
         is_use_known: False when the pods on it cannot all be listed, so a slot that looks free may not be.
         cpu_cores, memory_bytes: Allocatable, as Kubernetes uses the word.
         cpu_used, memory_used_bytes: In use now, or None when nobody measures it.
+        gpu_use: The same of its GPUs; those that nobody measures are left out.
     """
 
     name: str
@@ -109,6 +125,7 @@ class Node:
     memory_bytes: int = 0
     cpu_used: float | None = None
     memory_used_bytes: int | None = None
+    gpu_use: tuple[GpuUse, ...] = ()
     taints: tuple[Taint, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     message: str = ""
@@ -116,3 +133,7 @@ class Node:
     def gpu(self, index: int) -> Gpu | None:
         """The device with this index, or None."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
+
+    def use(self, index: int) -> GpuUse | None:
+        """What is in use of the device with this index, or None when nobody measures it."""
+        return next((use for use in self.gpu_use if use.gpu == index), None)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
@@ -19,6 +19,7 @@ from l2rtui.ui import text
 from l2rtui.ui.digest import Tally
 from l2rtui.ui.health import Health, right_of
 from l2rtui.ui.widgets.grid_layout import lay_out
+from l2rtui.ui.widgets.metric_strip import about_slot
 from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.status_bar import left_of, slots_of
 
@@ -144,3 +145,18 @@ def test_the_status_bar_tells_how_true_it_is(demo):
     stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
     assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
     assert "▲ partial: no rights" in read(right_of(("no rights",), seen))
+
+
+@pytest.mark.parametrize(
+    ("use", "shown"),
+    [
+        ((), "GPU3   A100   4 slots"),
+        ((GpuUse(2, 50.0),), "GPU3   A100   4 slots"),
+        ((GpuUse(3, 86.0, 12 << 30, 80 << 30),), "GPU3   A100   80Gi   4 slots   85% busy   12Gi in use"),
+        ((GpuUse(3, 0.0),), "GPU3   A100   4 slots   0% busy"),
+    ],
+)
+def test_a_slot_shows_what_is_in_use_of_its_gpu_where_it_is_measured(use, shown):
+    node = Node("n", (Gpu("n", 3, model="A100"),), gpu_use=use)
+    slot = ClusterSnapshot({"n": node}).ledger.slots[SlotId("n", 3, 0)]
+    assert read(about_slot(slot, node, None, 0.0)[1]).split(maxsplit=1) == ["device", shown]

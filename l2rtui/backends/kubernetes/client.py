@@ -35,6 +35,7 @@ class Api(Connection):
         namespace: The one that the context chooses. namespaces: those that were asked for; empty for no wish.
         server_version: (major, minor).
         has_streamed_lists: False once this server has refused to stream a list; watches remember it here.
+        has_exporters: False once no exporter of GPU figures has answered: a look does not wait for them twice.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Api(Connection):
         self.namespaces = namespaces
         self.server_version = (1, 20)
         self.has_streamed_lists = True
+        self.has_exporters = True
         self._can: dict[tuple[str, str, str, str], tuple[float, bool]] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
 

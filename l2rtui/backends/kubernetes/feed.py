@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from l2rtui.backends.kubernetes import dcgm
 from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.decode import Unread
 from l2rtui.backends.kubernetes.devices import SlotRule
@@ -41,6 +42,9 @@ _STALE_SECONDS = 3.0
 _LOOK_SECONDS = 1.0
 _METRICS_SECONDS = 30.0
 _NO_METRICS_SECONDS = 300.0
+_SAMPLES_SECONDS = 10.0
+_LOOK_SAMPLES_SECONDS = 2.0
+"""For all exporters of a cluster: somebody waits for the look, and the API server may not reach them at all."""
 _METRICS: Final = Scope("NodeMetrics")
 
 
@@ -96,6 +100,10 @@ class Feed:
                 unread += whole.unread.values()
             problems += unread_problems(scope, whole.unread, whole.lost)
         join.set_unread_pods(unread)
+        if self._api.has_exporters and (exporters := join.exporters()):
+            samples = await dcgm.read(self._api, exporters, _LOOK_SAMPLES_SECONDS)
+            self._api.has_exporters = bool(samples)
+            join.set_samples(samples)
         problems += view_problems(view)
         last = ProblemsChanged(tuple(dict.fromkeys(problems)))
         return apply(EMPTY_SNAPSHOT, [*found.changes, *join.changes(), last])
@@ -122,7 +130,8 @@ class Feed:
         gate = Gate(lambda: probe(self._api), self._timing)
         self._reflectors = [self._reflector(scope, join, wake, gate) for scope in scopes(view)]
         early = await self._begin(join)
-        others = (self._follow_metrics(join, wake, gate), self._follow_rights(view))
+        metrics, samples = self._follow_metrics(join, wake, gate), self._follow_samples(join, wake)
+        others = (metrics, samples, self._follow_rights(view))
         async with _running([*(one.run() for one in self._reflectors), *others], wake) as check:
             await self._settled()
             problems: tuple[str, ...] = ()
@@ -228,7 +237,7 @@ class Feed:
             with contextlib.suppress(ApiError):  # the watches say what is wrong
                 self._view = await find_view(self._api)
 
-    # --- CPU and memory in use -----------------------------------------------------------------------------------
+    # --- CPU, GPUs and memory in use ----------------------------------------------------------------------------
     async def _metrics_verbs(self) -> frozenset[str]:
         """What may be done with node metrics on this server; nothing where nobody measures."""
         try:
@@ -256,6 +265,19 @@ class Feed:
                 known = newest
                 wake.set()
             await asyncio.sleep(_METRICS_SECONDS)
+
+    async def _follow_samples(self, join: Join, wake: asyncio.Event) -> None:
+        """Ask exporters as often as node metrics are asked for; seldom while none of them gives an answer."""
+        await self._settled()
+        known: dcgm.Samples = {}
+        while True:
+            exporters = join.exporters()
+            samples = await dcgm.read(self._api, exporters, _SAMPLES_SECONDS)
+            is_silent = bool(exporters) and not samples and not known
+            known = samples
+            join.set_samples(samples)
+            wake.set()
+            await asyncio.sleep(_NO_METRICS_SECONDS if is_silent else _METRICS_SECONDS)
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.allocations import Allocations
+from l2rtui.backends.kubernetes.dcgm import Samples, exporters, uses
 from l2rtui.backends.kubernetes.decode import Unread
 from l2rtui.backends.kubernetes.devices import NodeDevices, SlotRule, read_devices
 from l2rtui.backends.kubernetes.dra_structs import ClaimStruct, SliceStruct
@@ -60,6 +61,7 @@ class Join:
         self._nodes: dict[str, NodeStruct] = {}
         self._devices: dict[str, NodeDevices] = {}
         self._metrics: dict[str, NodeMetricsStruct] = {}
+        self._samples: Samples = {}
         self._pods: dict[str, PodStruct] = {}
         self._unread: dict[str, Unread] = {}
         self._runs: dict[str, ConfigMapStruct] = {}
@@ -165,6 +167,11 @@ class Join:
             self._metrics[name] = new
         self._dirty_nodes.add(name)
 
+    def set_samples(self, samples: Samples) -> None:
+        """The GPUs of these nodes, and of no others, have been measured."""
+        self._dirty_nodes.update(samples, self._samples)
+        self._samples = samples
+
     def put_claim(self, old: ClaimStruct | None, new: ClaimStruct | None) -> None:
         """A resource claim is new, differs or is gone."""
         self._dirty_pods |= self._allocations.put_claim(old, new)
@@ -196,6 +203,10 @@ class Join:
         """Look again at pods whose reason may change by time alone: those that wait or are being stopped."""
         self._dirty_pods |= self._waiting
 
+    def exporters(self) -> list[PodStruct]:
+        """Pods that can be asked what is in use of their node's GPUs."""
+        return exporters(self._pods.values())
+
     # --- changes out -------------------------------------------------------------------------------------------
     def changes(self) -> tuple[Change, ...]:
         """What differs since the last call."""
@@ -221,7 +232,8 @@ class Join:
             row: Node | None
             if node is not None:
                 devices = read_devices(node, self._rule)
-                row = node_view(node, devices, self._metrics.get(name), is_use_known=self._is_use_known)
+                used = uses(devices, self._samples.get(name, ()))
+                row = node_view(node, devices, self._metrics.get(name), used, is_use_known=self._is_use_known)
             else:
                 devices = NodeDevices(name, ())
                 row = self._derived(name) if self._is_derived and name and self._on_node.get(name) else None

@@ -26,7 +26,7 @@ from l2rtui.backends.kubernetes.structs import (
 )
 from l2rtui.backends.kubernetes.why import explain, explain_controller
 from l2rtui.domain.ledger import Claim
-from l2rtui.domain.node import Node, Taint
+from l2rtui.domain.node import GpuUse, Node, Taint
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -37,7 +37,12 @@ _ROLES = {str(role): role for role in Role}
 
 
 def node_view(
-    node: NodeStruct, devices: NodeDevices, metrics: NodeMetricsStruct | None, *, is_use_known: bool
+    node: NodeStruct,
+    devices: NodeDevices,
+    metrics: NodeMetricsStruct | None,
+    gpu_use: tuple[GpuUse, ...] = (),
+    *,
+    is_use_known: bool,
 ) -> Node:
     """The row of a node."""
     meta, status = node.metadata, node.status
@@ -60,6 +65,7 @@ def node_view(
         memory_bytes=int(quantity(allocatable, "memory")),
         cpu_used=quantity(usage, "cpu") if usage else None,
         memory_used_bytes=int(quantity(usage, "memory")) if usage else None,
+        gpu_use=gpu_use,
         taints=tuple(Taint(one.key, one.value or "", one.effect) for one in node.spec.taints or ()),
         labels=tuple(sorted((meta.labels or {}).items())),
         message="; ".join(filter(None, messages)),

@@ -8,7 +8,7 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from l2rtui.domain.ledger import Slot, SlotState
-from l2rtui.domain.node import Node
+from l2rtui.domain.node import GpuUse, Node
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.sanitize import sanitize
@@ -22,6 +22,7 @@ from l2rtui.ui.text import (
     age,
     count,
     decimal,
+    percent,
     plural,
     sparkline,
     status_text,
@@ -142,10 +143,19 @@ def about_slot(
     lines: list[Line] = [(Span(glyph, tone), Span(f"{sanitize(str(slot.id))} ", Tone.STRONG), Span(sentence))]
     gpu = node.gpu(slot.id.gpu) if node else None
     if gpu is not None:
-        memory = f"   {format_bytes(gpu.memory_bytes)}" if gpu.memory_bytes else ""
+        use = node.use(gpu.index) if node else None
+        total = gpu.memory_bytes or (use.memory_bytes if use else 0)
+        memory = f"   {format_bytes(total)}" if total else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
-        lines.append(_field("device", f"{gpu.label}   {name}{memory}   {plural(gpu.slots, 'slot')}"))
+        lines.append(_field("device", f"{gpu.label}   {name}{memory}   {plural(gpu.slots, 'slot')}{_in_use(use)}"))
     return (*lines, *about_pod(pod, now, record)[1:]) if pod is not None else tuple(lines)
+
+
+def _in_use(use: GpuUse | None) -> str:
+    """What is in use of a GPU, as far as somebody measures it; empty when nobody does."""
+    busy = f"   {percent(use.percent, 100)} busy" if use and use.percent is not None else ""
+    taken = f"   {format_bytes(use.memory_used_bytes)} in use" if use and use.memory_used_bytes is not None else ""
+    return busy + taken
 
 
 def _field(label: str, text: str) -> Line:

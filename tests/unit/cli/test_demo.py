@@ -26,7 +26,7 @@ def spec(cli):
     return str(path)
 
 
-SLOT = {"id", "node", "gpu", "device", "slot", "state", "owner", "run", "set", "pod"}
+SLOT = {"id", "node", "gpu", "device", "slot", "state", "owner", "run", "set", "pod", "gpu_use_percent"}
 NODE = {
     "node", "ready", "schedulable", "use_known", "slots", "free", "cpu_cores", "cpu_used", "memory_bytes",
     "memory_used_bytes", "gpus", "taints", "labels", "message",

@@ -19,7 +19,7 @@ from l2rtui.domain.change import (
     difference,
 )
 from l2rtui.domain.ledger import Claim
-from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.node import Gpu, GpuUse, Node
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
 
@@ -108,7 +108,10 @@ def test_what_moves_no_slot_leaves_the_ledger_as_it_is():
     node, pod = Node("a", (Gpu("a", 0),), cpu_used=1.0), _holding("p", "a", 0)
     first = apply(EMPTY_SNAPSHOT, [NodeChanged(node), PodChanged(pod)])
     known = first.ledger
-    small = [NodeChanged(replace(node, cpu_used=2.0)), PodChanged(replace(pod, seed=7, restarts=1))]
+    small = [
+        NodeChanged(replace(node, cpu_used=2.0, gpu_use=(GpuUse(0, 87.0),))),
+        PodChanged(replace(pod, seed=7, restarts=1)),
+    ]
     second = apply(first, [*small, PodChanged(PodView("other", "other", "a"))])
     assert second is not first
     assert second.ledger is known

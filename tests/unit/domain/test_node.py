@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
 
 
 @pytest.mark.parametrize("text", ["phortx1/3.2", "n/0.0", "a.b-c/10.31", "NODE/1.1"])
@@ -45,3 +45,9 @@ def test_a_node_finds_its_gpu_by_index():
     node = Node("n", (Gpu("n", 1), Gpu("n", 4)))
     assert node.gpu(4) is node.gpus[1]
     assert node.gpu(0) is None
+
+
+def test_a_node_tells_what_is_in_use_of_a_gpu_where_it_is_measured():
+    node = Node("n", (Gpu("n", 0), Gpu("n", 1)), gpu_use=(GpuUse(1, 87.0, 1 << 30),))
+    assert node.use(1) is node.gpu_use[0]
+    assert node.use(0) is None

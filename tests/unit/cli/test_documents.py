@@ -1,0 +1,41 @@
+"""What is measured of GPUs, as JSON and as wide tables have it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from l2rtui.cli import views
+from l2rtui.cli.documents import node_document, slot_document
+from l2rtui.cli.output import Output
+from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.node import Gpu, GpuUse, Node
+
+NODE = Node("n", (Gpu("n", 0, slots=1), Gpu("n", 1, slots=1)), gpu_use=(GpuUse(1, 87.4, 12 << 30, 80 << 30),))
+
+
+def wide(view, documents):
+    stream = io.StringIO()
+    Output("wide", stream).show_all(view, documents)
+    return stream.getvalue().splitlines()
+
+
+def test_figures_stand_beside_the_gpu_that_they_are_of():
+    gpus = node_document(NODE, build_ledger([NODE], []))["gpus"]
+    told = [(one["use_percent"], one["memory_used_bytes"], one["memory_bytes"]) for one in gpus]
+    assert told == [(None, None, None), (87.4, 12 << 30, 80 << 30)]
+    slots = build_ledger([NODE], []).slots.values()
+    assert [slot_document(one, NODE)["gpu_use_percent"] for one in slots] == [None, 87.4]
+
+
+@pytest.mark.parametrize(("node", "shown"), [(NODE, "- 87"), (Node("n", NODE.gpus), "-"), (Node("n"), "-")])
+def test_the_wide_table_of_nodes_has_a_figure_for_each_gpu(node, shown):
+    head, row = wide(views.NODES, [node_document(node, build_ledger([node], []))])
+    assert row[head.index("GPU%") : head.index("MODEL")].strip() == shown
+
+
+def test_the_wide_table_of_slots_has_the_figure_of_the_gpu():
+    slots = build_ledger([NODE], []).slots.values()
+    lines = wide(views.SLOTS, [slot_document(one, NODE) for one in slots])
+    assert [line.split()[-1] for line in lines] == ["GPU%", "-", "87.4"]
