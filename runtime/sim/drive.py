@@ -32,6 +32,8 @@ CHECK_SECONDS: Final = 0.25
 """While a pose is waited for, the simulator is looked at this often."""
 STALE_SECONDS: Final = 0.02
 """A pose that comes so soon after the car was put somewhere may have been sent before."""
+NEWS_SECONDS: Final = 2.0
+"""Longest wait for the news that a simulator has ended, once its connection is broken; a container's come late."""
 OBSERVE_SECONDS: Final = 0.1
 """From an action to its observation, as Learn-to-Race has it."""
 
@@ -136,7 +138,8 @@ class Drive:
             except RefusedError:
                 raise  # it is well, but cannot do that: no restart will help
             except (LostError, CallError, OSError) as error:
-                self.supervisor.lose(Failure(Cause.HUNG, f"the simulator does not begin an episode: {error}"))
+                failure = Failure(Cause.HUNG, f"the simulator does not begin an episode: {error}")
+                self.supervisor.lose(failure, news_seconds=NEWS_SECONDS)
                 self._disconnect()
                 self.supervisor.restart(self._is_wanted)
 
@@ -148,7 +151,8 @@ class Drive:
         try:
             self._echo = self._sender.send(*self._sender.bounds.scaled(steering, acceleration))
         except OSError as error:
-            raise self.supervisor.lose(Failure(Cause.HUNG, f"the simulator takes no action: {error}")) from error
+            failure = Failure(Cause.HUNG, f"the simulator takes no action: {error}")
+            raise self.supervisor.lose(failure, news_seconds=NEWS_SECONDS) from error
         self._steps += 1
         now = self._acted = time.monotonic()
         # A tenth of a second after the last observation was due; a driver that is late is not hurried.

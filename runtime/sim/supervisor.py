@@ -115,10 +115,17 @@ class Supervisor:
             self._failure = self.last_failure = failure
             raise LostError(failure.sentence)
 
-    def lose(self, failure: Failure) -> LostError:
-        """Take note that the driver finds it lost; the error for it to raise, with the true cause where known."""
-        handle = self._handle
+    def lose(self, failure: Failure, *, news_seconds: float = 0.0) -> LostError:
+        """Take note that the driver finds it lost; the error for it to raise, with the true cause where known.
+
+        Args:
+            news_seconds: Longest wait for the news that it has ended: a connection breaks before that is told.
+        """
+        handle, until = self._handle, time.monotonic() + news_seconds
         known = self._failure or (handle.ended() if handle is not None else None)
+        while known is None and handle is not None and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+            known = handle.ended()
         self._failure = self.last_failure = known or failure
         return LostError(self._failure.sentence)
 
