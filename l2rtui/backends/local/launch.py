@@ -104,6 +104,9 @@ async def _first_start(folder: RunFolder, pod: PodPlan, step: Step) -> StepDone:
     until = time.monotonic() + _FIRST_START_SECONDS
     while time.monotonic() < until:
         status = control.read_status(folder)
+        has_ended = status is not None and not processes.is_alive(status.supervisor)
+        if has_ended:  # it may have written more between the two looks: a short job is over at once
+            status = control.read_status(folder)
         found = next((one for one in status.pods if one.plan.name == pod.name), None) if status else None
         if found is not None and found.reason == "StartError":
             return StepDone(step, found.message)
@@ -111,7 +114,7 @@ async def _first_start(folder: RunFolder, pod: PodPlan, step: Step) -> StepDone:
             return StepDone(step)
         if not folder.record.exists():
             return StepDone(step, "the run was destroyed meanwhile")
-        if status is not None and not processes.is_alive(status.supervisor):
+        if has_ended:
             return StepDone(step, f"its supervisor has ended, see {folder.diary}")
         await asyncio.sleep(control.POLL_SECONDS)
     return StepDone(step, f"it got no process within {_FIRST_START_SECONDS:g} s, see {folder.diary}")

@@ -117,6 +117,8 @@ class Store:
         status = self._read(folder.status, RunStatus, problems)
         if record is None and not folder.path.is_dir():  # destroyed while we looked, or no run at all
             return None
+        if status is not None and not status.is_ended and not processes.is_alive(status.supervisor):
+            status = self._read(folder.status, RunStatus, problems)  # it may have ended in order between the looks
         problems.extend(self._set_aside_in(folder))
         is_young = record is not None and status is None and time.time() < record.created + _STARTING_SECONDS
         if status is None:
