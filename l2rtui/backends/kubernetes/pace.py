@@ -21,6 +21,7 @@ class Timing:
 
     Attributes:
         first, longest: Back-off of one watch: ``first`` doubles up to ``longest``, plus up to as much again.
+        calm: After each time so long without a pause the next one is half as long.
         healthy: A watch that has been open this long is well: what goes wrong afterwards starts with ``first``.
         relist: A revision that is gone later than this after the last one is listed again at once.
         short: A watch that ends sooner, and without an event, has failed.
@@ -38,6 +39,7 @@ class Timing:
 
     first: float = 0.8
     longest: float = 30.0
+    calm: float = 4.0
     healthy: float = 1.0
     relist: float = 10.0
     short: float = 1.0
@@ -53,17 +55,31 @@ class Timing:
 
 
 class BackOff:
-    """Pauses that grow: ``first``, doubled each time up to ``longest``, each with up to as much again at random."""
+    """Pauses that grow: ``first``, doubled each time up to ``longest``, each with up to as much again at random.
 
-    def __init__(self, timing: Timing, chance: Callable[[], float] = random.random) -> None:
+    They shrink again by themselves: what fails once in a while, however often, is no reason for a long one.
+    """
+
+    def __init__(
+        self,
+        timing: Timing,
+        chance: Callable[[], float] = random.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._timing = timing
         self._chance = chance
+        self._clock = clock
         self._next = timing.first
+        self._over_at = clock()
 
     def pause(self) -> float:
-        """The next pause."""
+        """The next pause, which begins now."""
+        calm = max(0, int((self._clock() - self._over_at) / self._timing.calm))
+        if calm:
+            self._next = max(self._timing.first, self._next / 2 ** min(calm, 64))
         pause = self._next * (1 + self._chance())
         self._next = min(self._next * 2, self._timing.longest)
+        self._over_at = self._clock() + pause
         return pause
 
     def reset(self) -> None:
@@ -101,26 +117,34 @@ class Gate:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._well_at = float("-inf")
+        self._was_away = False
+        """Before it was well, the last time that somebody asked."""
 
-    async def wait(self) -> None:
-        """Return when the server has answered since this call began, or after a long while in any case."""
+    async def wait(self) -> bool:
+        """Return when the server has answered since this call began, or after a long while in any case.
+
+        Returns:
+            Whether it had been away, and is back.
+        """
         since = self._clock()
         try:
             async with asyncio.timeout(self._timing.patience * (1 + random.random())):  # noqa: S311  (no secret)
                 async with self._lock:
                     if self._well_at < since:
-                        await self._until_well()
+                        self._was_away = await self._until_well()
+                    return self._was_away
         except TimeoutError:
-            return
+            return False
 
-    async def _until_well(self) -> None:
-        pause, longest, soon = self._timing.first, self._timing.probe, 0
+    async def _until_well(self) -> bool:
+        pause, longest, soon, was_away = self._timing.first, self._timing.probe, 0, False
         while True:
             await asyncio.sleep(min(pause, longest) * (1 + 0.05 * random.random()))  # noqa: S311  (no secret)
             pulse = await self._probe()
             if pulse is Pulse.WELL:
                 self._well_at = self._clock()
-                return
+                return was_away
+            was_away = True
             # One that listens again has just been started, and will be well in a few seconds.
             soon = _STARTING if pulse is Pulse.REFUSED else soon - 1
             longest = self._timing.refused if soon > 0 else self._timing.probe

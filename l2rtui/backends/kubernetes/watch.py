@@ -285,8 +285,9 @@ class Reflector(Generic[T]):
             pause = error.retry_after_seconds
             await asyncio.sleep(self._back_off.pause() if pause is None else pause * _a_bit_more())
         elif error.status == NO_ANSWER or error.status >= 500:
-            await self._gate.wait()
-            if self._failures > 2:  # the server is well, says the probe, but not for this kind
+            if await self._gate.wait():
+                self._back_off.reset()  # an outage that is over says nothing of the next one
+            elif self._failures > 2:  # the server is well, says the probe, but not for this kind
                 await asyncio.sleep(self._back_off.pause())
         else:
             await asyncio.sleep(self._back_off.pause())
