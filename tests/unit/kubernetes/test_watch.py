@@ -29,8 +29,8 @@ from tests.unit.kubernetes.api_server import (
 
 # A fortieth of the real waits.
 FAST = Timing(
-    first=0.02, longest=0.75, healthy=0.05, relist=0.25, short=0.1, forbidden=1.5, probe=0.105, refused=0.03,
-    denied=0.02, patience=0.75, quiet=1.9, dead=2.2, watch=7.5, page=5.0,
+    first=0.02, longest=0.75, calm=0.1, healthy=0.05, relist=0.25, short=0.1, forbidden=1.5, probe=0.105,
+    refused=0.03, denied=0.02, patience=0.75, quiet=1.9, dead=2.2, watch=7.5, page=5.0,
 )  # fmt: skip
 
 
@@ -162,6 +162,19 @@ def test_pauses_grow_up_to_the_longest_and_begin_anew_after_a_watch_that_was_wel
     assert [back_off.pause() for _ in range(7)] == pytest.approx([0.03, 0.06, 0.12, 0.24, 0.48, 0.96, 1.125])
     back_off.reset()
     assert back_off.pause() == pytest.approx(0.03)
+
+
+def test_pauses_shrink_again_by_themselves_but_not_while_they_last():
+    now = [100.0]
+    timing = replace(FAST, first=1.0, longest=30.0, calm=4.0)
+    back_off = BackOff(timing, chance=lambda: 0.0, clock=lambda: now[0])
+    for pause in (1.0, 2.0, 4.0, 8.0, 16.0):
+        assert back_off.pause() == pause
+        now[0] += pause  # fails again at once
+    now[0] += 9.0  # all was well, or at least nothing failed
+    assert back_off.pause() == 30.0 / 4
+    now[0] += 3600.0
+    assert back_off.pause() == 1.0
 
 
 async def test_revisions_that_are_gone_now_and_then_are_listed_again_without_growing_pauses():
@@ -421,8 +434,16 @@ async def test_a_server_that_has_just_begun_to_listen_is_asked_again_as_soon_as_
         return told.pop(0)
 
     async with asyncio.timeout(20):  # of a server that is merely ill it would have waited half a minute by then
-        await Gate(ask, timing).wait()
+        assert await Gate(ask, timing).wait(), "it had been away"
     assert told == []
+
+
+async def test_a_server_that_is_well_at_the_first_question_has_not_been_away():
+    async def ask():
+        return Pulse.WELL
+
+    async with asyncio.timeout(20):
+        assert not await Gate(ask, FAST).wait()
 
 
 def test_the_first_bytes_of_a_page_tell_how_the_list_goes_on():
