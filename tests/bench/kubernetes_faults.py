@@ -280,6 +280,11 @@ async def _login(api: Api, place: str, key: Path, folder: Path, admin: str) -> A
     subprocess.run(
         ["kubectl", "apply", "-f", "-"], input=json.dumps(account).encode(), check=True, capture_output=True
     )
+    async with asyncio.timeout(READY_SECONDS):  # without it no pod can be made, and somebody else makes it
+        while subprocess.run(
+            ["kubectl", "get", "serviceaccount", "-n", place, "default"], check=False, capture_output=True
+        ).returncode:
+            await asyncio.sleep(0.2)
     words = ["get", "serviceaccount", "-n", place, "watcher", "-o", "jsonpath={.metadata.uid}"]
     uid = subprocess.run(["kubectl", *words], check=True, capture_output=True, text=True).stdout
     bind = [
