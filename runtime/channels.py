@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Final, Self
 
 import zmq
-import zmq.utils.z85
 
+from runtime.admission import Admission
 from runtime.endpoint import Endpoint, EndpointError
 from runtime.framing import HEADER_LIMIT, Buffer
 from runtime.keys import LearnerKeys, PeerKeys
@@ -54,8 +54,6 @@ _HANDSHAKES: Final = (
 # Plain integers: pyzmq's enumerations cost more than a call that takes one.
 _EVENTS, _RCVMORE, _POLLIN = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
-_ZAP: Final = "inproc://zeromq.zap.01"
-_ZAP_DOMAIN: Final = b"l2r"
 
 
 def _cores() -> int:
@@ -157,28 +155,26 @@ class LearnerChannel(_Channel):
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._poller.register(self._wake_read, zmq.POLLIN)
-        self.strangers = 0
-        """Connections that were refused for their key."""
-        self._keys = keys
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.setsockopt(zmq.LINGER, 0)
-        if keys is not None:
-            self._zap.bind(_ZAP)
-            self._poller.register(self._zap, zmq.POLLIN)
+        self._admission = None if keys is None else Admission(self._context, keys)
+        if self._admission is not None:
+            self._poller.register(self._admission.socket, zmq.POLLIN)
         for port, address in ((Port.DATA, bound.data), (Port.MODEL, bound.model)):
             socket = self._sockets[port]
             socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
             socket.setsockopt(zmq.BACKLOG, BACKLOG)
-            if keys is not None:
-                socket.setsockopt(zmq.CURVE_SERVER, 1)
-                socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
-                socket.setsockopt(zmq.ZAP_DOMAIN, _ZAP_DOMAIN)
+            if self._admission is not None:
+                self._admission.guard(socket)
             try:
                 socket.bind(address)
             except zmq.ZMQError as error:
                 self.close()
                 raise EndpointError(f"the learner cannot listen at {address}: {error}") from error
+
+    @property
+    def strangers(self) -> int:
+        """Connections that were refused for their key."""
+        return self._admission.strangers if self._admission is not None else 0
 
     def poll(self, timeout_seconds: float) -> list[Inbound]:
         """Return what has come in, waiting at most `timeout_seconds` for the first message or a `wake`."""
@@ -186,29 +182,14 @@ class LearnerChannel(_Channel):
         if self._wake_read in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
-        if self._zap in ready:
-            self._admit()
+        if self._admission is not None and self._admission.socket in ready:
+            self._admission.answer()
         return [
             each
             for port, socket in self._sockets.items()
             if socket in ready
             for each in self._received(port, most=64, routed=True)
         ]
-
-    def _admit(self) -> None:
-        """Answer libzmq for each connection that has shown its key (ZAP 1.0)."""
-        while True:
-            try:
-                version, request, _domain, _address, _identity, mechanism, *credentials = self._zap.recv_multipart(
-                    zmq.NOBLOCK
-                )
-            except zmq.Again:
-                return
-            key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
-            is_known = self._keys is not None and key in self._keys.allowed
-            self.strangers += not is_known
-            answer = (b"200", b"OK") if is_known else (b"400", b"unknown key")
-            self._zap.send_multipart([version, request, *answer, b"", b""])
 
     def wake(self) -> None:
         """End a `poll` of the owning thread now. The one method that any thread may call."""
@@ -227,7 +208,8 @@ class LearnerChannel(_Channel):
 
     def close(self) -> None:
         """Close the sockets and the wake-up pipe."""
-        self._zap.close()
+        if self._admission is not None:
+            self._admission.close()
         super().close()
         os.close(self._wake_read)
         os.close(self._wake_write)

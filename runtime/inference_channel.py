@@ -9,13 +9,12 @@ thread. What a peer that does not read leaves unsent is dropped: it asks again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, Self
 
 import zmq
-import zmq.utils.z85
 
+from runtime.admission import Admission
 from runtime.endpoint import Endpoint, EndpointError
 from runtime.keys import LearnerKeys, PeerKeys
 
@@ -31,7 +30,6 @@ RECONNECT_MAX_MS: Final = 1_000
 HANDSHAKE_MS: Final = 10_000
 HANDSHAKE_BYTES: Final = 1_024
 """Beyond the longest frame: libzmq counts CURVE's own messages and what it adds to each of ours."""
-_ZAP: Final = "inproc://zeromq.zap.01"
 
 
 def address_of(endpoint: Endpoint) -> str:
@@ -90,31 +88,29 @@ class AnswerChannel(_Channel):
     def __init__(self, endpoint: Endpoint, largest_bytes: int, keys: LearnerKeys | None = None) -> None:
         address = address_of(endpoint.bound())
         super().__init__(zmq.ROUTER, largest_bytes, ipv6="[" in address)
-        self.strangers = 0
-        """Connections that were refused for their key."""
-        self._keys = keys
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.setsockopt(zmq.LINGER, 0)
+        self._admission = None if keys is None else Admission(self._context, keys)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.BACKLOG, BACKLOG)
-        if keys is not None:
-            self._zap.bind(_ZAP)
-            self._poller.register(self._zap, zmq.POLLIN)
-            self._socket.setsockopt(zmq.CURVE_SERVER, 1)
-            self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
-            self._socket.setsockopt(zmq.ZAP_DOMAIN, b"l2r")
+        if self._admission is not None:
+            self._poller.register(self._admission.socket, zmq.POLLIN)
+            self._admission.guard(self._socket)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
             self.close()
             raise EndpointError(f"the learner cannot listen at {address}: {error}") from error
 
+    @property
+    def strangers(self) -> int:
+        """Connections that were refused for their key."""
+        return self._admission.strangers if self._admission is not None else 0
+
     def receive(self, timeout_seconds: float, most: int) -> list[tuple[bytes, memoryview]]:
         """Return the questions that wait, `most` at most, each behind its sender's address."""
         found: list[tuple[bytes, memoryview]] = []
-        if self._keys is None:  # nobody to be let in: one call waits and reads, where a poller would take two
+        if self._admission is None:  # nobody to be let in: one call waits and reads, where a poller would take two
             self._waits(timeout_seconds)
             try:
                 self._read(self._socket.recv(), found)
@@ -122,8 +118,8 @@ class AnswerChannel(_Channel):
                 return found
         else:
             ready = dict(self._poller.poll(math.ceil(timeout_seconds * 1000)))
-            if self._zap in ready:
-                self._admit()
+            if self._admission.socket in ready:
+                self._admission.answer()
         while len(found) < most and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             self._read(self._socket.recv(), found)
         return found
@@ -145,24 +141,10 @@ class AnswerChannel(_Channel):
         except zmq.Again:
             return
 
-    def _admit(self) -> None:
-        """Answer libzmq for each connection that has shown its key (ZAP 1.0)."""
-        while True:
-            try:
-                version, request, _domain, _address, _identity, mechanism, *credentials = self._zap.recv_multipart(
-                    zmq.NOBLOCK
-                )
-            except zmq.Again:
-                return
-            key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
-            is_known = self._keys is not None and key in self._keys.allowed
-            self.strangers += not is_known
-            answer: Sequence[bytes] = (b"200", b"OK") if is_known else (b"400", b"unknown key")
-            self._zap.send_multipart([version, request, *answer, b"", b""])
-
     def close(self) -> None:
         """Close the sockets."""
-        self._zap.close()
+        if self._admission is not None:
+            self._admission.close()
         super().close()
 
 

@@ -1,0 +1,57 @@
+"""Who may connect where keys are used: libzmq asks for each connection that has shown its key, and a list answers.
+
+The protocol is ZAP 1.0 (ZeroMQ RFC 27). libzmq has one such door for each context.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import zmq
+import zmq.utils.z85
+
+from runtime.keys import LearnerKeys
+
+_ADDRESS: Final = "inproc://zeromq.zap.01"
+_DOMAIN: Final = b"l2r"
+
+
+class Admission:
+    """Answers for the sockets that it guards. Belongs to the thread that owns them.
+
+    Attributes:
+        socket: Where libzmq asks; `answer` when there is something to read.
+        strangers: Connections that were refused for their key.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: LearnerKeys) -> None:
+        self.strangers = 0
+        self._keys = keys
+        self.socket = context.socket(zmq.REP)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind(_ADDRESS)
+
+    def guard(self, socket: zmq.Socket[bytes]) -> None:
+        """Let nobody connect to `socket`, which is not bound yet, who is not on the list."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+
+    def answer(self) -> None:
+        """Answer all that libzmq has asked."""
+        while True:
+            try:
+                version, request, _domain, _address, _identity, mechanism, *credentials = (
+                    self.socket.recv_multipart(zmq.NOBLOCK)
+                )
+            except zmq.Again:
+                return
+            key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
+            is_known = key in self._keys.allowed
+            self.strangers += not is_known
+            said = (b"200", b"OK") if is_known else (b"400", b"unknown key")
+            self.socket.send_multipart([version, request, *said, b"", b""])
+
+    def close(self) -> None:
+        """Close the door."""
+        self.socket.close()
