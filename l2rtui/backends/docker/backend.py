@@ -259,7 +259,7 @@ class DockerBackend:
         filters = {"type": ["container", "network"], **labels.ALL}
         while True:
             with contextlib.suppress(EngineError):
-                async with aclosing(self._engine.stream("/events", filters=filters)) as blocks:  # type: ignore[type-var]
+                async with aclosing(self._engine.stream("/events", filters=filters)) as blocks:
                     async for _ in blocks:
                         self._news.set()
             await asyncio.sleep(_ROUND_SECONDS)

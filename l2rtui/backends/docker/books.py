@@ -150,7 +150,7 @@ async def create(engine: Engine, run: RunPlan, pod: PodPlan, token: bytes) -> st
 
 async def _is_roots(engine: Engine, container: str, path: str) -> bool:
     """Whether a folder can be written to by root alone, as that of a new volume."""
-    async with aclosing(engine.stream(f"/containers/{container}/archive", path=path)) as blocks:  # type: ignore[type-var]
+    async with aclosing(engine.stream(f"/containers/{container}/archive", path=path)) as blocks:
         head = b""
         async for block in blocks:
             head += block

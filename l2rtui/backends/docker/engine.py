@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -75,7 +75,7 @@ class Engine:
         async with self._answer(method, target, body, query, aiohttp.ClientTimeout(seconds)) as answer:
             return await answer.read()
 
-    async def stream(self, path: str, /, **query: Any) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, /, **query: Any) -> AsyncGenerator[bytes, None]:
         """The blocks of an answer that goes on until the Engine, or the caller, has enough."""
         timeout = aiohttp.ClientTimeout(None, sock_connect=REQUEST_SECONDS)
         async with self._answer("GET", path, None, query, timeout) as answer:

@@ -7,10 +7,10 @@ import json
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from l2rtui.backends.base import KubeEvent
+from l2rtui.backends.describing import fields, when
 from l2rtui.backends.docker import books, labels, views
 from l2rtui.backends.docker.engine import Engine, MissingError
 from l2rtui.backends.forwarding import forwarded
@@ -54,7 +54,7 @@ async def describe(engine: Engine, target: PodView | RunView | Node, info: Mappi
             lines = _node(target, info)
     found = await events(engine, target)
     told = [
-        f"  {_when(one.time)} {one.level} {one.reason} {one.object}" + (f": {one.message}" if one.message else "")
+        f"  {when(one.time)} {one.level} {one.reason} {one.object}" + (f": {one.message}" if one.message else "")
         for one in found
     ]
     return (*lines, "", "events:", *(told or ["  none are kept"]))
@@ -70,7 +70,7 @@ async def events(engine: Engine, target: PodView | RunView | Node | None) -> tup
         filters |= labels.of_run(target.uid)
     raw = bytearray()
     stream = engine.stream("/events", since=f"{now - _LOOK_BACK_SECONDS:.0f}", until=f"{now:.9f}", filters=filters)
-    async with aclosing(stream) as blocks:  # type: ignore[type-var]
+    async with aclosing(stream) as blocks:
         async for block in blocks:
             raw += block
     found = (_event(json.loads(line)) for line in raw.splitlines() if line.strip())
@@ -126,7 +126,7 @@ async def _pod(engine: Engine, view: PodView) -> list[str]:
     state, config, host = one["State"], one["Config"], one["HostConfig"]
     ended = "" if state["Status"] == "running" else exit_text(int(state["ExitCode"]))
     lines = [f"pod {view.name}"]
-    lines += _fields(
+    lines += fields(
         ("container", one["Id"][:12]),
         ("image", f"{config['Image']} ({one['Image'].removeprefix('sha256:')[:12]})"),
         ("command", " ".join((one["Path"], *one["Args"]))),
@@ -156,7 +156,7 @@ async def _run(engine: Engine, view: RunView) -> list[str]:
     if network["Labels"][labels.RUN_ID] != view.uid:
         raise NotFoundError(f"The run {view.name} is gone; another has its name.", "Look at the runs again.")
     lines = [f"run {view.name}"]
-    lines += _fields(
+    lines += fields(
         ("network", network["Name"]),
         ("created", network["Created"]),
         ("owner", view.owner),
@@ -170,7 +170,7 @@ async def _run(engine: Engine, view: RunView) -> list[str]:
 
 def _node(node: Node, info: Mapping[str, Any]) -> list[str]:
     lines = [f"node {node.name}"]
-    lines += _fields(
+    lines += fields(
         ("engine", f"Docker {info.get('ServerVersion', '?')}"),
         ("system", f"{info.get('OperatingSystem', '?')}, kernel {info.get('KernelVersion', '?')}"),
         ("cores", f"{node.cpu_cores:g}"),
@@ -214,11 +214,3 @@ def _event(raw: Mapping[str, Any]) -> KubeEvent | None:
     is_bad = code != 0 or raw["Action"] == "oom"
     level = "Warning" if is_bad else "Normal"
     return KubeEvent(raw["timeNano"] / 1e9, level, reason, f"Pod {about.get('name', '?')}", message)
-
-
-def _fields(*pairs: tuple[str, str]) -> list[str]:
-    return [f"  {name + ':':<13}{value}" for name, value in pairs if value]
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

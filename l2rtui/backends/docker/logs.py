@@ -91,7 +91,7 @@ class Reader:
                 f"/containers/{self._container}/logs",
                 stdout=1, stderr=1, timestamps=1, follow=int(follow), **wanted,
             )  # fmt: skip
-            async with aclosing(stream) as blocks:  # type: ignore[type-var]
+            async with aclosing(stream) as blocks:
                 async for block in blocks:
                     for line in self._fresh(lines.feed(block), known, at_last):
                         yield line

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from l2rtui.backends.base import KubeEvent
+from l2rtui.backends.describing import fields, when
 from l2rtui.backends.kubernetes import labels, why
 from l2rtui.backends.kubernetes.client import Api
 from l2rtui.backends.kubernetes.errors import ApiError
@@ -98,7 +98,7 @@ async def _pod(api: Api, view: PodView) -> list[str]:
         raise NotFoundError(f"The pod {view.name} is gone; another has its name.", "Look at the pods again.")
     reason, sentence = await explained(api, pod, now=time.time())
     lines = [f"pod {view.name}", *_head(pod.metadata)]
-    lines += _fields(
+    lines += fields(
         ("node", pod.spec.node_name or "none yet"),
         ("phase", pod.status.phase or "Unknown"),
         ("address", pod.status.pod_ip or ""),
@@ -126,7 +126,7 @@ def _container(one: Container, status: ContainerStatus | None) -> Iterator[str]:
     state = status.state if status else None
     words = "not started"
     if state is not None and state.running is not None:
-        words = f"runs since {_when(epoch(state.running.started_at))}"
+        words = f"runs since {when(epoch(state.running.started_at))}"
     elif state is not None and state.terminated is not None:
         words = f"ended with {exit_text(state.terminated.exit_code or 0)} {state.terminated.reason or ''}".rstrip()
     elif state is not None and state.waiting is not None:
@@ -135,7 +135,7 @@ def _container(one: Container, status: ContainerStatus | None) -> Iterator[str]:
     resources = one.resources
     yield from (
         f"  {line}"
-        for line in _fields(
+        for line in fields(
             ("image", one.image or ""),
             ("state", words),
             ("restarts", str(status.restart_count or 0) if status else "0"),
@@ -155,7 +155,7 @@ async def _run(api: Api, view: RunView) -> list[str]:
     if own.metadata.label(labels.RUN_ID) != view.uid:
         raise NotFoundError(f"The run {view.name} is gone; another has its name.", "Look at the runs again.")
     lines = [f"run {view.name}", *_head(own.metadata)]
-    lines += _fields(
+    lines += fields(
         ("owner", own.metadata.annotation(labels.OWNER) or view.owner),
         ("kind", view.kind),
         ("seed", str(view.seed)),
@@ -188,7 +188,7 @@ class _OnlyMeta(msgspec.Struct):
 async def _node(api: Api, target: Node) -> list[str]:
     node = await _read(api, "Node", None, target.name, NodeStruct)
     lines = [f"node {target.name}", *_head(node.metadata)]
-    lines += _fields(
+    lines += fields(
         ("schedulable", "no: cordoned" if node.spec.unschedulable else "yes"),
         ("taints", ", ".join(f"{one.key}={one.value or ''}:{one.effect}" for one in node.spec.taints or ())),
         ("capacity", _quantities(node.status.capacity)),
@@ -276,28 +276,20 @@ def _value(one: EventStruct) -> KubeEvent:
 
 def _event(one: KubeEvent) -> str:
     times = f" (x{one.count})" if one.count > 1 else ""
-    return f"{_when(one.time)} {one.level} {one.reason} {one.object}: {' '.join(one.message.split())}{times}"
+    return f"{when(one.time)} {one.level} {one.reason} {one.object}: {' '.join(one.message.split())}{times}"
 
 
 def _head(meta: Meta) -> list[str]:
     owners = [f"{one.kind} {one.name}" for one in meta.owner_references or ()]
-    return _fields(
+    return fields(
         ("namespace", meta.namespace),
-        ("created", _when(epoch(meta.creation_timestamp))),
-        ("deleting", _when(epoch(meta.deletion_timestamp)) if meta.deletion_timestamp else ""),
+        ("created", when(epoch(meta.creation_timestamp))),
+        ("deleting", when(epoch(meta.deletion_timestamp)) if meta.deletion_timestamp else ""),
         ("finalizers", ", ".join(meta.finalizers or ())),
         ("owned by", ", ".join(owners)),
         ("labels", ", ".join(f"{key}={value}" for key, value in sorted((meta.labels or {}).items()))),
     )
 
 
-def _fields(*pairs: tuple[str, str]) -> list[str]:
-    return [f"  {name + ':':<13}{value}" for name, value in pairs if value]
-
-
 def _quantities(found: dict[str, str | int | float] | None) -> str:
     return ", ".join(f"{name} {value}" for name, value in sorted((found or {}).items()))
-
-
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else "unknown"
