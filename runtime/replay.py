@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TRANSITION_FIELDS: Final = ("obs", "action", "reward", "next_obs", "terminated")
 """Names and order of the parts of a transition; one of several steps has their number, ``steps``, behind them."""
 _PRIORITY: Final = "priority"
+_LARGEST: Final = "largest_priority"
 
 
 def transition_layout(obs: ObsSpace, action: ActionSpace, n_step: int = 1) -> Layout:
@@ -255,6 +256,8 @@ class Replay:
         }
         if self._priorities is not None:
             state[_PRIORITY] = self._priorities.values(count)
+            # Its slot may have a lower one by now, so it cannot be told from the others.
+            state[_LARGEST] = np.array(self._priorities.largest)
         return state
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -287,5 +290,6 @@ class Replay:
         self.inserted = int(state["inserted"])
         self._rng.bit_generator.state = json.loads(state["generator"].tobytes())
         if self._priorities is not None and count:
+            self._priorities.largest = float(state.get(_LARGEST, self._priorities.largest))
             fallback = np.full(count, self._priorities.largest)
             self._priorities.set(np.arange(count), state.get(_PRIORITY, fallback))

@@ -203,3 +203,22 @@ def test_priorities_survive_a_resume_and_new_transitions_get_the_largest():
     resumed.put(transitions(3, 1))
     drawn = resumed.sample(1000).obs[:, 0].numpy()
     assert 400 < (drawn == 3).sum() < 600
+
+
+def test_a_resumed_buffer_draws_as_the_one_that_went_on_also_after_its_largest_priority_fell():
+    went_on = make(8, seed=0, priority=(0.6, 0.4))
+    went_on.put(transitions(0, 5))
+    for misjudged in (9.0, 0.5):  # what was misjudged most is understood by now
+        went_on.sample(64)
+        went_on.judge(np.full(64, misjudged))
+    resumed = make(8, seed=5, priority=(0.6, 0.4))
+    resumed.load_state(went_on.state())
+    for start in range(5, 30, 3):
+        drawn = []
+        for replay in (went_on, resumed):
+            replay.put(transitions(start, 3))
+            batch = replay.sample(64)
+            drawn.append((batch.obs.numpy().copy(), batch.weight.numpy().copy()))
+            replay.judge(np.linspace(0, 1, 64))
+        assert (drawn[0][0] == drawn[1][0]).all()
+        assert (drawn[0][1] == drawn[1][1]).all()
