@@ -2,13 +2,14 @@
 
 A server in this machine's memory and files takes Amazon's place, so what is measured is correctness and not speed:
 
-    python -m tests.bench.artifacts [--mebibytes 2048] [--kills 50] [--seed 1]
+    python -m tests.bench.artifacts [--mebibytes 2048] [--kills 50] [--seed 1] [--folder F] [--seconds N]
 
 Each round starts a writer for the newer of two checkpoints and kills it with SIGKILL when a random part of its
 bytes is on the way: one in ten rounds in the moments after the last byte, when parts become an object and the
 manifest follows. Then it asks as a learner would: which is the newest whole one? It must be the older one until an
-upload was complete, and whatever comes back must have the right check sum. On two busy cores a round of 2 GiB takes
-20 s.
+upload was complete, and whatever comes back must have the right check sum. A round of 2 GiB takes 10 s of one core
+on the average. `--folder` keeps the checkpoint for the next call, `--seconds` begins no round after so long: many
+rounds can be done in pieces.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=2048)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
     with (
         subprocess.Popen(
@@ -88,21 +91,31 @@ def main() -> None:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
         boto3.client("s3").create_bucket(Bucket="lab")
-        print(json.dumps(measured(Path(scratch), options.mebibytes, options.kills, random.Random(options.seed))))
+        source = made(options.folder or Path(scratch, "source"), options.mebibytes)
+        choose, until = random.Random(options.seed), time.monotonic() + options.seconds
+        print(json.dumps(measured(Path(scratch, "target"), source, options.kills, choose, until)))
         server.stdin.close()
 
 
-def measured(scratch: Path, mebibytes: int, kills: int, choose: random.Random) -> dict[str, float]:
-    source, url = scratch / "source", "s3://lab/run"
-    own = Checkpoints(source, keep=10)
-    old = own.save(1, 1, {"x": np.zeros(1024, np.float32)}, {})
-    new = own.save(2, 2, {"x": np.random.default_rng(1).random(mebibytes * 2**18, np.float32)}, {})
+def made(folder: Path, mebibytes: int) -> Path:
+    """A folder with an old checkpoint, the large one, and a small one that comes after it."""
+    own = Checkpoints(folder, keep=10)
+    if len(own.names()) != 3:
+        own.save(1, 1, {"x": np.zeros(1024, np.float32)}, {})
+        own.save(2, 2, {"x": np.random.default_rng(1).random(mebibytes * 2**18, np.float32)}, {})
+        own.save(3, 3, {"x": np.zeros(1024, np.float32)}, {})
+    return folder
+
+
+def measured(target: Path, source: Path, kills: int, choose: random.Random, until: float) -> dict[str, float]:
+    url = "s3://lab/run"
+    old, new, last = Checkpoints(source, keep=10).names()
     size = (source / f"{new}.safetensors").stat().st_size
     place = open_place(url)
     send(url, source, old)
-    halves = whole = parts = moved = 0
+    halves = whole = parts = moved = done = 0
     began = time.monotonic()
-    for number in range(kills):
+    while done < kills and time.monotonic() < until:
         for name in (f"{new}.json", f"{new}.safetensors"):
             place.remove(name)
         sent = killed(url, source, new, size, choose)
@@ -112,7 +125,6 @@ def measured(scratch: Path, mebibytes: int, kills: int, choose: random.Random) -
         if f"{new}.json" in there and f"{new}.safetensors" not in there:
             halves += 1
         expected = new if f"{new}.json" in there else old
-        target = scratch / "target"
         checkpoints = Checkpoints(target, keep=10)
         found = bring_newest(place, target, print)
         halves += found != expected
@@ -120,18 +132,16 @@ def measured(scratch: Path, mebibytes: int, kills: int, choose: random.Random) -
         halves += checkpoints.load()[0] is None
         for path in target.iterdir():
             path.unlink()
-        print(
-            f"kill {number + 1} at {sent / size:.0%}: {'new' if found == new else 'old'}",
-            file=sys.stderr,
-            flush=True,
-        )
+        done += 1
+        said = f"kill {done} at {sent / size:.0%}: {'new' if found == new else 'old'}, {halves} readable halves"
+        print(said, file=sys.stderr, flush=True)
     seconds = time.monotonic() - began
     left = len(boto3.client("s3").list_multipart_uploads(Bucket="lab").get("Uploads") or [])
-    send(url, source, own.save(3, 3, {"x": np.zeros(1024, np.float32)}, {}))
+    send(url, source, last)
     swept = left - len(boto3.client("s3").list_multipart_uploads(Bucket="lab").get("Uploads") or [])
     return {
-        "mebibytes": mebibytes,
-        "kills": kills,
+        "mebibytes": size // 2**20,
+        "kills": done,
         "killed_before_the_arrays_were_there": parts,
         "complete_before_the_kill": whole,
         "readable_halves": halves,
