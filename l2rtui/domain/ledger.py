@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from l2rtui.domain.node import Node, SlotId
+from l2rtui.domain.row import row
 
 
 class SlotState(StrEnum):
@@ -38,7 +39,7 @@ class Claim:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Holder:
     """A pod as the ledger sees it: only those that still hold something are handed in.
 
@@ -57,7 +58,7 @@ class Holder:
     flags: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class Slot:
     """One slot and its holder; the strings are empty where there is none."""
 

@@ -9,11 +9,12 @@ from types import MappingProxyType
 
 from l2rtui.domain.ledger import Basis, Claim, Holder, Ledger, build_ledger
 from l2rtui.domain.node import Node, SlotId
+from l2rtui.domain.row import row
 from l2rtui.domain.status import Phase, Status, is_failing, pod_status
 from l2rtui.domain.workload import CENTRES, Role
 
 
-@dataclass(frozen=True, slots=True)
+@row(frozen=True, slots=True)
 class PodView:
     """One pod or process, ours or somebody else's.
 

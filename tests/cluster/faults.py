@@ -38,6 +38,9 @@ class Proxy:
     async def refuse(self) -> None:
         """Listen no more, and cut what is open."""
         if self._server is not None:
+            for one in self._server.sockets:  # a connection that comes while asyncio closes is never closed itself
+                asyncio.get_running_loop().remove_reader(one.fileno())
+            await asyncio.sleep(0)
             self._server.close()
             self._server = None
         self.cut()
@@ -70,7 +73,7 @@ class Proxy:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             ends.add(far_writer)
             self._writers |= ends
-            if writer.is_closing():  # cut meanwhile
+            if writer.is_closing() or self._server is None:  # cut meanwhile
                 return
             await asyncio.gather(self._pass(reader, far_writer), self._pass(far_reader, writer))
         except OSError:

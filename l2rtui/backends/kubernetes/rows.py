@@ -216,20 +216,29 @@ def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tup
 
 def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:
     """How the container that ended last did so."""
-    ends = [
-        state.terminated
-        for one in statuses
-        for state in (one.state, one.last_state)
-        if state is not None and state.terminated is not None
-    ]
-    return max(ends, key=lambda end: epoch(end.finished_at), default=None)
+    last: Terminated | None = None
+    for one in statuses:
+        for state in (one.state, one.last_state):
+            end = state.terminated if state is not None else None
+            if end is not None and (last is None or epoch(end.finished_at) > epoch(last.finished_at)):
+                last = end
+    return last
 
 
 def _started(statuses: Sequence[ContainerStatus]) -> float | None:
     """Since when a process of the pod runs, or when the last one began."""
-    running = [epoch(one.state.running.started_at) for one in statuses if one.state and one.state.running]
-    ended = [epoch(one.state.terminated.started_at) for one in statuses if one.state and one.state.terminated]
-    return min(running or ended, default=None)
+    running: float | None = None
+    ended: float | None = None
+    for one in statuses:
+        if (state := one.state) is None:
+            continue
+        if state.running is not None:
+            began = epoch(state.running.started_at)
+            running = began if running is None or began < running else running
+        if state.terminated is not None:
+            began = epoch(state.terminated.started_at)
+            ended = began if ended is None or began < ended else ended
+    return running if running is not None else ended
 
 
 def _number(text: str) -> int:

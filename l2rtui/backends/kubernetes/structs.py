@@ -218,7 +218,10 @@ class PodStruct(KubeObject, frozen=True):
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, None when it is not reported."""
-        return next((one for one in self.status.conditions or () if one.type == kind), None)
+        for one in self.status.conditions or ():  # as above: asked of every pod
+            if one.type == kind:
+                return one
+        return None
 
 
 class ObjectReference(Part, frozen=True):

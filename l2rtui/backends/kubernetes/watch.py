@@ -80,6 +80,7 @@ class Reflector(Generic[T]):
         self._opened_at = self._heard_at = self._lost_at = clock()
         self._expired_at = float("-inf")
         self._failures = 0
+        self._cut_short = 0
 
     @property
     def stale_seconds(self) -> float:
@@ -178,7 +179,13 @@ class Reflector(Generic[T]):
                 raise
         self._close()
         if self._revision == began_with and self._clock() - began < self._timing.short:
-            await asyncio.sleep(self._back_off.pause())
+            # The first time it asks again at once: a server that is away says so, and then the probe knows when it
+            # is back. One that is there, and ends the next one too, is given time.
+            self._cut_short += 1
+            if self._cut_short > 1:
+                await asyncio.sleep(self._back_off.pause())
+        else:
+            self._cut_short = 0
 
     async def _follow(self, query: dict[str, str], initial: Whole[T] | None, idle_seconds: float) -> None:
         lines = Lines()
@@ -287,6 +294,7 @@ class Reflector(Generic[T]):
         elif error.status == NO_ANSWER or error.status >= 500:
             if await self._gate.wait():
                 self._back_off.reset()  # an outage that is over says nothing of the next one
+                self._cut_short = 0
             elif self._failures > 2:  # the server is well, says the probe, but not for this kind
                 await asyncio.sleep(self._back_off.pause())
         else:

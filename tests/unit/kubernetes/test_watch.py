@@ -263,6 +263,25 @@ async def test_it_comes_back_after_a_server_that_was_away():
             assert len(server.lists) == 1
 
 
+async def test_watches_that_are_cut_at_once_do_not_sit_out_a_pause_while_the_server_comes_and_goes():
+    timing = replace(FAST, first=60.0, longest=60.0, probe=0.01, refused=0.01, short=60.0)
+    probes = replace(timing, first=0.01)
+    server = Server([config_map("a", 3)], on_watch=[*[send(then=cut), refusal(500, "InternalError")] * 4, stay])
+    pulses = iter([Pulse.ILL, Pulse.WELL] * 4)
+
+    async def ask():
+        return next(pulses)
+
+    async with serving(server):
+        api = server.api()
+        reflector = Reflector(api, Scope("ConfigMap"), ConfigMapStruct, Told(), Gate(ask, probes), timing)
+        task = asyncio.create_task(reflector.run())
+        await until(lambda: len(server.watches) == 9)  # a single pause would be a minute
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await api.close()
+
+
 @asynccontextmanager
 async def following_restart(server):
     """Follow a server that goes away once it has been listed."""
