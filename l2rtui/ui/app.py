@@ -311,6 +311,7 @@ class L2RApp(App[None]):
         texts = (
             f"Now {sanitize(doing)}.",
             "A launch is taken back. A destroy stays half done; `l2rtui destroy RUN` ends it.",
+            "A copy or a push goes on where it was when it is asked for again.",
         )
         question = Question("Leave all the same?", lines_of(texts), yes="Leave", is_grave=True)
         self.push_screen(ConfirmScreen(question), lambda is_yes: self._leave_now(0) if is_yes else None)

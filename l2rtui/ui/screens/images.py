@@ -35,7 +35,11 @@ COLUMNS: Final = (
     Column("dirty", "dirty", most=5),
     Column("digest", "digest", most=80, rank=2),
 )
+_PUSH: Final = "Push under which name, its registry first?   enter begin   esc back"
 _KEPT_STEPS: Final = 10
+_FEWEST_STEPS: Final = 3
+_ROWS_A_STEP: Final = 8
+"""A small terminal shows fewer of them: the field and the keys are below."""
 
 
 class ImagesScreen(Dialog[None]):
@@ -47,7 +51,7 @@ class ImagesScreen(Dialog[None]):
         super().__init__(id="images")
         self._link = link
         self._table = VirtualTable(COLUMNS, empty="Asking.", id="table")
-        self._field = Input(id="name", placeholder="push to: registry.example/lab/node:tag")
+        self._field = Input(id="name", placeholder="registry.example/lab/node:tag")
         self._field.display = False
         self._steps: deque[str] = deque(maxlen=_KEPT_STEPS)
 
@@ -63,9 +67,7 @@ class ImagesScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         """Ask the Engine."""
-        faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.IMAGE)]
         self.show("title", [(Span("Images built here", Tone.STRONG),)])
-        self.show("hint", [(Span("   ".join([*faces, "c copy", "esc close"]), Tone.DIM),)])
         self._tell()
         self._table.focus()
         self.action_again()
@@ -107,6 +109,11 @@ class ImagesScreen(Dialog[None]):
 
     def _tell(self) -> None:
         self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin)))])
+        if self._field.display:
+            self.show("hint", [(Span(_PUSH),)])
+        else:
+            faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.IMAGE)]
+            self.show("hint", [(Span("   ".join([*faces, "c copy", "esc close"]), Tone.DIM),)])
 
     @property
     def _twin(self) -> str:
@@ -145,6 +152,7 @@ class ImagesScreen(Dialog[None]):
             self._field.value = self._table.cursor_key
             self._field.display = True
             self._field.focus()
+            self._tell()
 
     @on(Input.Submitted)
     def _name_typed(self, event: Input.Submitted) -> None:
@@ -179,7 +187,8 @@ class ImagesScreen(Dialog[None]):
             self._steps.append(text)
         if self.is_attached:
             shown = [*self._steps] if is_step else [*self._steps, text]
-            lines: list[Line] = [(Span(sanitize(line), Tone.DIM),) for line in shown]
+            room = max(_FEWEST_STEPS, self.app.size.height // _ROWS_A_STEP)
+            lines: list[Line] = [(Span(sanitize(line), Tone.DIM),) for line in shown[-room:]]
             self.show("progress", lines)
 
     def _ended(self, sentence: str) -> None:
@@ -192,6 +201,7 @@ class ImagesScreen(Dialog[None]):
         self._field.value = ""
         self._field.display = False
         self._table.focus()
+        self._tell()
 
     def action_close(self) -> None:
         """The field first, then the dialog."""

@@ -7,6 +7,7 @@ on when this screen is closed; one that was cut goes on where it ended when it i
 from __future__ import annotations
 
 import asyncio
+import os
 import posixpath
 from collections.abc import Coroutine
 from pathlib import Path
@@ -45,8 +46,8 @@ FILE_COLUMNS: Final = (
     Column("size", "size", most=10, right=True),
     Column("changed", "changed", most=8, right=True),
 )
-_DOWNLOAD: Final = "download to this folder or file of this machine"
-_UPLOAD: Final = "upload this file or folder of this machine to here"
+_DOWNLOAD: Final = "Download to which folder or file of this machine?   enter begin   esc back"
+_UPLOAD: Final = "Upload which file or folder of this machine to here?   enter begin   esc back"
 
 
 class VolumesScreen(Dialog[None]):
@@ -65,6 +66,7 @@ class VolumesScreen(Dialog[None]):
         self._open: VolumeFiles | None = None
         self._left = asyncio.Event()
         self._kinds: dict[str, str] = {}
+        self._is_upload = False
 
     def compose(self) -> ComposeResult:
         """Title, rows, how far a transfer is, the keys."""
@@ -79,8 +81,6 @@ class VolumesScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         """Ask which there are."""
-        faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.VOLUME)]
-        self.show("hint", [(Span("   ".join(["enter open", *faces, "c copy", "esc close"]), Tone.DIM),)])
         self._tell()
         self._list.focus()
         self.action_again()
@@ -190,9 +190,19 @@ class VolumesScreen(Dialog[None]):
         where = f"{self._volume}:/{self._path}" if self._volume else "Volumes"
         self.show("title", [(Span(sanitize(where), Tone.STRONG),)])
         self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin)))])
+        if self._field.display:
+            self.show("hint", [(Span(_UPLOAD if self._is_upload else _DOWNLOAD),)])
+        else:
+            faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.VOLUME)]
+            self.show("hint", [(Span("   ".join(["enter open", *faces, "c copy", "esc close"]), Tone.DIM),)])
 
     @property
     def _twin(self) -> str:
+        typed = self._field.value.strip() or "PATH"
+        if self._field.display and self._is_upload:
+            return twins.volume("put", typed, f"{self._volume}:{self._beside(typed)}")
+        if self._field.display:
+            return twins.volume("get", f"{self._volume}:{self._chosen_path}", typed)
         return twins.volume("files", f"{self._volume}:{self._path}") if self._volume else twins.volume("ls")
 
     def action_copy(self) -> None:
@@ -204,37 +214,54 @@ class VolumesScreen(Dialog[None]):
     def action_download(self) -> None:
         """Ask where to."""
         if self._files.cursor_key is not None and self._volume:
-            self._ask_path(_DOWNLOAD, ".")
+            self._ask_path(".", is_upload=False)
 
     def action_upload(self) -> None:
         """Ask what."""
         if self._volume:
-            self._ask_path(_UPLOAD, "")
+            self._ask_path("", is_upload=True)
 
-    def _ask_path(self, purpose: str, value: str) -> None:
-        self._field.placeholder, self._field.value = purpose, value
+    def _ask_path(self, value: str, *, is_upload: bool) -> None:
+        self._field.value, self._is_upload = value, is_upload
         self._field.display = True
         self._field.focus()
+        self._tell()
+
+    @on(Input.Changed)
+    def _typing(self) -> None:
+        self._tell()
+
+    @property
+    def _chosen_path(self) -> str:
+        """What the cursor is on, from the root of the volume."""
+        return posixpath.join(self._path, self._files.cursor_key or "")
+
+    def _beside(self, typed: str) -> str:
+        """Where a file or folder of this machine goes: into the folder that is shown, under its own name."""
+        return posixpath.join(self._path, _here(typed).name)
 
     @on(Input.Submitted)
     def _path_typed(self, event: Input.Submitted) -> None:
-        typed, is_upload = event.value.strip(), self._field.placeholder == _UPLOAD
+        typed = event.value.strip()
         self._close_field()
         if not typed:
             return
-        here, volume = Path(typed).expanduser(), self._volume
-        if is_upload:
-            path = posixpath.join(self._path, here.resolve().name)
-            self._carry(self._upload(volume, here, path), f"uploading {here} to {volume}")
+        here, volume = _here(typed), self._volume
+        if self._is_upload:
+            path = self._beside(typed)
+            self._carry(volume, self._upload(volume, here, path), f"uploading {here} to {volume}")
         elif self._files.cursor_key is not None:
-            path = posixpath.join(self._path, self._files.cursor_key)
-            self._carry(self._download(volume, path, here), f"downloading {path} of {volume}")
+            path = self._chosen_path
+            self._carry(volume, self._download(volume, path, here), f"downloading {path} of {volume}")
 
-    def _carry(self, work: Coroutine[Any, Any, None], what: str) -> None:
+    def _carry(self, volume: str, work: Coroutine[Any, Any, None], what: str) -> None:
         async def carried() -> None:
-            with self._link.background.busy(what):
-                await work
-            self._progress("", is_step=True)
+            self._progress(f"opening {volume}", is_step=True)
+            try:
+                with self._link.background.busy(what):
+                    await work
+            finally:
+                self._progress("", is_step=True)
 
         self._link.background.start(carried(), group="transfer", what=what)
 
@@ -258,6 +285,7 @@ class VolumesScreen(Dialog[None]):
         self._field.value = ""
         self._field.display = False
         (self._files if self._volume else self._list).focus()
+        self._tell()
 
     def action_close(self) -> None:
         """The field first, then the dialog."""
@@ -273,6 +301,12 @@ class VolumesScreen(Dialog[None]):
                 f"The {self._link.backend.name} backend has no volumes: what runs keep lies in plain folders."
             )
         return backend.volumes(user_name())
+
+
+def _here(typed: str) -> Path:
+    """A path of this machine, from its root."""
+    # pathlib's own raise for a user that there is not, and for links in a circle: typing comes across both.
+    return Path(os.path.abspath(os.path.expanduser(typed)))  # noqa: PTH100, PTH111
 
 
 def _volume_row(one: Volume) -> Row:
