@@ -132,7 +132,10 @@ class SetSpec:
         if self.role is Role.LEARNER and replicas != 1:
             return f"a {self.role} set has exactly one replica"
         if self.bounds is not None and not self.bounds[0] <= replicas <= self.bounds[1]:
-            return f"it was launched for {self.bounds[0]} to {self.bounds[1]} replicas"
+            few, many = self.bounds
+            return (
+                f"it was launched for {few}{f' to {many}' if many != few else ''} replica{'s' if many != 1 else ''}"
+            )
         return "" if replicas >= 0 else f"a {self.role} set has 0 replicas or more"
 
     @property

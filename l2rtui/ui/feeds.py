@@ -108,6 +108,7 @@ class _Reading:
         self._seen: set[str] = set()
         self._open: set[str] = set()
         self._last: dict[str, float] = {}
+        self._told: set[str] = set()
 
     def start(self) -> None:
         """Read what was kept, then follow."""
@@ -167,7 +168,9 @@ class _Reading:
         except NotFoundError:
             pass  # the pod went while its log was opened: the next snapshot says so
         except L2RError as error:
-            self._pane.extend([LogLine(self._link.clock(), pods[0].name, str(error), is_mark=True)])
+            if (text := str(error)) not in self._told:  # what was kept and what follows fail alike
+                self._told.add(text)
+                self._pane.extend([LogLine(self._link.clock(), pods[0].name, text, is_mark=True)])
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         self._workers = [worker for worker in self._workers if not worker.is_finished]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from l2rtui.backends.base import LogLine
+from l2rtui.backends.fake import FakeBackend
+from l2rtui.errors import BackendError
 
 
 async def test_up_to_four_panes_keep_what_they_were_opened_with(desk):
@@ -23,6 +25,20 @@ async def test_up_to_four_panes_keep_what_they_were_opened_with(desk):
             await one.until(lambda left=left: len(deck.desks) == left)
         await one.press("x")
         await one.until(lambda: any("last log stays" in sentence for sentence in one.says()))
+
+
+async def test_a_log_that_may_not_be_read_is_told_once(desk, monkeypatch):
+    async def refuses(_backend, pod, _query):
+        raise BackendError(f"You may not read the log of {pod.name}.")
+        yield
+
+    monkeypatch.setattr(FakeBackend, "logs", refuses)
+    async with desk() as one:
+        feed, pane = one.cluster.log_feed, one.cluster.log_pane
+        await one.until(lambda: feed._reading._has_backlog and not feed._reading._open)
+        texts = [entry.text for entry in pane.ring if "may not read" in entry.text]
+        assert texts
+        assert len(texts) == len(set(texts))
 
 
 async def test_marked_pods_are_one_log_with_a_colour_and_a_prefix_each(desk):

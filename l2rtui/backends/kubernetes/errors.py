@@ -7,6 +7,7 @@ usually do about it. Text of the server is raw: the screen and the command line 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
 from l2rtui.errors import BackendError
@@ -33,6 +34,9 @@ _HINTS = {
     "TooManyRequests": "The server is busy: try again in a moment.",
     "ServiceUnavailable": "The server is starting or overloaded: try again in a moment.",
 }
+_MISSING = re.compile(
+    r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "[^"]*"( at the cluster scope)?'
+)
 _REFUSED = "ConnectionRefused"
 NO_ANSWER = 0
 """Status of an error for which the server gave no answer at all."""
@@ -147,7 +151,7 @@ def from_status(
     asked: Asked, status: int, reason: str, detail: str, retry_after_seconds: float | None = None
 ) -> ApiError:
     """The error for a Status that came as an answer or as an event of a watch."""
-    words = detail or reason or f"HTTP {status}"
+    words = _lacks(detail) or detail or reason or f"HTTP {status}"
     return ApiError(
         f"The server did not {asked}: {words.rstrip('.')}.",
         _HINTS.get(reason, ""),
@@ -156,6 +160,17 @@ def from_status(
         detail=detail,
         retry_after_seconds=retry_after_seconds,
     )
+
+
+def _lacks(detail: str) -> str:
+    """The server's long words for a missing right in few ones; empty when it says something else.
+
+    The namespace is named by what was asked already.
+    """
+    if (found := _MISSING.search(detail)) is None:
+        return ""
+    user, verb, what, everywhere = found.groups()
+    return f"{user} lacks the right to {verb} {what}{' in all namespaces' if everywhere else ''}"
 
 
 def no_answer(asked: Asked, server: str, cause: str, *, is_refused: bool = False) -> ApiError:

@@ -59,10 +59,7 @@ async def find_view(api: Api) -> View:
     if not resource_api:
         return View(namespaces, homes, is_cluster_wide, has_nodes)
     # Without these rights a claim holds a GPU that cannot be told: worth no complaint on every screen.
-    has_slices, *told = await asyncio.gather(
-        _is_told(api, "ResourceSlice", None), *(_is_told(api, "ResourceClaim", one) for one in namespaces)
-    )
-    claims = tuple(one for one, is_told in zip(namespaces, told, strict=True) if is_told)
+    has_slices, claims = await asyncio.gather(_is_told(api, "ResourceSlice", None), _claims(api, namespaces, homes))
     return View(namespaces, homes, is_cluster_wide, has_nodes, claims, has_slices, resource_api)
 
 
@@ -86,6 +83,15 @@ async def _resource_api(api: Api) -> str:
     except ApiError:
         return ""
     return next((f"resource.k8s.io/{one}" for one in ("v1", "v1beta2", "v1beta1") if one in served), "")
+
+
+async def _claims(api: Api, namespaces: tuple[str | None, ...], homes: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Whose claims may be followed: those beside all pods that we see, else at least those at home."""
+    for wanted in dict.fromkeys((namespaces, homes)):
+        told = await asyncio.gather(*(_is_told(api, "ResourceClaim", one) for one in wanted))
+        if any(told):
+            return tuple(one for one, is_told in zip(wanted, told, strict=True) if is_told)
+    return ()
 
 
 async def _is_told(api: Api, kind: str, namespace: str | None) -> bool:

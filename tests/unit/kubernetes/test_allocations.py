@@ -131,6 +131,19 @@ def test_a_claim_made_from_a_template_is_found_by_the_name_that_it_got():
     assert world.join.changes() == (PodGone("u-p"),)
 
 
+def test_the_claim_of_a_pod_that_may_not_be_read_leaves_no_slot_of_its_node_free():
+    world = World()
+    world.join.put_claim(None, claim("c", "gpu-0"))  # of another namespace than the pod's
+    foreign = pod("p", "c", namespace="theirs")
+    world.join.put_pod(None, foreign)
+    assert world.claims() == (Claim(None, None, 1),)
+    assert world.snapshot.ledger.free() == ()
+    assert {one.state for one in world.snapshot.ledger.slots.values()} == {SlotState.UNKNOWN}
+    world.join.put_pod(foreign, None)
+    world.snapshot = apply(world.snapshot, world.join.changes())
+    assert len(world.snapshot.ledger.free()) == 16
+
+
 def test_a_pod_of_ours_that_was_given_another_gpu_than_its_plan_says_is_flagged():
     world = World()
     marks = {labels.RUN_ID: "r", labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.GPU: "1", labels.HOST: "n"}
@@ -149,8 +162,9 @@ async def serving(versions, refused=()):
         return web.json_response({"versions": named}) if versions else web.json_response({}, status=404)
 
     async def review(request):
-        asked = (await request.json())["spec"]["resourceAttributes"]["resource"]
-        return web.json_response({"status": {"allowed": asked not in refused}})
+        asked = (await request.json())["spec"]["resourceAttributes"]
+        names = {asked["resource"], f"{asked['resource']} of all" if "namespace" not in asked else ""}
+        return web.json_response({"status": {"allowed": not names & set(refused)}})
 
     app = web.Application()
     app.router.add_get("/apis/resource.k8s.io", group)
@@ -175,6 +189,7 @@ async def serving(versions, refused=()):
         (("v1beta1",), (), ["v1beta1/resourceclaims", "v1beta1/resourceslices"]),
         (("v1",), ("resourceslices",), ["v1/resourceclaims"]),
         (("v1",), ("resourceclaims", "resourceslices"), []),
+        (("v1",), ("resourceclaims of all",), ["v1/namespaces/default/resourceclaims", "v1/resourceslices"]),
         (("v1",), ("pods",), ["v1/namespaces/default/resourceclaims", "v1/resourceslices"]),
     ],
 )

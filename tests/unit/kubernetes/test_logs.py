@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from l2rtui.backends.base import LogQuery
-from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.errors import ApiError, Asked, from_status
 from l2rtui.backends.kubernetes.loglines import MAX_LINE_BYTES, Cursor, LineSplitter, StampParser
 from l2rtui.backends.kubernetes.logs import Patience, read
 from l2rtui.domain.snapshot import PodView
@@ -244,6 +244,24 @@ async def test_who_may_not_read_is_told_at_once():
             with pytest.raises(ApiError, match="forbidden"):
                 await lines(api, query)
         assert len(pod.opened) == 1
+
+
+async def test_a_missing_right_is_told_in_few_words_with_its_verb_and_the_namespace():
+    said = (
+        'pods "p" is forbidden: User "eve" cannot get resource "pods/log" in API group "" in the namespace "ml": '
+        'RBAC: role.rbac.authorization.k8s.io "x" not found'
+    )
+    pod = Pod(errors=[web.json_response({"kind": "Status", "reason": "Forbidden", "message": said}, status=403)])
+    async with serving(pod) as api:
+        with pytest.raises(ApiError) as caught:
+            await lines(api)
+    assert caught.value.message == (
+        "The server did not read pods/p/log in the namespace ml: eve lacks the right to get pods/log."
+    )
+    assert caught.value.detail == said
+    everywhere = 'nodes is forbidden: User "eve" cannot list resource "nodes" in API group "" at the cluster scope'
+    told = from_status(Asked("GET", "/api/v1/nodes"), 403, "Forbidden", everywhere)
+    assert told.message == "The server did not read nodes: eve lacks the right to list nodes in all namespaces."
 
 
 async def test_a_pod_that_is_gone_or_another_of_its_name_is_not_found():
