@@ -5,6 +5,7 @@ It acts in NumPy: importing torch here would cost every worker seconds and 200 M
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from runtime.algos.configs import ImpalaConfig, SGDConfig
 from runtime.algos.plan import Plan
 from runtime.envs.base import Attended, VectorEnv, attended
+from runtime.gpu import GpuMeter, own_device
 from runtime.gradient_work import ExampleGradients, HasExamples, RolloutGradients
 from runtime.inference_channel import QuestionChannel
 from runtime.metrics import Console, record
@@ -86,6 +88,7 @@ class Worker:
         self._rollout: Rollout | None = None
         self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
         self._console = console
+        self._gpu = GpuMeter(own_device(os.environ))
         self._recorded = time.monotonic()
         self._episodes = 0
         self._returns: deque[tuple[int, float]] = deque(maxlen=16)
@@ -174,5 +177,6 @@ class Worker:
             "mean_return": sum(total for _, total in self._returns) / count if count else None,
             "policy_version": self._peer.policy_version,
             **(self._env.report() if isinstance(self._env, Attended) else {}),
+            **self._gpu.report(),
         }
         self._console.record(record("worker", fields))

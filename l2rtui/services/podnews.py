@@ -31,7 +31,9 @@ class PodNews:
         simulator: State of its worst simulator; empty where it drives none.
         simulator_restarts, simulator_fps, simulator_error: Of all its simulators.
         rank, world_size: Place among the processes that work together now; None where that means nothing.
+        gpu_percent: How busy its GPU is; None where it does not say. gpu_memory_bytes: in use of that GPU.
         step: What it is at: the state of a job's step, or what an elastic process does; empty when it says nothing.
+        round: How often the processes of an elastic job have met anew; None where that means nothing.
     """
 
     kind: str
@@ -44,11 +46,14 @@ class PodNews:
     rank: int | None = None
     world_size: int | None = None
     step: str = ""
+    gpu_percent: float | None = None
+    gpu_memory_bytes: float | None = None
+    round: int | None = None
 
     @property
     def is_telling(self) -> bool:
         """Whether more of it is worth a stream."""
-        return bool(self.simulator or self.step) or self.rank is not None
+        return bool(self.simulator or self.step) or self.rank is not None or self.gpu_percent is not None
 
 
 def read(line: str) -> PodNews | None:
@@ -56,7 +61,7 @@ def read(line: str) -> PodNews | None:
     record = parse_record(line)
     if record is None or record["l2r"] == "learner":
         return None
-    rank, world_size = _number(record.get("rank")), _number(record.get("world_size"))
+    rank, world_size, turn = (_number(record.get(key)) for key in ("rank", "world_size", "round"))
     return PodNews(
         record["l2r"],
         _number(record.get("time")) or 0.0,
@@ -68,6 +73,9 @@ def read(line: str) -> PodNews | None:
         None if rank is None else int(rank),
         None if world_size is None else int(world_size),
         _at(record),
+        _number(record.get("gpu_percent")),
+        _number(record.get("gpu_memory_bytes")),
+        round=None if turn is None else int(turn),
     )
 
 

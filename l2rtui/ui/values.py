@@ -206,8 +206,23 @@ class PodRecord(Protocol):
         ...
 
     @property
+    def round(self) -> int | None:
+        """How often they have met anew."""
+        ...
+
+    @property
     def step(self) -> str:
         """What it is at."""
+        ...
+
+    @property
+    def gpu_percent(self) -> float | None:
+        """How busy its GPU is."""
+        ...
+
+    @property
+    def gpu_memory_bytes(self) -> float | None:
+        """In use of its GPU."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 
@@ -10,9 +11,11 @@ import pytest
 from l2rtui.backends.base import Captured
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
+from l2rtui.domain.snapshot import PodView
 from l2rtui.services import lastruns
 from l2rtui.services.podnews import PodNews
 from l2rtui.ui.screens.beside import ports_of
+from l2rtui.ui.widgets.metric_strip import about_pod
 
 MINE = ["2", "down"]
 """To the first run that is mine."""
@@ -316,6 +319,14 @@ async def test_a_terminal_that_cannot_be_lent_gives_the_command_line(desk):
 
 
 # --- what runs without a learner are at ---
+def test_what_a_worker_says_of_its_gpu_stands_among_its_facts():
+    news = PodNews("worker", rate=12.0, gpu_percent=45.0, gpu_memory_bytes=float(3 << 30))
+    said = ["".join(span.text for span in line) for line in about_pod(PodView("u", "p"), 0.0, news)]
+    assert any("45 %" in line and "3" in line.partition("45 %")[2] for line in said)
+    silent = ["".join(span.text for span in line) for line in about_pod(PodView("u", "p"), 0.0, PodNews("worker"))]
+    assert not any("GPU" in line for line in silent)
+
+
 async def test_steps_and_ranks_stand_in_the_tables(desk, monkeypatch):
     async with desk() as one:
         await one.press("2", "down")
@@ -323,10 +334,10 @@ async def test_steps_and_ranks_stand_in_the_tables(desk, monkeypatch):
         await one.until(lambda: all(pod.uid in one.cluster.records for pod in pods))
         one.cluster._take_records(
             {
-                pods[0].uid: PodNews("elastic", rank=0, world_size=4, step="epoch 3"),
+                pods[0].uid: PodNews("elastic", rank=0, world_size=4, step="epoch 3", round=17),
                 pods[1].uid: PodNews("elastic", rank=1, world_size=4, step="epoch 3"),
                 pods[2].uid: PodNews("step", step="train running"),
             }
         )
         await one.until(lambda: "4 ranks  epoch 3, train run" in one.words(), "the run's row")
-        await one.until(lambda: "0/4" in one.words(), "the rank of a pod")
+        await one.until(lambda: re.search(r"0/4 +17 +epoch 3", one.words()), "the rank and round of a pod")

@@ -116,13 +116,17 @@ def _about_record(record: PodRecord) -> tuple[Line, ...]:
         if record.simulator_error:
             lines.append(_field("", sanitize(record.simulator_error)))
     if record.rank is not None:
-        lines.append(
-            _field("rank", f"{record.rank} of {NOTHING if record.world_size is None else record.world_size}")
-        )
+        met = "" if record.round is None else f"   round {record.round}"
+        of = NOTHING if record.world_size is None else record.world_size
+        lines.append(_field("rank", f"{record.rank} of {of}{met}"))
     if record.step:
         lines.append(_field("step", sanitize(record.step)))
     if record.rate is not None:
         lines.append(_field("steps/s", count(round(record.rate))))
+    if record.gpu_percent is not None:
+        used = record.gpu_memory_bytes
+        memory = f"   {format_bytes(used)} in use" if used is not None else ""
+        lines.append(_field("its GPU", f"{record.gpu_percent:.0f} %{memory}"))
     return tuple(lines)
 
 

@@ -32,6 +32,7 @@ def line(kind: str, **fields: object) -> str:
 def test_each_kind_says_what_it_is_at(text, step, rank):
     news = read(text)
     assert (news.step, news.rank) == (step, rank)
+    assert (news.round == 1) is ('"round":1' in text)
     assert news.is_telling is bool(step or rank is not None)
 
 
@@ -46,6 +47,13 @@ def test_a_worker_tells_of_its_simulators():
         99.5,
         "it hangs",
     )
+
+
+def test_a_worker_tells_of_its_gpu_where_its_driver_does():
+    news = read(line("worker", gpu_percent=45.0, gpu_memory_bytes=3e9))
+    assert (news.gpu_percent, news.gpu_memory_bytes, news.is_telling) == (45.0, 3e9, True)
+    odd = read(line("worker", gpu_percent="all", gpu_memory_bytes=True))
+    assert (odd.gpu_percent, odd.gpu_memory_bytes, odd.is_telling) == (None, None, False)
 
 
 @pytest.mark.parametrize("text", ["", "INFO x", '{"l2r":"learner"}', '{"l2r":3}', '{"l2r":"step"', "[]"])
