@@ -233,7 +233,8 @@ class Connection:
             except ApiError as told:
                 if told.status == error.status:
                     return told
-        return from_answer(asked, error.status, error.message.encode())
+        # Often a kubelet that the server cannot reach; the plain answer says no more than that a socket is wanted.
+        return from_answer(asked, error.status, f"it could not be opened (HTTP {error.status})".encode())
 
     def _session(self, login: Login) -> aiohttp.ClientSession:
         """The connections that speak with this client certificate; a renewed one gets new connections."""

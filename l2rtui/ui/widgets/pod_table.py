@@ -29,6 +29,7 @@ _OF_RECORDS: Final = (
     ("sim", Column("sim", "simulator", most=18, rank=2)),
     ("sim", Column("fps", "fps", most=6, right=True, rank=3)),
     ("rank", Column("rank", "rank", most=9, right=True, rank=2)),
+    ("round", Column("round", "round", most=6, right=True, rank=3)),
     ("step", Column("step", "step", most=14, rank=3)),
 )
 """Columns for what pods say of themselves, there as soon as one of them says it, and what that is."""
@@ -48,7 +49,7 @@ _STATES: Final = {
     "given up": Level.BAD,
 }
 Told = frozenset[str]
-"""What pods say of themselves: of ``sim``, ``rank`` and ``step``, those that some pod has."""
+"""What pods say of themselves: of ``sim``, ``rank``, ``round`` and ``step``, those that some pod has."""
 
 
 class PodTable(VirtualTable):
@@ -66,6 +67,8 @@ def told_of(records: Iterable[PodRecord]) -> Told:
             found.add("sim")
         if one.rank is not None:
             found.add("rank")
+        if one.round is not None:
+            found.add("round")
         if one.step:
             found.add("step")
     return frozenset(found)
@@ -157,6 +160,10 @@ def _said(record: PodRecord | None, told: Told) -> tuple[list[Span], list[object
         of = "" if size is None else f"/{size}"
         spans.append(Span(NOTHING if rank is None else f"{rank}{of}"))
         values.append(-1 if rank is None else rank)
+    if "round" in told:
+        turn = record.round if record else None
+        spans.append(Span(NOTHING if turn is None else str(turn), Tone.DIM))
+        values.append(-1 if turn is None else turn)
     if "step" in told:
         step = record.step if record else ""
         spans.append(Span(sanitize(step) or NOTHING, Tone.PLAIN if step else Tone.DIM))
