@@ -34,10 +34,11 @@ from runtime.files import held
 from runtime.gradients import Gradients
 from runtime.inference import Inference, Network
 from runtime.inference_channel import AnswerChannel
+from runtime.logbook import Logbook
 from runtime.members import Terms, window_of
 from runtime.membership import Membership
-from runtime.messages import Evaluation, to_fields
-from runtime.metrics import Console, Curves, Rate, RecordFile, record
+from runtime.messages import Evaluation
+from runtime.metrics import Console
 from runtime.mirror import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.pacing import Pace
 from runtime.packing import pack, unpack
@@ -53,11 +54,8 @@ from runtime.settings import Settings
 from runtime.status import StatusServer
 from runtime.stopping import Stop
 
-RECORD_SECONDS: Final = 2.0
 _MEMORY: Final = 64 * 1024 * 1024
 """Bytes of segments that may be on their way, over all workers."""
-CURVES_EVERY: Final = 5
-"""Records to one point in the TensorBoard curves."""
 WAIT_SECONDS: Final = 0.2
 """Longest wait for data; a signal is seen within it."""
 FAREWELL_SECONDS: Final = (2.0, 5.0)
@@ -133,28 +131,16 @@ class Learner:
         self._policies = PolicyStore(terms.epoch, terms.token, self._counters.policy_version)
         membership.handle(Published(self._counters.policy_version))
         self._pace = Pace(balance.warmup_steps, balance.updates_per_step, balance.band_steps)
-        self._evaluations: deque[tuple[str, Evaluation]] = deque()
-        """As the network thread takes them; the main thread writes them down."""
+        evaluations: deque[tuple[str, Evaluation]] = deque()  # the network thread takes them, this one writes them
         channel = LearnerChannel(context.endpoint, terms.largest_message, context.learner_keys())
         self._exchange = Exchange(
-            channel, membership, self._store, self._policies, self._pace, console.say, self._evaluations
+            channel, membership, self._store, self._policies, self._pace, console.say, evaluations
         )
         self._inference = self._answers(plan) if settings.remote_inference else None
         self._saver = Saver(checkpoints, console.say, self._exchange.saved, self._mirror)
-        self._records = RecordFile(folder / "metrics.jsonl")
-        self._curves = Curves(folder / "tensorboard")
-        self._evaluation: Evaluation | None = None
+        self._logbook = Logbook(folder, console, evaluations, self._env_steps, self._counters.updates)
         self._stats: Stats | None = None
-        now = time.monotonic()
-        self._began = now
-        self._recorded, self._saved = now, now
-        self._waited = 0.0
-        """Seconds without data since the last record."""
-        self._idle_share = 0.0
-        """Share of the time without data, of the last record."""
-        self._record_count = 0
-        self._step_rate = Rate(now, self._env_steps)
-        self._update_rate = Rate(now, self._counters.updates)
+        self._began = self._saved = time.monotonic()
 
     def _answers(self, plan: Plan) -> Inference:
         """Make what answers workers that ask for each action. Raises EndpointError."""
@@ -227,19 +213,19 @@ class Learner:
         while not stop.is_set() and self._end() is None:
             before = time.monotonic()
             has_data = self._exchange.await_data(counters.kept_updates, WAIT_SECONDS)
-            self._waited += time.monotonic() - before
+            self._logbook.waited(time.monotonic() - before)
             if has_data:
                 self._learn()
             now = time.monotonic()
-            if now - self._recorded >= RECORD_SECONDS:
-                self._record(now)
+            if self._logbook.is_due(now):
+                self._record()
             if now - self._saved >= self._settings.checkpoint_seconds and not self._saver.is_busy:
                 self._checkpoint()
         end = self._end()
         if end is not None:
             self._console.say(f"the run is done: {end}")
             self._exchange.finish(end, *FAREWELL_SECONDS)
-        self._record(time.monotonic())
+        self._record()
         self._checkpoint()
         self._saver.wait()
         self._journal(ahead=0)
@@ -258,7 +244,7 @@ class Learner:
     def _say_status(self) -> dict[str, Any]:
         """What the status socket says; its thread asks."""
         answers = {"inference": self._inference.status()} if self._inference is not None else {}
-        return {**self._exchange.status(), "idle_share": round(self._idle_share, 6), **answers}
+        return {**self._exchange.status(), "idle_share": round(self._logbook.idle_share, 6), **answers}
 
     def close(self) -> None:
         """End the threads and close every file."""
@@ -270,8 +256,7 @@ class Learner:
         self._exchange.close()
         if self._inference is not None:
             self._inference.close()
-        self._records.close()
-        self._curves.close()
+        self._logbook.close()
 
     @property
     def _env_steps(self) -> int:
@@ -353,7 +338,7 @@ class Learner:
 
     def _made(self) -> dict[str, Any]:
         """What tells checkpoints apart for people; nothing is resumed from it."""
-        context, last = self._context, self._evaluation
+        context, last = self._context, self._logbook.evaluation
         return {
             "run": context.run,
             "run_id": context.run_id,
@@ -373,46 +358,11 @@ class Learner:
             "on from the newest checkpoint; if this comes again, lower the step sizes or bound the rewards"
         )
 
-    def _record(self, now: float) -> None:
-        """Print and keep one metric record."""
-        counters = self._counters
-        counters.env_steps = max(counters.env_steps, self._env_steps)
+    def _record(self) -> None:
+        """Print and keep one metric record, and the counters first: none that was seen is ever forgotten."""
+        self._counters.env_steps = max(self._counters.env_steps, self._env_steps)
         self._journal()
-        figures = self._exchange.figures()
-        while self._evaluations:
-            self._keep_evaluation(*self._evaluations.popleft())
-        last = self._evaluation
-        self._idle_share = min(1.0, self._waited / max(now - self._recorded, 1e-9))
-        fields: dict[str, Any] = {
-            "env_steps": counters.env_steps,
-            "updates": counters.updates,
-            "policy_version": counters.policy_version,
-            "policy_lag": figures.pop("policy_lag"),
-            "env_steps_per_second": self._step_rate.look(now, self._env_steps),
-            "updates_per_second": self._update_rate.look(now, counters.updates),
-            "mean_return": figures.pop("mean_return"),
-            "eval_return": last.eval_return if last else None,
-            "eval_progress": last.eval_progress if last else None,
-            "workers": figures.pop("workers"),
-            "idle_share": self._idle_share,
-            **(self._stats.floats() if self._stats else {}),
-            **figures,
-            "lost_updates": counters.lost_updates,
-        }
-        line = record("learner", fields)
-        self._console.record(line)
-        self._records.append(line)
-        if self._record_count % CURVES_EVERY == 0:
-            self._curves.add("learner", fields, counters.env_steps)
-        self._record_count += 1
-        self._recorded = now
-        self._waited = 0.0
-
-    def _keep_evaluation(self, pod: str, evaluation: Evaluation) -> None:
-        self._evaluation = evaluation
-        fields = {name: value for name, value in to_fields(evaluation).items() if name not in {"kind", "epoch"}}
-        self._records.append(record("evaluator", {**fields, "env_steps": self._env_steps, "pod": pod}))
-        self._curves.add("evaluator", fields, self._env_steps)
+        self._logbook.write(self._counters, self._env_steps, self._exchange.figures(), self._stats)
 
 
 def _device(settings: Settings) -> str:

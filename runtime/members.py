@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass, field
 from typing import Final
 
 from runtime.accounts import Account
-from runtime.messages import BUNDLE_BYTES, Ack, Hello, Ping
+from runtime.messages import BUNDLE_BYTES, Ack, Hello, Ping, Refusal
 
 LEAST_WINDOW: Final = 4
 """Segments that a worker may have on their way in any case, so that it need not wait for each acknowledgement."""
@@ -50,6 +51,24 @@ class Terms:
     def largest_message(self) -> int:
         """Bytes of the longest arena that a worker may send: one segment, or a bundle of small ones."""
         return max(BUNDLE_BYTES, self.segment_transitions * self.transition_bytes)
+
+    def objection(self, hello: Hello) -> tuple[Refusal, str] | None:
+        """Return why `hello` is refused, or None. The token comes first: strangers learn nothing else."""
+        if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
+            return Refusal.TOKEN, "its token is not this run's; give it the run's token file"
+        if (hello.run, hello.run_id) != (self.run, self.run_id):
+            ours = f"this is the learner of {self.run} ({self.run_id})"
+            theirs = f"it belongs to run {hello.run} ({hello.run_id})"
+            return Refusal.RUN, f"{theirs} and {ours}; check its endpoint"
+        names = ["environment", "actor_floats", *(["layout"] if hello.segment_transitions else [])]
+        for name in names:
+            has, needs = getattr(hello, name), getattr(self, name)
+            if has != needs:
+                return Refusal.SCHEMA, f"its {name} is {has} and the learner's {needs}; give both the same settings"
+        if hello.segment_transitions > self.segment_transitions:
+            sizes = f"of {hello.segment_transitions} transitions, above the learner's {self.segment_transitions}"
+            return Refusal.SCHEMA, f"its segments are {sizes}; give both the same settings"
+        return None
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ acknowledgements are gathered until the next tick.
 
 from __future__ import annotations
 
-import hmac
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -164,7 +163,7 @@ class Membership:
 
     # --- registration ---
     def _hello(self, now: float, route: bytes, hello: Hello) -> Iterator[Instruction]:
-        refusal = self._objection(hello)
+        refusal = self.terms.objection(hello)
         if refusal is not None:
             yield _refused(route, *refusal)
             yield Note(f"{hello.role} {hello.pod} was refused: {refusal[1]}")
@@ -215,25 +214,6 @@ class Membership:
             newer.shadowed = now
         elif now - newer.shadowed > self.terms.lease_seconds:
             yield _refused(route, Refusal.SUPERSEDED, f"a newer process of pod {newer.hello.pod} is connected")
-
-    def _objection(self, hello: Hello) -> tuple[Refusal, str] | None:
-        """Return why `hello` is refused, or None. The token comes first: strangers learn nothing else."""
-        terms = self.terms
-        if not hmac.compare_digest(hello.token.encode(), terms.token.encode()):
-            return Refusal.TOKEN, "its token is not this run's; give it the run's token file"
-        if (hello.run, hello.run_id) != (terms.run, terms.run_id):
-            ours = f"this is the learner of {terms.run} ({terms.run_id})"
-            theirs = f"it belongs to run {hello.run} ({hello.run_id})"
-            return Refusal.RUN, f"{theirs} and {ours}; check its endpoint"
-        names = ["environment", "actor_floats", *(["layout"] if hello.segment_transitions else [])]
-        for name in names:
-            has, needs = getattr(hello, name), getattr(terms, name)
-            if has != needs:
-                return Refusal.SCHEMA, f"its {name} is {has} and the learner's {needs}; give both the same settings"
-        if hello.segment_transitions > terms.segment_transitions:
-            sizes = f"of {hello.segment_transitions} transitions, above the learner's {terms.segment_transitions}"
-            return Refusal.SCHEMA, f"its segments are {sizes}; give both the same settings"
-        return None
 
     def _part(self, member: Member) -> Iterator[Instruction]:
         """Forget a member; what it was granted and has not sent is nobody's any more."""
