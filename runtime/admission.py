@@ -1,6 +1,7 @@
-"""Who may connect where keys are used: libzmq asks for each connection that has shown its key, and a list answers.
+"""Both sides of a door: how a peer introduces itself, and who is let in where keys are used.
 
-The protocol is ZAP 1.0 (ZeroMQ RFC 27). libzmq has one such door for each context.
+libzmq asks for each connection that has shown its key, and a list answers. The protocol is ZAP 1.0 (ZeroMQ RFC 27);
+there is one such door for each context.
 """
 
 from __future__ import annotations
@@ -10,10 +11,24 @@ from typing import Final
 import zmq
 import zmq.utils.z85
 
-from runtime.keys import LearnerKeys
+from runtime.keys import LearnerKeys, PeerKeys
 
 _ADDRESS: Final = "inproc://zeromq.zap.01"
 _DOMAIN: Final = b"l2r"
+RECONNECT_MS: Final = 50
+RECONNECT_MAX_MS: Final = 1_000
+
+
+def introduce(socket: zmq.Socket[bytes], name: bytes, keys: PeerKeys | None) -> None:
+    """Let `socket`, which is not connected yet, come back by itself, under its name and with its keys."""
+    socket.setsockopt(zmq.IDENTITY, name)
+    socket.setsockopt(zmq.IMMEDIATE, 1)
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
 
 
 class Admission:

@@ -24,7 +24,7 @@ from typing import Final, Self
 
 import zmq
 
-from runtime.admission import Admission
+from runtime.admission import Admission, introduce
 from runtime.endpoint import Endpoint, EndpointError
 from runtime.framing import HEADER_LIMIT, Buffer
 from runtime.keys import LearnerKeys, PeerKeys
@@ -33,8 +33,6 @@ from runtime.memory import keep_freed
 LINGER_MS: Final = 200
 HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_TIMEOUT_MS: Final = 5_000
-RECONNECT_MS: Final = 50
-RECONNECT_MAX_MS: Final = 1_000
 BACKLOG: Final = 256
 """Connections that may wait to be taken in."""
 HANDSHAKE_MS: Final = 10_000
@@ -236,14 +234,7 @@ class PeerChannel(_Channel):
 
     def _connect(self, port: Port) -> None:
         socket = self._sockets[port]
-        socket.setsockopt(zmq.IDENTITY, self._name)
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        if self._keys is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+        introduce(socket, self._name, self._keys)
         if port is Port.DATA:
             # libzmq tells of a failed handshake only here; without it a wrong key looks like an absent learner.
             self._monitor = socket.get_monitor_socket(_HANDSHAKES)

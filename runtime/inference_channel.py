@@ -14,7 +14,7 @@ from typing import Final, Self
 
 import zmq
 
-from runtime.admission import Admission
+from runtime.admission import Admission, introduce
 from runtime.endpoint import Endpoint, EndpointError
 from runtime.keys import LearnerKeys, PeerKeys
 
@@ -25,8 +25,6 @@ LINGER_MS: Final = 0
 BACKLOG: Final = 256
 MOST_QUEUED: Final = 64
 """Answers that wait for one worker; it never has more than one question that it still wants answered."""
-RECONNECT_MS: Final = 50
-RECONNECT_MAX_MS: Final = 1_000
 HANDSHAKE_MS: Final = 10_000
 HANDSHAKE_BYTES: Final = 1_024
 """Beyond the longest frame: libzmq counts CURVE's own messages and what it adds to each of ours."""
@@ -159,14 +157,7 @@ class QuestionChannel(_Channel):
 
     def _connect(self) -> None:
         socket = self._socket
-        socket.setsockopt(zmq.IDENTITY, self._name)
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-        if self._keys is not None:
-            socket.setsockopt(zmq.CURVE_SERVERKEY, self._keys.server)
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+        introduce(socket, self._name, self._keys)
         socket.connect(self._address)
 
     def reopen(self) -> None:
