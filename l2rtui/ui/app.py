@@ -286,7 +286,7 @@ class L2RApp(App[None]):
 
         The line stops the characters that reach it, so one that comes here was on its way to another pane.
         """
-        if isinstance(self.screen, BootScreen):
+        if not self.screen_stack or isinstance(self.screen, BootScreen):  # it is closing, or has just begun
             return
         line = self.cluster.prompt
         if self.screen is self.cluster and line is not None and line.display and event.is_printable:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import traceback
+import unicodedata
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from textual import events
 from textual.pilot import Pilot
 
 from l2rtui.backends.base import Backend, Captured
@@ -27,6 +29,8 @@ ALPHABET = sorted(
 YES = {"y", "enter", "space"}
 """What can answer a question with yes, or press the button that does; never pressed on a question."""
 ASKING = ("ConfirmScreen", "ReviewScreen")
+REST_EVERY = 20
+"""Keys between two moments at which everything that they have set going comes to its end."""
 
 
 class Monkey:
@@ -50,7 +54,9 @@ class Monkey:
             key = "escape"
         self.last.append(key)
         self.pressed += 1
-        await pilot.press(key)
+        app.post_message(events.Key(key, _character(key)))
+        # Until the key has been dealt with, as a fast typist would; now and then until all is at rest.
+        await pilot.pause(None if self.pressed % REST_EVERY == 0 else 0)
 
     def guard(self, backend: Backend) -> None:
         """Take note of every change that is asked of a backend, and carry none out; looking goes through."""
@@ -91,3 +97,13 @@ class Monkey:
         if app._exception is not None:
             return "".join(traceback.format_exception(app._exception))
         return "it left" if app._exit else ""
+
+
+def _character(key: str) -> str | None:
+    """What a terminal sends along with a key: its character, where it has one."""
+    if len(key) == 1:
+        return key
+    try:
+        return unicodedata.lookup(key.replace("_", " ").upper())
+    except KeyError:
+        return None

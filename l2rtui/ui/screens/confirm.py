@@ -39,7 +39,7 @@ class ConfirmScreen(Dialog[bool]):
     """Ask; the answer is True only after a clear yes."""
 
     def __init__(self, question: Question) -> None:
-        super().__init__(id="confirm")
+        super().__init__("confirm")
         self._question = question
 
     def compose(self) -> ComposeResult:

@@ -16,7 +16,7 @@ class DetailScreen(Dialog[None]):
     """Lines about one thing, as they were when it was opened."""
 
     def __init__(self, lines: Sequence[Line], title: str = "Selection") -> None:
-        super().__init__(id="detail-screen")
+        super().__init__("description")
         self._title = title
         self._lines = tuple(lines)
 

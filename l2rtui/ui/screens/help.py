@@ -26,7 +26,7 @@ class HelpScreen(Dialog[None]):
     """Every key and what it does."""
 
     def __init__(self, keys: KeyTable, may: Callable[[str], str] = lambda _: "") -> None:
-        super().__init__(id="help")
+        super().__init__("help")
         self._keys = keys
         self._may = may
 

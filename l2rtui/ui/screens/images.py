@@ -48,7 +48,7 @@ class ImagesScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.IMAGE)]
 
     def __init__(self, link: Link) -> None:
-        super().__init__(id="images")
+        super().__init__("images")
         self._link = link
         self._table = VirtualTable(COLUMNS, empty="Asking.", id="table")
         self._field = Input(id="name", placeholder="registry.example/lab/node:tag")

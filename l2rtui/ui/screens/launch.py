@@ -41,7 +41,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
     """
 
     def __init__(self, link: Link, path: str = "") -> None:
-        super().__init__(id="launch")
+        super().__init__("launch")
         self._path = path
         self._link = link
 

@@ -26,7 +26,7 @@ class MenuScreen(Dialog[str | None]):
     """
 
     def __init__(self, link: Link, twin: Callable[[str], str]) -> None:
-        super().__init__(id="menu")
+        super().__init__("menu")
         self._link = link
         self._twin = twin
         self._keys: tuple[Key, ...] = tuple(key for key in link.keys.of(Place.CLUSTER) if key.label)

@@ -22,7 +22,7 @@ class ReceiptScreen(Dialog[None]):
     """Shown until it is dismissed. Closed early, it lets the work go on and the receipt comes as a notification."""
 
     def __init__(self, link: Link, runs: Sequence[RunView]) -> None:
-        super().__init__(id="receipt")
+        super().__init__("receipt")
         self._link = link
         self._runs = tuple(runs)
         self._lines: dict[str, Line] = {

@@ -37,7 +37,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
     """
 
     def __init__(self, link: Link, prepared: launcher.Prepared, command: str) -> None:
-        super().__init__(id="review")
+        super().__init__("review")
         self._link = link
         self._prepared = prepared
         self._command = command

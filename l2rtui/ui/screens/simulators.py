@@ -44,7 +44,7 @@ class SimulatorsScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SIMULATOR)]
 
     def __init__(self, link: Link, pod: PodView) -> None:
-        super().__init__(id="simulators")
+        super().__init__("simulators")
         self._link = link
         self._pod = pod
         self._table = VirtualTable(COLUMNS, empty="Asking.", id="table")
@@ -198,7 +198,7 @@ class FrameScreen(Dialog[None]):
     ]
 
     def __init__(self, link: Link, pod: PodView, index: int) -> None:
-        super().__init__(id="frame")
+        super().__init__("frame")
         self._link = link
         self._pod = pod
         self._index = index

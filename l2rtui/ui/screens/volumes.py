@@ -56,7 +56,7 @@ class VolumesScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.VOLUME)]
 
     def __init__(self, link: Link) -> None:
-        super().__init__(id="volumes")
+        super().__init__("volumes")
         self._link = link
         self._list = VirtualTable(VOLUME_COLUMNS, empty="Asking.", id="list")
         self._files = VirtualTable(FILE_COLUMNS, empty="Opening.", clock=link.clock, id="files")

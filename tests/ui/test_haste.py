@@ -1,0 +1,80 @@
+"""Keys that come faster than screens: asked for twice, answered too early, asked for again while it is going."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from textual import events
+
+from l2rtui.backends.fake.crowd import crowd
+from l2rtui.ui.screens.detail import DetailScreen
+from l2rtui.ui.text import Span
+from l2rtui.ui.widgets.run_table import RunRows, run_row, sets_of
+
+
+def strike(one, *keys: str) -> None:
+    """Press keys without a pause between them."""
+    for key in keys:
+        one.app.post_message(events.Key(key, key if len(key) == 1 else None))
+
+
+@pytest.mark.parametrize("key", ["L", "P", "d", "y", "m", "question_mark", "V"])
+async def test_a_screen_that_is_opened_and_closed_in_a_breath_leaves_the_home_screen(
+    desk, key, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    async with desk(size=(124, 34)) as one:
+        home = one.top
+        for _ in range(3):
+            strike(one, key, "escape")
+            await asyncio.sleep(0)
+            strike(one, key, "escape")
+            await one.pilot.pause()
+        for _ in range(12):  # what came up behind the last esc
+            if one.top != home:
+                await one.press("escape")
+        await one.until(lambda: one.top == home, "the home screen")
+        assert one.app._exception is None
+
+
+async def test_two_descriptions_may_be_asked_for_at_once(desk):
+    async with desk(size=(124, 34)) as one:
+        home = one.top
+        lines = ((Span("told"),),)
+        one.app.push_screen(DetailScreen(lines, "one"))
+        one.app.push_screen(DetailScreen(lines, "two"))
+        await one.until(lambda: "two" in one.words(), "the second description")
+        strike(one, "escape", "escape")
+        await one.until(lambda: one.top == home, "the home screen")
+
+
+async def test_a_dialog_is_answered_once(desk):
+    async with desk(size=(124, 34)) as one:
+        home, answers = one.top, list[object]()
+        dialog = DetailScreen(((Span("told"),),))
+        one.app.push_screen(dialog, answers.append)
+        dialog.dismiss(None)
+        dialog.dismiss(None)
+        await one.until(lambda: one.top == home, "the home screen")
+        await one.until(lambda: answers, "the answer")
+        dialog.dismiss(None)
+        await one.pilot.pause()
+        assert (one.top, answers) == (home, [None])
+
+
+def test_rows_that_were_made_ahead_are_shown_only_while_they_are_true():
+    snapshot = crowd(60, 1_000.0)
+    pods = {run.name: snapshot.pods_of(run.name) for run in snapshot.runs.values()}
+    rows, first = RunRows(), next(iter(snapshot.runs.values()))
+    sets = sets_of(snapshot.runs.values())
+
+    rows.make_ahead(snapshot.runs.values(), pods.__getitem__)
+    plain = run_row(first, pods[first.name], None, sets)
+    assert rows.row(first, pods[first.name], None, sets) == plain
+
+    rows.make_ahead(snapshot.runs.values(), pods.__getitem__)
+    fewer = pods[first.name][1:]
+    assert rows.row(first, fewer, None, sets) == run_row(first, fewer, None, sets) != plain
+    rows.make_ahead(snapshot.runs.values(), pods.__getitem__)
+    assert rows.row(first, pods[first.name], None, ()) == run_row(first, pods[first.name], None, ())
