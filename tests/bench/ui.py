@@ -26,9 +26,11 @@ from tests.bench.startup import EMPTY_APP, Terminal
 
 KEYS = (b"j", b"k")
 APP = """
-import asyncio, gc, os, sys, time
+import asyncio, os, sys, time
 
-gc.disable()  # as l2rtui.ui.start does
+from l2rtui.ui.start import make_ready
+
+make_ready()
 from l2rtui.config import Settings
 from l2rtui.ui.app import L2RApp
 

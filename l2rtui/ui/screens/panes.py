@@ -39,7 +39,7 @@ from l2rtui.ui.widgets.node_table import node_row
 from l2rtui.ui.widgets.paint import Painted, is_plain
 from l2rtui.ui.widgets.pod_table import columns_for as columns_for_pods
 from l2rtui.ui.widgets.pod_table import pod_row, told_of
-from l2rtui.ui.widgets.run_table import at_of, columns_for, run_row, sets_of
+from l2rtui.ui.widgets.run_table import RunRows, at_of, columns_for, in_order, sets_of
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 AGE_SECONDS: Final = 10.0
@@ -72,6 +72,7 @@ class ClusterView(Arrangement):
         self.records: dict[str, PodNews] = {}
         self._pod_feed = PodFeed(link, self._take_records)
         self._rows = ""
+        self._run_rows = RunRows()
         self._runs_of: tuple[tuple[RunView, ...], bool] = (), False
         self._runs_shown: tuple[list[RunView], tuple[str, ...]] = [], ()
         self._shown_titles: dict[Widget, Content] = {}
@@ -81,8 +82,9 @@ class ClusterView(Arrangement):
         self.set_interval(AGE_SECONDS, self.draw_ages)
         self.app.theme_changed_signal.subscribe(self, lambda _: self._draw_all())
 
-    def on_resize(self, event: events.Resize) -> None:
+    async def on_resize(self, event: events.Resize) -> None:
         """Choose the arrangement that fits."""
+        await asyncio.sleep(0)  # keys come between the paint that a new screen begins with and the next one
         self.fit_to(event.size)
         self.show()
 
@@ -100,6 +102,8 @@ class ClusterView(Arrangement):
         def work() -> None:
             digest.take(snapshot)
             _ = snapshot.ledger  # it is kept there
+            self.slots.lay_out_ahead(snapshot)
+            self._run_rows.make_ahead(snapshot.runs.values(), digest.pods_of)
 
         await asyncio.to_thread(work)
         self.digest = digest
@@ -164,7 +168,7 @@ class ClusterView(Arrangement):
             (run.uid, (run, pods_of(run.name), self.metrics.get(run.uid), at[run.uid] if has_at else None))
             for run in runs
         )
-        self.runs.take(items, lambda source: run_row(*source[:3], sets, source[3]))
+        self.runs.take(items, lambda source: self._run_rows.row(*source[:3], sets, source[3]))
 
     def _shown_runs(self) -> tuple[list[RunView], tuple[str, ...]]:
         """Runs in order and the names of their sets; worked out anew where a run is another."""
@@ -172,8 +176,7 @@ class ClusterView(Arrangement):
         known, is_mine_only = self._runs_of
         if is_mine_only != self.is_mine_only or len(known) != len(there) or not all(map(is_, known, there)):
             me = user_name()
-            runs = [run for run in self.snapshot.runs.values() if not self.is_mine_only or run.owner == me]
-            runs.sort(key=lambda run: (run.created, run.experiment, run.seed, run.name))
+            runs = in_order(run for run in there if not self.is_mine_only or run.owner == me)
             self._runs_of, self._runs_shown = (tuple(there), self.is_mine_only), (runs, sets_of(runs))
         return self._runs_shown
 

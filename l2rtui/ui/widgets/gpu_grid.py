@@ -54,6 +54,7 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self._grid: Grid = EMPTY_GRID
+        self._ahead: Grid = EMPTY_GRID
         self._laid_width = 0
         self._drawn: dict[int, Line] = {}
         self._cursor: SlotId | None = None
@@ -73,6 +74,10 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
         order = list(self._grid.slots)
         low, high = sorted((order.index(first), order.index(last)))
         return tuple(order[low : high + 1])
+
+    def lay_out_ahead(self, snapshot: ClusterSnapshot) -> None:
+        """Lay out for a snapshot that will be the next; a thread may do it, since nothing is drawn yet."""
+        self._ahead = lay_out(snapshot, self._laid_width - _MARGIN)
 
     def move_to(self, slot: SlotId, *, by_user: bool = False) -> None:
         """Put the cursor on a slot, if it is there."""
@@ -131,7 +136,12 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
         if width <= 0:
             return
         old = self._grid
-        self._grid = lay_out(self.snapshot, width, self.ghosts, self.only, old)
+        ahead, self._ahead = self._ahead, EMPTY_GRID
+        is_whole = self.only is None and not self.ghosts and self.size.width == self._laid_width
+        if ahead is not EMPTY_GRID and ahead.snapshot is self.snapshot and is_whole:
+            self._grid = ahead
+        else:
+            self._grid = lay_out(self.snapshot, width, self.ghosts, self.only, old)
         size = Size(self.size.width, self._grid.height + 2)
         if is_other or size != self.virtual_size:
             self._drawn.clear()
