@@ -44,7 +44,9 @@ async def test_a_folder_of_this_machine_is_uploaded_under_its_name(desk, tmp_pat
         await to_files(one, "scratch")
         await one.until(lambda: "Nothing lies here" in one.words())
         await one.press("U")
-        await one.until(lambda: one.app.screen._field.display)
+        await one.until(lambda: one.app.screen._field.display and "Upload which file" in one.words())
+        one.app.screen._field.value = "~nobody-of-this-name/set"
+        await one.until(lambda: "volume put '~nobody-of-this-name/set' scratch:set" in one.words())
         one.app.screen._field.value = str(tmp_path / "set")
         await one.press("enter")
         await one.until(lambda: "set/" in one.words())
