@@ -94,8 +94,8 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 
 A worker's carries, where it drives simulators, ``simulator_state`` (of the worst: ``starting``, ``ready``,
 ``lost``, ``given up`` or ``stopped``), ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and
-``simulator_error`` (the newest, a sentence, or null). Where it has a GPU whose driver tells: ``gpu_percent`` (of the
-time in which anything ran on it) and ``gpu_memory_bytes`` (in use, by all that share it).
+``simulator_error`` (the newest, a sentence, or null). Where it has a GPU whose driver tells: ``gpu_percent`` (of
+the time in which anything ran on it) and ``gpu_memory_bytes`` (in use, by all that share it).
 
 ``elastic``: a node says so when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the
