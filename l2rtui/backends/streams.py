@@ -19,8 +19,8 @@ SEAM = LogLine(0.0, "", "", is_seam=True)
 
 _AHEAD_LINES = 256
 """Kept lines that one stream may be ahead of the merge."""
-_QUEUE_LINES = 10_000
-"""New lines that wait for a slow reader; then the streams wait too."""
+_QUEUE_LINES = 1_000
+"""New lines that wait for a slow reader; then the streams wait too. A screen reads hundreds of pods one by one."""
 _OPENING = 32
 """Streams that are opened at the same time."""
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from l2rtui.backends.artifacts import Artifact, Artifacts
 from l2rtui.backends.base import Backend
+from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import NotFoundError, UsageError
+from l2rtui.services import lastruns
 
 
 async def root_of(backend: Backend, target: str) -> str:
@@ -44,6 +48,26 @@ async def choose(places: Artifacts, name: str) -> Artifact:
         what = f"no checkpoint {name}" if name else "no whole checkpoint"
         raise NotFoundError(f"There is {what} in {places.root}.", "See `l2rtui artifacts ls PLACE`.")
     return max(whole, key=lambda one: (one.facts.get("time", 0.0), one.name))
+
+
+async def resumed(backend: Backend, one: Artifact, name: str) -> RunSpec:
+    """The spec of a run that trains on from where a checkpoint lies: that of who made it, under a new name.
+
+    Raises:
+        UsageError: the name is none, or the checkpoint is not whole.
+        NotFoundError: nobody knows the spec of the run that made it.
+    """
+    if problem := name_problem(name):
+        raise UsageError(f"{problem}.")
+    if one.problem:
+        raise UsageError(f"{one.place}/{one.name} cannot be used: {one.problem}.", "Take another.")
+    run = str(one.facts.get("run") or "")
+    try:
+        before = await backend.spec(run)
+    except NotFoundError:
+        before = (await asyncio.to_thread(lastruns.find, run or one.name))[0]
+    train: dict[str, Any] = {**msgspec.json.decode(before.train), "resume_from": one.place}
+    return replace(before, name=name, experiment=name, train=msgspec.json.encode(train).decode())
 
 
 def differences(first: Artifact, second: Artifact) -> Sequence[tuple[str, Any, Any]]:

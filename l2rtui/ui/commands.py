@@ -50,6 +50,7 @@ COMMANDS: Final = (
     Command("simulators", "", "See to the simulators of a worker", "simulators"),
     Command("volumes", "", "See the volumes and the files in them", "volumes"),
     Command("images", "", "Build and push images", "images"),
+    Command("artifacts", "[PLACE]", "See the checkpoints that runs have left", "artifacts(%)"),
     Command("admin", "", "Act for other people, or no more; their names are typed", "admin", changes=True),
     Command("filter", "[NAME]", "Show what a filter with a name shows; lists them", "filter(%)", "filters"),
     Command("keep", "NAME", "Keep the filter of this view under a name", "keep_filter(%)", "filters"),

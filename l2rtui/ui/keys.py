@@ -26,6 +26,7 @@ class Place(StrEnum):
     SIMULATOR = "Among a worker's simulators"
     VOLUME = "Among volumes and their files"
     IMAGE = "Among images"
+    ARTIFACT = "Among checkpoints"
     DIALOG = "In a dialog"
     APP = "In the whole app"
 
@@ -78,6 +79,7 @@ KEYS: Final = (
     Key("pod.simulators", "i", "i", "simulators", "sims", "See to the simulators of a worker"),
     Key("view.volumes", "V", "V", "volumes", "", "See the volumes and the files in them"),
     Key("view.images", "I", "I", "images", "", "See the images that were built here"),
+    Key("view.artifacts", "C", "C", "artifacts", "", "See the checkpoints that runs have left"),
     Key("pod.shell", "s", "s", "shell", "shell", "Open a shell beside the pod's process", changes=True),
     Key("log.show", "l", "l", "logs", "logs", "Go to the log of the selection, or of the marked pods"),
     Key("log.split", "vertical_line", "|", "split", "split", "Keep this log and open another pane, up to four"),
@@ -177,6 +179,10 @@ KEYS: Final = (
     Key("image.build", "B", "B", "build", "build", "Build the image of the source tree", Place.IMAGE, True),
     Key("image.push", "P", "P", "push", "push", "Push the image to a registry", Place.IMAGE, True),
     Key("image.again", "r", "r", "again", "again", "Ask again which there are", Place.IMAGE),
+    Key("artifact.get", "D", "D", "download", "download", "Download the checkpoint", Place.ARTIFACT, True),
+    Key("artifact.resume", "R", "R", "resume", "train on", "Launch a run from its place", Place.ARTIFACT, True),
+    Key("artifact.place", "P", "P", "elsewhere", "place", "Look in another place", Place.ARTIFACT),
+    Key("artifact.again", "r", "r", "again", "again", "Look again", Place.ARTIFACT),
     Key("dialog.accept", "y", "y", "accept", "", "Yes", Place.DIALOG),
     Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.DIALOG),
     Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", Place.DIALOG),

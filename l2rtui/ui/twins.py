@@ -74,6 +74,16 @@ def image(what: str, *words: str) -> str:
     return shlex.join(["l2rtui", "image", what, *words])
 
 
+def artifacts(what: str, *words: str) -> str:
+    """See to checkpoints."""
+    return shlex.join(["l2rtui", "artifacts", what, *words])
+
+
+def launch_from(place: str, name: str) -> str:
+    """Launch a run that begins with what lies in a place."""
+    return f"l2rtui launch -f SPEC --name {shlex.quote(name)} --set {shlex.quote(f'train.resume_from={place}')}"
+
+
 def _admin(is_admin: bool) -> list[str]:
     return ["--admin"] if is_admin else []
 

@@ -7,9 +7,10 @@ import pytest
 from l2rtui.ui.app import L2RApp
 from l2rtui.ui.commands import COMMANDS
 from l2rtui.ui.keys import KEYS, Key, KeyTable, Place, bindings, changing_actions
+from l2rtui.ui.screens.artifacts import ArtifactsScreen
 from l2rtui.ui.screens.cluster import ClusterScreen
 from l2rtui.ui.screens.dialog import Dialog
-from l2rtui.ui.screens.help import help_lines
+from l2rtui.ui.screens.help import GREYED, help_lines
 from l2rtui.ui.screens.images import ImagesScreen
 from l2rtui.ui.screens.place import PlaceScreen
 from l2rtui.ui.screens.simulators import SimulatorsScreen
@@ -28,6 +29,7 @@ OWNERS = {
     Place.SIMULATOR: SimulatorsScreen,
     Place.VOLUME: VolumesScreen,
     Place.IMAGE: ImagesScreen,
+    Place.ARTIFACT: ArtifactsScreen,
     Place.APP: L2RApp,
 }
 TABLE = KeyTable()
@@ -141,9 +143,7 @@ def test_the_help_screen_shows_the_whole_table():
     assert all(command.tooltip in text for command in COMMANDS)
     assert "off: " not in text
     grey = "\n".join("".join(span.text for span in line) for line in help_lines(TABLE, lambda _: "a reason"))
-    assert grey.count("off: a reason") == sum(
-        len(TABLE.of(place)) for place in (Place.CLUSTER, Place.SIMULATOR, Place.VOLUME, Place.IMAGE)
-    )
+    assert grey.count("off: a reason") == sum(len(TABLE.of(place)) for place in GREYED)
 
 
 WORKING = [key for key in KEYS if key.place in (Place.CLUSTER, Place.APP, *FOCUS)]
@@ -215,6 +215,7 @@ def test_changing_actions_are_those_that_the_table_marks():
         "upload",
         "build",
         "push",
+        "resume",
     }
 
 

@@ -91,6 +91,7 @@ class CrowdBackend(FakeBackend):
         written, began = 0, time.monotonic()
         if query.follow and (not self._lines or pod.run != f"{NAME}-0"):
             await asyncio.Event().wait()  # writes nothing, and wakes nobody
+        await asyncio.sleep(self._chance.random() * BATCH_SECONDS / 2)  # pods do not write in step
         while query.follow:
             await asyncio.sleep(BATCH_SECONDS / 2)
             due = (time.monotonic() - began) * self._lines / PER_RUN

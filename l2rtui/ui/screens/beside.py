@@ -164,6 +164,13 @@ class Beside(Reading):
 
         self.app.push_screen(ImagesScreen(self.link))
 
+    def action_artifacts(self, place: str = "") -> None:
+        """The checkpoints of a place or run; without one, those of the selected run."""
+        from l2rtui.ui.screens.artifacts import ArtifactsScreen
+
+        run = self.selection.run(self.snapshot)
+        self.app.push_screen(ArtifactsScreen(self.link, place or (run.name if run is not None else "")))
+
     def action_edit(self) -> None:
         """The spec of the run in $EDITOR; what it changes is shown and asked."""
         run = self.selection.run(self.snapshot)

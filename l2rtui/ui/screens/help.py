@@ -20,6 +20,8 @@ _FILTERS: Final = (
     ("model~A100  pod!~eval", "A column contains this, or does not"),
     ("free>=2  age<2h  memory>64Gi", "A column's number, age or size"),
 )
+GREYED: Final = (Place.CLUSTER, Place.SIMULATOR, Place.VOLUME, Place.IMAGE, Place.ARTIFACT)
+"""Where a key that may not be used says why."""
 
 
 class HelpScreen(Dialog[None]):
@@ -54,9 +56,7 @@ def help_lines(keys: KeyTable, may: Callable[[str], str]) -> list[Line]:
     for place in Place:
         lines.append((Span(f"{'' if not lines else chr(10)}{place}", Tone.ACCENT),))
         for key in keys.of(place):
-            reason = (
-                may(key.action) if key.place in (Place.CLUSTER, Place.SIMULATOR, Place.VOLUME, Place.IMAGE) else ""
-            )
+            reason = may(key.action) if key.place in GREYED else ""
             note = (Span(f"  off: {reason}", Tone.WARN),) if reason else ()
             text = Span(key.tooltip, Tone.DIM if reason else Tone.PLAIN)
             lines.append((Span(f"  {key.face:<12}", Tone.DIM if reason else Tone.STRONG), text, *note))

@@ -238,7 +238,7 @@ class VolumesScreen(Dialog[None]):
 
     def _beside(self, typed: str) -> str:
         """Where a file or folder of this machine goes: into the folder that is shown, under its own name."""
-        return posixpath.join(self._path, _here(typed).name)
+        return posixpath.join(self._path, here(typed).name)
 
     @on(Input.Submitted)
     def _path_typed(self, event: Input.Submitted) -> None:
@@ -246,13 +246,13 @@ class VolumesScreen(Dialog[None]):
         self._close_field()
         if not typed:
             return
-        here, volume = _here(typed), self._volume
+        path_here, volume = here(typed), self._volume
         if self._is_upload:
             path = self._beside(typed)
-            self._carry(volume, self._upload(volume, here, path), f"uploading {here} to {volume}")
+            self._carry(volume, self._upload(volume, path_here, path), f"uploading {path_here} to {volume}")
         elif self._files.cursor_key is not None:
             path = self._chosen_path
-            self._carry(volume, self._download(volume, path, here), f"downloading {path} of {volume}")
+            self._carry(volume, self._download(volume, path, path_here), f"downloading {path} of {volume}")
 
     def _carry(self, volume: str, work: Coroutine[Any, Any, None], what: str) -> None:
         async def carried() -> None:
@@ -303,7 +303,7 @@ class VolumesScreen(Dialog[None]):
         return backend.volumes(user_name())
 
 
-def _here(typed: str) -> Path:
+def here(typed: str) -> Path:
     """A path of this machine, from its root."""
     # pathlib's own raise for a user that there is not, and for links in a circle: typing comes across both.
     return Path(os.path.abspath(os.path.expanduser(typed)))  # noqa: PTH100, PTH111

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import boto3
@@ -12,8 +13,10 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from l2rtui.backends.artifacts import Artifacts
+from l2rtui.backends.fake import FakeBackend
 from l2rtui.errors import BackendError, NotFoundError, UsageError
-from l2rtui.services.artifacts import choose, differences
+from l2rtui.services import lastruns
+from l2rtui.services.artifacts import choose, differences, resumed
 from runtime.checkpoints import Checkpoints
 from runtime.mirror import Mirror
 from runtime.places import open_place
@@ -99,6 +102,27 @@ async def test_arrays_that_were_damaged_on_the_way_are_not_kept(root: str, tmp_p
     with pytest.raises(BackendError, match=f"{name} is damaged: its check sum is wrong"):
         await places.fetch(await choose(places, name), tmp_path / "got", lambda _: None)
     assert not list((tmp_path / "got").iterdir())
+
+
+async def test_a_run_trains_on_with_the_spec_of_who_made_the_checkpoint_also_when_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    put(str(tmp_path / "volume"), tmp_path, 1)
+    (one,) = await Artifacts(str(tmp_path / "volume")).list()
+    backend = FakeBackend()
+    with pytest.raises(NotFoundError, match="No destroyed run is named r-s1"):
+        await resumed(backend, one, "went-on")
+    before = next(iter((await backend.snapshot()).runs.values())).name
+    lastruns.keep(replace(await backend.spec(before), name="r-s1", train='{"lr": 1}'))
+    spec = await resumed(backend, one, "went-on")
+    assert (spec.name, json.loads(spec.train)) == ("went-on", {"lr": 1, "resume_from": one.place})
+    alive = replace(one, facts={"run": before})
+    assert (await resumed(backend, alive, "went-on")).sets == (await backend.spec(before)).sets
+    with pytest.raises(UsageError, match="Went On"):
+        await resumed(backend, alive, "Went On")
+    with pytest.raises(UsageError, match="its arrays are not there"):
+        await resumed(backend, replace(alive, problem="its arrays are not there"), "went-on")
 
 
 async def test_places_that_are_none_are_refused_with_a_sentence(tmp_path: Path) -> None:
