@@ -32,7 +32,7 @@ from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 COLUMNS: Final = (
-    Column("name", "checkpoint", most=40),
+    Column("checkpoint", "checkpoint", most=40),
     Column("run", "run", most=24),
     Column("seed", "seed", most=6, right=True),
     Column("steps", "env steps", most=14, right=True),
@@ -272,7 +272,7 @@ def _row(key: str, one: Artifact, now: float) -> Row:
     made, reached = one.facts.get("time"), one.facts.get("eval_return")
     run, seed = str(one.facts.get("run") or NOTHING), str(one.facts.get("seed", NOTHING))
     cells = (
-        Span(sanitize(one.name), Tone.STRONG),
+        Span(sanitize(one.name) if one.problem else f"{count(one.updates)} updates", Tone.STRONG),
         Span(sanitize(run)),
         Span(sanitize(seed)),
         Span(count(one.env_steps)),
@@ -283,13 +283,15 @@ def _row(key: str, one: Artifact, now: float) -> Row:
     )
     number = float(reached) if isinstance(reached, int | float) else float("-inf")
     when = float(made) if isinstance(made, int | float) else 0.0
-    sort = (one.name, run, seed, one.env_steps, number, one.bytes, when, one.problem)
+    sort = (one.updates, run, seed, one.env_steps, number, one.bytes, when, one.problem)
     return Row(key, cells, sort, is_fault=bool(one.problem))
 
 
 def _compared(first: Artifact, second: Artifact) -> list[Line]:
     """What differs, the marked one before the one under the cursor."""
-    rows = [row for row in artifacts.differences(first, second) if row[1] != row[2]]
+    rows = [
+        row for row in artifacts.differences(first, second) if row[1] != row[2] and row[0] not in {"name", "time"}
+    ]
     shown = [
         (Span(f"{sanitize(name):<14}", Tone.DIM), Span(f"{_value(one)}  →  {_value(other)}"))
         for name, one, other in rows[:_DIFFERENCES]
@@ -299,4 +301,13 @@ def _compared(first: Artifact, second: Artifact) -> list[Line]:
 
 
 def _value(value: object) -> str:
-    return NOTHING if value is None else sanitize(f"{value:,}" if isinstance(value, int) else str(value))[:60]
+    match value:
+        case None:
+            return NOTHING
+        case bool() | str():
+            return sanitize(str(value))[:60]
+        case int():
+            return count(value)
+        case float():
+            return f"{value:.6g}"
+    return sanitize(str(value))[:60]
