@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -25,7 +25,7 @@ from l2rtui.services.progress import Counter
 from l2rtui.ui import twins
 from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
-from l2rtui.ui.screens.dialog import Dialog
+from l2rtui.ui.screens.listing import Listing
 from l2rtui.ui.screens.volumes import here
 from l2rtui.ui.text import NOTHING, Line, Span, Tone, age, count
 from l2rtui.ui.widgets.rows import Column, Row
@@ -50,22 +50,21 @@ _DIFFERENCES: Final = 8
 """Rows of a comparison that are shown; the command line shows all."""
 
 
-class ArtifactsScreen(Dialog[tuple[str, ...] | None]):
+class ArtifactsScreen(Listing[tuple[str, ...] | None]):
     """Answers with the names of the runs that were launched from a checkpoint, or None.
 
     Args:
         place: A run or a place to begin with; empty asks for one.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.ARTIFACT)]
+    PLACE = Place.ARTIFACT
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(PLACE)]
+    FACES = ("space compare with",)
 
     def __init__(self, link: Link, place: str = "") -> None:
-        super().__init__("artifacts")
-        self._link = link
+        table = VirtualTable(COLUMNS, empty="Asking.", clock=link.clock, id="table")
+        super().__init__("artifacts", link, table, Input(id="field"))
         self._place = place
-        self._table = VirtualTable(COLUMNS, empty="Asking.", clock=link.clock, id="table")
-        self._field = Input(id="field")
-        self._field.display = False
         self._asked = ""
         self._found: Mapping[str, Artifact] = {}
         self._store: Artifacts | None = None
@@ -90,16 +89,6 @@ class ArtifactsScreen(Dialog[tuple[str, ...] | None]):
             self._table.empty_text = "Name a place: a bucket, a folder, or a run that copies its checkpoints."
             self.action_elsewhere()
         self._tell()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
-        """Forbid what ``--readonly`` forbids."""
-        return None if self._link.forbidden(action) else True
-
-    def on_key(self, event: events.Key) -> None:
-        """Say why a forbidden key does nothing."""
-        key = self._link.keys.pressed(event.key, Place.ARTIFACT)
-        if key is not None and not self._field.display and (reason := self._link.forbidden(key.action)):
-            self._link.background.say(f"{key.face} ({key.label}) is off: {reason}.")
 
     # --- what there is -----------------------------------------------------------------------------------------
     def action_again(self) -> None:
@@ -144,6 +133,7 @@ class ArtifactsScreen(Dialog[tuple[str, ...] | None]):
         return next(iter(marked)) if len(marked) == 1 else ""
 
     def _tell(self) -> None:
+        super()._tell()
         where = self._store.root if self._store is not None else self._place
         self.show("title", [(Span("Checkpoints", Tone.STRONG), Span(f"   {sanitize(where)}", Tone.DIM))])
         first, second = self._found.get(self._other), self._chosen
@@ -151,13 +141,7 @@ class ArtifactsScreen(Dialog[tuple[str, ...] | None]):
             self.show("differences", [(Span(sanitize(second.problem), Tone.BAD),)])
         else:
             self.show("differences", _compared(first, second) if first is not None and second is not None else [])
-        self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin)))])
-        if self._asked:
-            self.show("hint", [(Span(_ASKED[self._asked]),)])
-        else:
-            faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.ARTIFACT)]
-            keys = ["space compare with", *faces, "c copy", "esc close"]
-            self.show("hint", [(Span("   ".join(keys), Tone.DIM),)])
+        self._tell_keys(_ASKED.get(self._asked, ""))
 
     @property
     def _twin(self) -> str:
@@ -170,11 +154,6 @@ class ArtifactsScreen(Dialog[tuple[str, ...] | None]):
         if self._asked == "download":
             return twins.artifacts("get", one, "--to", typed or "FOLDER")
         return twins.artifacts("compare", self._other, one) if self._other else twins.artifacts("get", one)
-
-    def action_copy(self) -> None:
-        """Copy the command line."""
-        self.app.copy_to_clipboard(self._twin)
-        self._link.background.say(f"copied: {self._twin}")
 
     # --- what is done with one ---------------------------------------------------------------------------------
     def action_elsewhere(self) -> None:
@@ -192,10 +171,8 @@ class ArtifactsScreen(Dialog[tuple[str, ...] | None]):
             self._ask("resume", f"{self._chosen.facts.get('run') or 'run'}-on")
 
     def _ask(self, what: str, value: str) -> None:
-        self._asked, self._field.value = what, value
-        self._field.display = True
-        self._field.focus()
-        self._tell()
+        self._asked = what
+        self._open_field(value)
 
     @on(Input.Changed)
     def _typing(self) -> None:
@@ -255,17 +232,15 @@ class ArtifactsScreen(Dialog[tuple[str, ...] | None]):
             self.show("progress", [(Span(sanitize(text), Tone.ACCENT),)] if text else [])
 
     def _close_field(self) -> None:
-        self._asked = self._field.value = ""
-        self._field.display = False
-        self._table.focus()
-        self._tell()
+        self._asked = ""
+        super()._close_field()
 
     def action_close(self) -> None:
-        """The field first, then the dialog."""
-        if self._asked and (self._place or self._asked != "place"):
-            self._close_field()
-        else:
+        """The field first, then the dialog; at once where no place was ever named."""
+        if self._asked == "place" and not self._place:
             self.dismiss(None)
+        else:
+            super().action_close()
 
 
 def _row(key: str, one: Artifact, now: float) -> Row:

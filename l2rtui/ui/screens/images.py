@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import aclosing
 from typing import ClassVar, Final
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -23,7 +23,7 @@ from l2rtui.services import images
 from l2rtui.ui import twins
 from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
-from l2rtui.ui.screens.dialog import Dialog
+from l2rtui.ui.screens.listing import Listing
 from l2rtui.ui.text import NOTHING, Line, Span, Tone
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -42,17 +42,15 @@ _ROWS_A_STEP: Final = 8
 """A small terminal shows fewer of them: the field and the keys are below."""
 
 
-class ImagesScreen(Dialog[None]):
+class ImagesScreen(Listing[None]):
     """One row for each name."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.IMAGE)]
+    PLACE = Place.IMAGE
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(PLACE)]
 
     def __init__(self, link: Link) -> None:
-        super().__init__("images")
-        self._link = link
-        self._table = VirtualTable(COLUMNS, empty="Asking.", id="table")
-        self._field = Input(id="name", placeholder="registry.example/lab/node:tag")
-        self._field.display = False
+        field = Input(id="name", placeholder="registry.example/lab/node:tag")
+        super().__init__("images", link, VirtualTable(COLUMNS, empty="Asking.", id="table"), field)
         self._steps: deque[str] = deque(maxlen=_KEPT_STEPS)
 
     def compose(self) -> ComposeResult:
@@ -71,16 +69,6 @@ class ImagesScreen(Dialog[None]):
         self._tell()
         self._table.focus()
         self.action_again()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
-        """Forbid what ``--readonly`` forbids."""
-        return None if self._link.forbidden(action) else True
-
-    def on_key(self, event: events.Key) -> None:
-        """Say why a forbidden key does nothing."""
-        key = self._link.keys.pressed(event.key, Place.IMAGE)
-        if key is not None and not self._field.display and (reason := self._link.forbidden(key.action)):
-            self._link.background.say(f"{key.face} ({key.label}) is off: {reason}.")
 
     # --- what there is -----------------------------------------------------------------------------------------
     def action_again(self) -> None:
@@ -108,22 +96,13 @@ class ImagesScreen(Dialog[None]):
         self._tell()
 
     def _tell(self) -> None:
-        self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin)))])
-        if self._field.display:
-            self.show("hint", [(Span(_PUSH),)])
-        else:
-            faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.IMAGE)]
-            self.show("hint", [(Span("   ".join([*faces, "c copy", "esc close"]), Tone.DIM),)])
+        super()._tell()
+        self._tell_keys(_PUSH if self._field.display else "")
 
     @property
     def _twin(self) -> str:
         name = self._table.cursor_key
         return twins.image("push", name) if name is not None else twins.image("build")
-
-    def action_copy(self) -> None:
-        """Copy the command line."""
-        self.app.copy_to_clipboard(self._twin)
-        self._link.background.say(f"copied: {self._twin}")
 
     # --- build and push ----------------------------------------------------------------------------------------
     def action_build(self) -> None:
@@ -149,10 +128,7 @@ class ImagesScreen(Dialog[None]):
     def action_push(self) -> None:
         """Ask under which name."""
         if self._table.cursor_key is not None:
-            self._field.value = self._table.cursor_key
-            self._field.display = True
-            self._field.focus()
-            self._tell()
+            self._open_field(self._table.cursor_key)
 
     @on(Input.Submitted)
     def _name_typed(self, event: Input.Submitted) -> None:
@@ -196,19 +172,6 @@ class ImagesScreen(Dialog[None]):
         if self.is_attached:
             self._progress(sentence, is_step=True)
             self.action_again()
-
-    def _close_field(self) -> None:
-        self._field.value = ""
-        self._field.display = False
-        self._table.focus()
-        self._tell()
-
-    def action_close(self) -> None:
-        """The field first, then the dialog."""
-        if self._field.display:
-            self._close_field()
-        else:
-            self.dismiss(None)
 
 
 def _row(one: LocalImage) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -21,6 +21,7 @@ from l2rtui.ui.link import Link
 from l2rtui.ui.screens.asking import ask, is_acting_for, may_touch, owned_by, typed
 from l2rtui.ui.screens.confirm import Question
 from l2rtui.ui.screens.dialog import Dialog
+from l2rtui.ui.screens.listing import Listing
 from l2rtui.ui.text import NOTHING, Line, Span, Tone, age, count, status_text, tone_of
 from l2rtui.ui.widgets.picture import PictureView
 from l2rtui.ui.widgets.pod_table import simulator_level
@@ -38,18 +39,16 @@ COLUMNS: Final = (
 )
 
 
-class SimulatorsScreen(Dialog[None]):
+class SimulatorsScreen(Listing[None]):
     """One row for each."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SIMULATOR)]
+    PLACE = Place.SIMULATOR
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(PLACE)]
 
     def __init__(self, link: Link, pod: PodView) -> None:
-        super().__init__("simulators")
-        self._link = link
+        field = Input(id="signal", placeholder="signal: name or number, such as USR1")
+        super().__init__("simulators", link, VirtualTable(COLUMNS, empty="Asking.", id="table"), field)
         self._pod = pod
-        self._table = VirtualTable(COLUMNS, empty="Asking.", id="table")
-        self._field = Input(id="signal", placeholder="signal: name or number, such as USR1")
-        self._field.display = False
         self._found: tuple[Simulator, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -65,20 +64,9 @@ class SimulatorsScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Ask."""
         self.show("title", [(Span(f"Simulators of {sanitize(self._pod.name)}", Tone.STRONG),)])
-        faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.SIMULATOR)]
-        self.show("hint", [(Span("   ".join([*faces, "c copy", "esc close"]), Tone.DIM),)])
+        self._tell_keys()
         self._table.focus()
         self.action_again()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
-        """Forbid what ``--readonly`` or missing rights forbid."""
-        return None if self._link.forbidden(action) else True
-
-    def on_key(self, event: events.Key) -> None:
-        """Say why a forbidden key does nothing."""
-        key = self._link.keys.pressed(event.key, Place.SIMULATOR)
-        if key is not None and not self._is_typing and (reason := self._link.forbidden(key.action)):
-            self._link.background.say(f"{key.face} ({key.label}) is off: {reason}.")
 
     # --- how they are ------------------------------------------------------------------------------------------
     def action_again(self) -> None:
@@ -105,26 +93,21 @@ class SimulatorsScreen(Dialog[None]):
         one = self._chosen
         lines: list[Line] = [(Span(sanitize(line), Tone.DIM),) for line in one.tail] if one is not None else []
         self.show("tail", lines)
-        self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin("status"))))])
+        super()._tell()
 
     @property
     def _chosen(self) -> Simulator | None:
         return next((one for one in self._found if str(one.index) == self._table.cursor_key), None)
 
     @property
-    def _is_typing(self) -> bool:
-        return bool(self._field.display)
+    def _twin(self) -> str:
+        return self._command("status")
 
-    def _twin(self, what: str, signal: str = "") -> str:
+    def _command(self, what: str, signal: str = "") -> str:
         one = self._chosen
         index = one.index if one is not None and what != "status" else 0
         is_admin = what in ("restart", "signal") and is_acting_for([self._pod])
         return twins.simulator(what, self._pod.name, index, signal_name=signal, is_admin=is_admin)
-
-    def action_copy(self) -> None:
-        """Copy the command line."""
-        self.app.copy_to_clipboard(self._twin("status"))
-        self._link.background.say(f"copied: {self._twin('status')}")
 
     # --- what is done to one -----------------------------------------------------------------------------------
     def action_restart(self) -> None:
@@ -136,8 +119,7 @@ class SimulatorsScreen(Dialog[None]):
     def action_send(self) -> None:
         """Ask for a signal."""
         if self._chosen is not None and may_touch(self._link, "signal", [self._pod]):
-            self._field.display = True
-            self._field.focus()
+            self._open_field()
 
     @on(Input.Submitted)
     def _signal_typed(self, event: Input.Submitted) -> None:
@@ -145,18 +127,6 @@ class SimulatorsScreen(Dialog[None]):
         self._close_field()
         if one is not None and name:
             self._question("Signal", one, "signal", f"It gets {sanitize(name.upper())}.", name)
-
-    def _close_field(self) -> None:
-        self._field.value = ""
-        self._field.display = False
-        self._table.focus()
-
-    def action_close(self) -> None:
-        """The field first, then the dialog."""
-        if self._is_typing:
-            self._close_field()
-        else:
-            self.dismiss(None)
 
     def _question(self, verb: str, one: Simulator, what: str, sentence: str, signal: str = "") -> None:
         name = f"simulator {one.index} of {self._pod.name}"
@@ -167,7 +137,7 @@ class SimulatorsScreen(Dialog[None]):
             yes=verb,
             typed=typed(self._link, self._pod.name if is_admin else ""),
             is_grave=True,
-            command=self._twin(what, signal),
+            command=self._command(what, signal),
         )
 
         async def act() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
@@ -28,7 +28,7 @@ from l2rtui.services import volumes
 from l2rtui.ui import twins
 from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
-from l2rtui.ui.screens.dialog import Dialog
+from l2rtui.ui.screens.listing import Listing
 from l2rtui.ui.text import NOTHING, Span, Tone, age
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -50,18 +50,20 @@ _DOWNLOAD: Final = "Download to which folder or file of this machine?   enter be
 _UPLOAD: Final = "Upload which file or folder of this machine to here?   enter begin   esc back"
 
 
-class VolumesScreen(Dialog[None]):
+class VolumesScreen(Listing[None]):
     """The volumes first; enter goes into one, and into its folders."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.VOLUME)]
+    PLACE = Place.VOLUME
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(PLACE)]
+    FACES = ("enter open",)
 
     def __init__(self, link: Link) -> None:
-        super().__init__("volumes")
-        self._link = link
-        self._list = VirtualTable(VOLUME_COLUMNS, empty="Asking.", id="list")
+        super().__init__(
+            "volumes", link, VirtualTable(VOLUME_COLUMNS, empty="Asking.", id="list"), Input(id="path")
+        )
+        self._list = self._table
         self._files = VirtualTable(FILE_COLUMNS, empty="Opening.", clock=link.clock, id="files")
-        self._field = Input(id="path")
-        self._files.display = self._field.display = False
+        self._files.display = False
         self._volume = self._path = ""
         self._open: VolumeFiles | None = None
         self._left = asyncio.Event()
@@ -88,16 +90,6 @@ class VolumesScreen(Dialog[None]):
     def on_unmount(self) -> None:
         """Let the pod of the open volume go."""
         self._left.set()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
-        """Forbid what ``--readonly`` forbids."""
-        return None if self._link.forbidden(action) else True
-
-    def on_key(self, event: events.Key) -> None:
-        """Say why a forbidden key does nothing."""
-        key = self._link.keys.pressed(event.key, Place.VOLUME)
-        if key is not None and not self._field.display and (reason := self._link.forbidden(key.action)):
-            self._link.background.say(f"{key.face} ({key.label}) is off: {reason}.")
 
     # --- looking round -----------------------------------------------------------------------------------------
     def action_again(self) -> None:
@@ -176,7 +168,8 @@ class VolumesScreen(Dialog[None]):
         self._files.empty_text = "Opening."
         self._files.set_rows([])
         self._files.display, self._list.display = is_shown, not is_shown
-        (self._files if is_shown else self._list).focus()
+        self._table = self._files if is_shown else self._list
+        self._table.focus()
         self._tell()
 
     def action_up(self) -> None:
@@ -189,12 +182,9 @@ class VolumesScreen(Dialog[None]):
     def _tell(self) -> None:
         where = f"{self._volume}:/{self._path}" if self._volume else "Volumes"
         self.show("title", [(Span(sanitize(where), Tone.STRONG),)])
-        self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin)))])
-        if self._field.display:
-            self.show("hint", [(Span(_UPLOAD if self._is_upload else _DOWNLOAD),)])
-        else:
-            faces = [f"{key.face} {key.label}" for key in self._link.keys.of(Place.VOLUME)]
-            self.show("hint", [(Span("   ".join(["enter open", *faces, "c copy", "esc close"]), Tone.DIM),)])
+        super()._tell()
+        asked = _UPLOAD if self._is_upload else _DOWNLOAD
+        self._tell_keys(asked if self._field.display else "")
 
     @property
     def _twin(self) -> str:
@@ -204,11 +194,6 @@ class VolumesScreen(Dialog[None]):
         if self._field.display:
             return twins.volume("get", f"{self._volume}:{self._chosen_path}", typed)
         return twins.volume("files", f"{self._volume}:{self._path}") if self._volume else twins.volume("ls")
-
-    def action_copy(self) -> None:
-        """Copy the command line."""
-        self.app.copy_to_clipboard(self._twin)
-        self._link.background.say(f"copied: {self._twin}")
 
     # --- transfers ---------------------------------------------------------------------------------------------
     def action_download(self) -> None:
@@ -222,10 +207,8 @@ class VolumesScreen(Dialog[None]):
             self._ask_path("", is_upload=True)
 
     def _ask_path(self, value: str, *, is_upload: bool) -> None:
-        self._field.value, self._is_upload = value, is_upload
-        self._field.display = True
-        self._field.focus()
-        self._tell()
+        self._is_upload = is_upload
+        self._open_field(value)
 
     @on(Input.Changed)
     def _typing(self) -> None:
@@ -280,19 +263,6 @@ class VolumesScreen(Dialog[None]):
     def _progress(self, text: str, *, is_step: bool) -> None:  # noqa: ARG002  (a screen shows each)
         if self.is_attached:
             self.show("progress", [(Span(sanitize(text), Tone.ACCENT),)] if text else [])
-
-    def _close_field(self) -> None:
-        self._field.value = ""
-        self._field.display = False
-        (self._files if self._volume else self._list).focus()
-        self._tell()
-
-    def action_close(self) -> None:
-        """The field first, then the dialog."""
-        if self._field.display:
-            self._close_field()
-        else:
-            self.dismiss(None)
 
     def _store(self) -> VolumeStore:
         backend: object = self._link.backend
