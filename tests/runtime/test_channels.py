@@ -47,7 +47,7 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-def receive(channel: LearnerChannel | PeerChannel, count: int = 1, seconds: float = 10.0) -> list[Inbound]:
+def receive(channel: LearnerChannel | PeerChannel, count: int = 1, seconds: float = 60.0) -> list[Inbound]:
     found: list[Inbound] = []
     deadline = time.monotonic() + seconds
     while len(found) < count:
@@ -56,7 +56,7 @@ def receive(channel: LearnerChannel | PeerChannel, count: int = 1, seconds: floa
     return found
 
 
-def send(peer: PeerChannel, port: Port, frames: list[bytes], seconds: float = 10.0) -> None:
+def send(peer: PeerChannel, port: Port, frames: list[bytes], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not peer.send(port, frames):
         assert time.monotonic() < deadline, "no connection"
@@ -122,10 +122,9 @@ def test_wake_ends_a_wait(where: endpoint.Endpoint, opened: ExitStack) -> None:
     for _ in range(100_000):
         learner.wake()
     began = time.monotonic()
-    while time.monotonic() - began < 5:
-        if not learner.poll(10.0):
-            break
-    assert time.monotonic() - began < 5
+    while learner.poll(600.0):
+        pass
+    assert time.monotonic() - began < 60
 
 
 def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:
@@ -167,7 +166,7 @@ def test_with_keys_only_those_who_have_them_get_through_and_the_others_know_why(
     for port in Port:
         wait_until(lambda port=port: learner.poll(0.01) or honest.send(port, [b"hello"]), "connection")
     assert not honest.is_mistrusted
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     found: set[bytes] = set()
     while b"honest" not in found and time.monotonic() < deadline:
         found |= {each.route for each in learner.poll(0.1)}

@@ -45,7 +45,7 @@ def port(no_leaks: None) -> Iterator[int]:
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as stream:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as stream:
         stream.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = http.client.HTTPResponse(stream)
         answer.begin()
@@ -79,7 +79,7 @@ def test_a_learner_says_who_is_connected_and_how_far_behind(
     workers = [run.start("worker", index) for index in range(2)]
 
     def ask() -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{status}/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{status}/status", timeout=60) as answer:
             return dict(json.load(answer))
 
     wait_until(lambda: learner.last("learner").get("updates", 0) > 0, "updates", log=learner)

@@ -17,7 +17,7 @@ from runtime.sim.ports import PortLease
 ROOT = Path(__file__).parents[3]
 
 
-def eventually(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """Wait until the condition gives something true and return it."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

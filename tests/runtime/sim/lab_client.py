@@ -116,7 +116,7 @@ class CameraSocket:
         self.sock.setsockopt(zmq.LINGER, 0)
         self.sock.connect(address)
 
-    def image(self, seconds: float = 5.0) -> np.ndarray:
+    def image(self, seconds: float = 60.0) -> np.ndarray:
         assert self.sock.poll(int(1000 * seconds)), "no image came"
         message = self.sock.recv()
         head = struct.unpack("iiiiiqq", message[:40])

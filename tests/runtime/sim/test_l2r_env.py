@@ -140,11 +140,15 @@ def test_in_real_time_a_step_takes_a_tenth_of_a_second(make):
     env = make(simulator={"fast": False})
     obs = env.reset(0)
     env.step(steer(obs))
-    began = time.monotonic()
+    taken = []
     for _ in range(10):
+        began = time.monotonic()
         env.step(np.array([[0.0, 1.0]], np.float32))
+        taken.append(time.monotonic() - began)
 
-    assert time.monotonic() - began == pytest.approx(1.0, abs=0.3)
+    # A busy machine makes a step late, and then the next one is short: the whole is never shorter than it says.
+    assert sum(taken) > 0.9
+    assert min(taken) < 0.13
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ async def test_a_clock_of_its_own_needs_nobody(backend):
     plan = await planned(live, SPEC)
     async for _ in live.launch(plan):
         pass
-    async with asyncio.timeout(20), aclosing(live.watch()) as changes:
+    async with asyncio.timeout(60), aclosing(live.watch()) as changes:
         snapshot = EMPTY_SNAPSHOT
         async for batch in changes:
             snapshot = apply(snapshot, batch)

@@ -82,7 +82,7 @@ class Server:
         self.probes += 1
         return web.Response(text="ok") if self.is_well else web.Response(status=503)
 
-    async def until(self, is_so: Callable[[], bool], seconds: float = 10.0) -> None:
+    async def until(self, is_so: Callable[[], bool], seconds: float = 60.0) -> None:
         """Wait for a condition that requests make true."""
         async with asyncio.timeout(seconds), self.arrived:
             await self.arrived.wait_for(is_so)

@@ -19,7 +19,7 @@ from tests.unit.kubernetes.log_server import BEGIN, SECOND, Pod, Process, servin
 
 FAST = Patience(silence_seconds=0.3, longest_silence_seconds=1.0, pause_seconds=0.01, longest_pause_seconds=0.05)
 VIEW = PodView("u", "p", namespace="ml")
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 
 
 async def lines(api, query=None, view=VIEW):

@@ -24,7 +24,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 
 WORKER = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "fakes" / "worker.py"))
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 class Lab:

@@ -171,7 +171,7 @@ async def test_a_follower_misses_and_doubles_nothing(tmp_path, seed):
         written += len(data) + 28
         if written > 3500:
             # As slow as the reader: a file that is set aside twice before he looks is gone, and that is agreed.
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not seen or seen[-1] != line:
                     await asyncio.sleep(0.005)
             written = 0
@@ -180,13 +180,13 @@ async def test_a_follower_misses_and_doubles_nothing(tmp_path, seed):
             serial += 1
             writer = LogWriter(tmp_path, serial, 4096)
             writer.mark("restart")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not seen or seen[-1] != line:
                     await asyncio.sleep(0.005)
             written = 0
     writer.close()
     is_done = True
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await following
     assert seen == lines
 

@@ -23,7 +23,7 @@ async def running(backend):
 
 
 async def until(monitor, condition):
-    async with asyncio.timeout(5), aclosing(monitor.updates()) as updates:
+    async with asyncio.timeout(60), aclosing(monitor.updates()) as updates:
         async for snapshot in updates:
             if condition(snapshot):
                 return snapshot
@@ -66,7 +66,7 @@ async def test_a_burst_collapses_into_the_newest():
     async with running(backend) as monitor:
         seen = 0
         backend.put_node(Node("first"))
-        async with asyncio.timeout(5), aclosing(monitor.updates()) as updates:
+        async with asyncio.timeout(60), aclosing(monitor.updates()) as updates:
             async for snapshot in updates:
                 seen += 1
                 if len(snapshot.nodes) == 51:
