@@ -6,6 +6,7 @@ The view holds the newest snapshot and hands each widget its part of it; widgets
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import is_
@@ -43,6 +44,8 @@ from l2rtui.ui.widgets.run_table import RunRows, at_of, columns_for, in_order, s
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 AGE_SECONDS: Final = 10.0
+PAINT_SECONDS: Final = 0.1
+"""For the first paint of the slots; a screen that stands above this one may keep it from coming."""
 MOST_CURVES: Final = 6
 _NAMES: Final = {
     Pane.SLOTS: "1 Slots",
@@ -108,7 +111,12 @@ class ClusterView(Arrangement):
         await asyncio.to_thread(work)
         self.digest = digest
         self.slots.snapshot = snapshot
-        await asyncio.sleep(0)  # the keys that came meanwhile
+        self._fit_rows()
+        painted = asyncio.Event()  # the slots in one paint, the lists in the next: keys come between the two
+        self.call_after_refresh(painted.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PAINT_SECONDS):
+                await painted.wait()
 
     def watch_snapshot(self) -> None:
         """Hand the parts out."""
