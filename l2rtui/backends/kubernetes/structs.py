@@ -7,8 +7,11 @@ Kubernetes' own in snake case. Times are aware datetimes; epoch() turns them int
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Generic, TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
@@ -360,6 +363,13 @@ class ObjectList(Part, frozen=True):
 
     metadata: ListMeta = ListMeta()
     items: list[msgspec.Raw] | None = None
+
+
+class TypedList(Part, Generic[T], frozen=True):
+    """A page of a list in which every item is what its kind promises."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[T] | None = None
 
 
 class WatchEvent(Part, frozen=True):

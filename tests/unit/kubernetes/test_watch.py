@@ -481,3 +481,16 @@ def test_a_long_page_is_read_in_parts_and_an_empty_one_in_one():
     assert [(len(part.items), part.revision) for part in decoder.parts(page, 2)] == [(2, "7"), (2, "7"), (1, "7")]
     empty = decoder.page(b'{"metadata":{"resourceVersion":"8"},"items":null}')
     assert [(part.items, part.revision) for part in decoder.parts(empty, 2)] == [((), "8")]
+
+
+def test_a_list_is_the_same_whether_it_is_read_at_once_or_item_by_item():
+    decoder = Decoder(ConfigMapStruct)
+    items = [config_map(name, 3) for name in "abc"]
+    found = {}
+    for length in (1, 5 << 20):  # the longer one is too long to be read at once
+        items[0]["data"] = {"x": "y" * length}
+        page = decoder.page(json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}).encode())
+        found[length] = [one.metadata for part in decoder.parts(page, 2) for one in part.items]
+        assert sum(part.lost for part in decoder.parts(page, 2)) == 0
+    assert found[1] == found[5 << 20]
+    assert [meta.name for meta in found[1]] == ["a", "b", "c"]
