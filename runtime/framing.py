@@ -3,21 +3,22 @@
 No pickle, no sockets, no torch. A frame's length is looked at before its content, and the arena is never copied:
 the receiver gets a view and checks its size against what the sender declared in its Hello. The JSON is msgspec's:
 with tens of segments in a message the standard library's reader costs more than everything else in it. Headers of
-segments, the one kind of which there are thousands a second, are read and checked by msgspec in one go; what it
-does not like is read again like all the others, for a sentence about what is wrong.
+segments and of their acknowledgements, of which there are thousands a second, are read and checked by msgspec in
+one go; what it does not like is read again like all the others, for a sentence about what is wrong.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from runtime.messages import (
     MAX_BUNDLE,
     MAX_INTEGER,
+    Ack,
     Message,
     ProtocolError,
     Rows,
@@ -57,19 +58,28 @@ _Int = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 _Row = tuple[_Int, _Int, _Int, _Int, float, float]
 
 
-class _Segments(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _Segments(msgspec.Struct, tag=Segments.kind, tag_field="kind", forbid_unknown_fields=True, gc=False):
     """The header of segments as it is on the wire, see `Segments`."""
 
-    kind: Literal["traj"]
     epoch: _Int
     seq: _Int
     ring: bool
     rows: Annotated[list[_Row], msgspec.Meta(min_length=1, max_length=MAX_BUNDLE)]
 
 
+class _Ack(msgspec.Struct, tag=Ack.kind, tag_field="kind", forbid_unknown_fields=True, gc=False):
+    """The header of an acknowledgement as it is on the wire, see `Ack`."""
+
+    epoch: _Int
+    last_seq: _Int
+    durable_seq: _Int
+    limit: _Int
+    policy_version: _Int
+
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final[msgspec.json.Decoder[Any]] = msgspec.json.Decoder()
-_decode_segments: Final = msgspec.json.Decoder(_Segments).decode
+_decode_quickly: Final[msgspec.json.Decoder[_Segments | _Ack]] = msgspec.json.Decoder(_Segments | _Ack)
 
 
 def encode(message: Message, arena: Buffer | None = None) -> list[Buffer]:
@@ -80,7 +90,7 @@ def encode(message: Message, arena: Buffer | None = None) -> list[Buffer]:
     if (arena is not None) != has_arena(message):
         raise ProtocolError(f"a message of kind {message.kind} {'needs' if arena is None else 'carries no'} arena")
     try:
-        header = _encode(_wire(message) if isinstance(message, Segments) else to_fields(message))
+        header = _encode(_wire(message))
     except (ValueError, OverflowError) as error:
         raise ProtocolError(f"{message.kind}: {error}") from error
     if len(header) > HEADER_LIMIT:
@@ -104,19 +114,24 @@ def decode(frames: Sequence[Buffer]) -> tuple[Message, memoryview | None]:
     return message, memoryview(frames[1]).cast("B") if len(frames) == 2 else None
 
 
-def _wire(message: Segments) -> _Segments | dict[str, Any]:
-    rows = message.rows
-    if not math.isfinite(sum(rows.return_sum) + sum(rows.progress_sum)):
-        return to_fields(message)  # says which number cannot be sent, if it is not their sum that is too large
-    return _Segments("traj", message.epoch, message.seq, message.ring, list(zip(*rows.columns, strict=True)))
+def _wire(message: Message) -> _Segments | _Ack | dict[str, Any]:
+    match message:
+        case Ack(epoch, last_seq, durable_seq, limit, policy_version):
+            return _Ack(epoch, last_seq, durable_seq, limit, policy_version)
+        case Segments(epoch, seq, ring, rows) if math.isfinite(sum(rows.return_sum) + sum(rows.progress_sum)):
+            return _Segments(epoch, seq, ring, list(zip(*rows.columns, strict=True)))
+        case _:  # says which number cannot be sent, if there is one and it is not their sum that is too large
+            return to_fields(message)
 
 
 def _message(header: memoryview) -> Message:
     try:
-        plain = _decode_segments(header)
+        plain = _decode_quickly.decode(header)
     except (ValueError, RecursionError):
         pass
     else:
+        if isinstance(plain, _Ack):
+            return Ack(plain.epoch, plain.last_seq, plain.durable_seq, plain.limit, plain.policy_version)
         return Segments(plain.epoch, plain.seq, plain.ring, Rows(*zip(*plain.rows, strict=True)))
     try:
         given = _decode.decode(header)
