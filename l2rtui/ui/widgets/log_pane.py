@@ -1,56 +1,39 @@
-"""A log over Textual's line API: 50,000 lines, follow, search, wrap; ten repaints a second at most.
-
-Lines are made harmless and styled when they come into sight. Scrolling back stops following,
-and what is read then stays where it is, however much is written below.
-
-It scrolls by itself and draws its own scroll bar: a ScrollView lays the whole screen out anew whenever its virtual
-size changes, which here is with every line.
-"""
+"""A log: 50,000 lines as they come in, narrowed by patterns; ten repaints a second at most."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import ClassVar, Final
 
-from rich.cells import cell_len, chop_cells
-from rich.segment import Segment
-from rich.style import Style
-from textual import events
 from textual.binding import BindingType
 from textual.message import Message
-from textual.strip import Strip
 from textual.timer import Timer
 
 from l2rtui.ui.beat import until_beat
 from l2rtui.ui.keys import Place, bindings
-from l2rtui.ui.text import HUES, Line, Span, Tone, fit
+from l2rtui.ui.text import HUES
 from l2rtui.ui.values import LogText
-from l2rtui.ui.widgets.log_ring import KEPT_LINES, Entry, Json, Ring, bounded, entry_of, name_of, present
-from l2rtui.ui.widgets.paint import Painted
+from l2rtui.ui.widgets.log_ring import KEPT_LINES, Entry, Json, bounded, entry_of, name_of, present
+from l2rtui.ui.widgets.log_view import LogView
 
 RUSH_SECONDS: Final = 0.1
 """Time between two paints while many lines come."""
 QUIET_SECONDS: Final = 0.5
 """The same while few come: those of several pods then share a paint, and a screen at rest costs little."""
 RUSH_LINES: Final = 20
-PAN_COLUMNS: Final = 20
 _PREFIX_MOST: Final = 16
 _POD: Final = attrgetter("pod")
 
 
-class LogPane(Painted, can_focus=True):
+class LogPane(LogView, can_focus=True):
     """Lines of one or more pods."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LOG)]
-
-    @dataclass
-    class Changed(Message):
-        """Follow, wrap, the search or the dropped count differ: the title is out of date."""
 
     @dataclass
     class SinceWanted(Message):
@@ -80,25 +63,13 @@ class LogPane(Painted, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
-        self.ring = Ring()
-        self.is_following = True
-        self.is_wrapping = False
-        self.has_times = False
-        self.search = ""
         self.include = ""
         self.exclude = ""
         self.json_as = Json.COLUMNS
         self.received = 0
-        self.empty_text = ""
         self._all: deque[LogText] = deque(maxlen=KEPT_LINES)
         self._wanted: re.Pattern[str] | None = None
         self._unwanted: re.Pattern[str] | None = None
-        self._top = 0
-        self._hit: int | None = None
-        self._pan = 0
-        self._run = ""
-        self._prefix = 0
-        self._hues: dict[str, Tone] = {}
         self._timer: Timer | None = None
         self._waiting = 0
         self._is_rush = False
@@ -209,37 +180,7 @@ class LogPane(Painted, can_focus=True):
         self.refresh()
         self.post_message(self.Changed())
 
-    def find(self, text: str) -> None:
-        """Search for text, whatever its case; empty ends the search."""
-        self.search = text.casefold()
-        self._hit = None
-        if self.search:
-            self.action_hit(-1)
-        self.refresh()
-        self.post_message(self.Changed())
-
-    @property
-    def hits(self) -> int:
-        """Lines that match the search."""
-        return sum(self.search in entry.text.casefold() for entry in self.ring) if self.search else 0
-
     # --- keys -----------------------------------------------------------------------------------------------
-    def action_follow(self) -> None:
-        """Turn following on or off."""
-        self._follow(not self.is_following)
-
-    def action_wrap(self) -> None:
-        """Turn the breaking of long lines on or off."""
-        self.is_wrapping = not self.is_wrapping
-        self._pan = 0
-        self._arrange()
-        self.post_message(self.Changed())
-
-    def action_times(self) -> None:
-        """Show or hide the time of each line."""
-        self.has_times = not self.has_times
-        self._arrange()
-
     def action_since(self, span: int) -> None:
         """Ask for another span of time."""
         self.post_message(self.SinceWanted(self, span))
@@ -272,192 +213,9 @@ class LogPane(Painted, can_focus=True):
         """Ask to be closed."""
         self.post_message(self.CloseWanted(self))
 
-    def action_hit(self, by: int) -> None:
-        """Go to the next or the last line that matches."""
-        if not self.search or not len(self.ring):
-            return
-        total = len(self.ring)
-        start = self._hit if self._hit is not None else (total if by < 0 else -1)
-        for step in range(1, total + 1):
-            number = (start + by * step) % total
-            if self.search in self.ring[number].text.casefold():
-                self._hit = number
-                self._follow(False)
-                top = self.ring.row_of(number) - self.size.height // 2
-                self._go(top)
-                self.refresh()
-                return
-
-    def action_scroll(self, by: int) -> None:
-        """Scroll by lines."""
-        self._scroll(self._top + by)
-
-    def action_page(self, by: int) -> None:
-        """Scroll by pages."""
-        self._scroll(self._top + by * max(1, self.size.height - 1))
-
-    def action_edge(self, side: int) -> None:
-        """Go to the oldest or the newest line."""
-        if side > 0:
-            self._follow(True)
-        else:
-            self._scroll(0)
-
-    def action_pan(self, by: int) -> None:
-        """Move sideways along lines that are too long."""
-        if not self.is_wrapping:
-            self._pan = max(0, self._pan + by * PAN_COLUMNS)
-            self.refresh()
-
-    def on_click(self, event: events.Click) -> None:
-        """Go to the place in the log that was clicked in the scroll bar."""
-        if event.x >= self.size.width - 1 and self.size.height > 1:
-            self._scroll(round(self._last_top * event.y / (self.size.height - 1)))
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll back with the wheel."""
-        event.stop()
-        event.prevent_default()
-        self._scroll(self._top - 3)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll on with the wheel."""
-        event.stop()
-        event.prevent_default()
-        self._scroll(self._top + 3)
-
-    # --- inside ---------------------------------------------------------------------------------------------
-    def _go(self, top: int) -> None:
-        """Let this screen line of the log be the first one in sight."""
-        self._top = max(0, min(top, self._last_top))
-        self.refresh()
-
-    @property
-    def _last_top(self) -> int:
-        return max(0, self.ring.rows - self.size.height)
-
-    def _follow(self, is_following: bool) -> None:
-        if is_following != self.is_following:
-            self.is_following = is_following
-            self.post_message(self.Changed())
-        if is_following:
-            self._go(self._last_top)
-
-    def _scroll(self, top: int) -> None:
-        """Scroll; at the very end following goes on again, anywhere else it stops."""
-        self._go(top)
-        self._follow(self._top >= self._last_top)
-
     def _drawn(self) -> None:
         self._timer = None
         self._waiting, self._has_drawn = 0, True
         self._arrange()
         if self.dropped:
             self.post_message(self.Changed())
-
-    def _arrange(self) -> None:
-        """Bring the height up to date and draw."""
-        if not self.size.width:
-            return
-        self.ring.wrap(max(1, self.size.width - 1 - self._left) if self.is_wrapping else 0)
-        self._go(self._last_top if self.is_following else self._top)
-
-    def on_resize(self) -> None:
-        """Break lines for the new width."""
-        self._arrange()
-
-    @property
-    def _left(self) -> int:
-        """Columns before the text: margin, time, pod."""
-        return 2 + (9 if self.has_times else 0) + (self._prefix + 3 if self._prefix else 0)
-
-    def _short(self, pod: str) -> str:
-        return pod.removeprefix(f"{self._run}-")
-
-    def render_line(self, y: int) -> Strip:
-        """One screen line of the log, with its piece of the scroll bar."""
-        strip = self._line(y, self.size.width - 1)
-        bar = self.strip((Span("▐" if self._has_thumb(y) else " ", Tone.DIM),), 1)
-        return Strip.join([strip, bar])
-
-    def _has_thumb(self, y: int) -> bool:
-        """Whether the scroll bar's thumb covers this line; it is never shorter than one."""
-        rows, height = self.ring.rows, self.size.height
-        if rows <= height:
-            return False
-        length = max(1, height * height // rows)
-        first = round((height - length) * self._top / self._last_top)
-        return first <= y < first + length
-
-    def _line(self, y: int, width: int) -> Strip:
-        found = self.ring.at(y + self._top)
-        if found is None:
-            text = self.empty_text if y == 0 and not len(self.ring) else ""
-            return self.strip((Span(f"  {text}", Tone.DIM),), width)
-        number, part = found
-        entry = self.ring[number]
-        line = (*self._before(entry, part, is_hit=number == self._hit), *self._body(entry, part, width))
-        strip = self.strip(line, width)
-        if entry.colours and not part and not self._pan:
-            strip = self._painted(strip, entry)
-        return self._highlight(strip, self._left) if self.search else strip
-
-    def _before(self, entry: Entry, part: int, *, is_hit: bool) -> Line:
-        point = Span("▸ " if is_hit else "  ", Tone.ACCENT)
-        if part:
-            return (point, Span(" " * (self._left - 2)))
-        spans = [point]
-        if self.has_times:
-            spans.append(Span(f"{time.strftime('%H:%M:%S', time.localtime(entry.time))} ", Tone.DIM))
-        if self._prefix:
-            spans.append(Span(fit(self._short(entry.pod), self._prefix), self._hues.get(entry.pod, Tone.DIM)))
-            spans.append(Span(" │ ", Tone.DIM))
-        return tuple(spans)
-
-    def _body(self, entry: Entry, part: int, width: int) -> Sequence[Span]:
-        room = width - self._left
-        if entry.is_mark:
-            text = f"──── {entry.text} "
-            return (Span(fit(text, room) if len(text) > room else text.ljust(room, "─"), Tone.WARN),)
-        tone = Tone.DIM if entry.is_record else _tone(entry.text)
-        if not self.is_wrapping:
-            return (Span(entry.text[self._pan : self._pan + room], tone),)
-        if entry.columns == len(entry.text):
-            return (Span(entry.text[part * room : (part + 1) * room], tone),)
-        pieces = chop_cells(entry.text, room)
-        return (Span(pieces[part] if part < len(pieces) else "", tone),)
-
-    def _painted(self, strip: Strip, entry: Entry) -> Strip:
-        """Lay the line's own colours over its first screen line."""
-        if entry.columns != len(entry.text):
-            return strip
-        for start, end, style in entry.colours:
-            first, last = min(self._left + start, strip.cell_length), min(self._left + end, strip.cell_length)
-            if first < last:
-                before, piece, after = strip.divide([first, last, strip.cell_length])
-                strip = Strip([*before, *piece.apply_style(style), *after], strip.cell_length)
-        return strip
-
-    def _highlight(self, strip: Strip, left: int) -> Strip:
-        """Turn the matches over: seen without colour too."""
-        text = strip.text.casefold()
-        at = text.find(self.search, left)
-        cuts: list[int] = []
-        while at >= 0:
-            cuts += [at, at + len(self.search)]
-            at = text.find(self.search, at + len(self.search))
-        if not cuts or cell_len(text) != len(text):
-            return strip  # characters of two columns: the line is shown, its hits are not marked
-        look = Style(reverse=True)
-        segments: list[Segment] = []
-        for number, piece in enumerate(strip.divide([*cuts, strip.cell_length])):
-            segments.extend(piece.apply_style(look) if number % 2 else piece)
-        return Strip(segments, strip.cell_length)
-
-
-def _tone(text: str) -> Tone:
-    """Lines that begin with a log level are coloured by it; the word itself says the same without colour."""
-    head = text[:48]
-    if "ERROR" in head or "CRITICAL" in head or head.startswith(("Traceback", "error:")):
-        return Tone.BAD
-    return Tone.WARN if "WARN" in head else Tone.PLAIN
