@@ -147,6 +147,7 @@ async def press(settings: Settings, count: int, seed: int, trouble: Trouble | No
     problem, monkey = "", Monkey(chance)
     monkey.guard(backend)
     app = L2RApp(settings, lambda: backend)
+    monkey.keep(app)
     app.link.cancel_seconds = 0.0
     async with app.run_test(size=chance.choice(SIZES)) as pilot:
         while not app.cluster.health.is_connected:

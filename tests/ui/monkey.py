@@ -76,6 +76,10 @@ class Monkey:
 
             backend.capture = look  # type: ignore[attr-defined]
 
+    def keep(self, app: L2RApp) -> None:
+        """Let the app stay when the menu's way to leave is chosen: the keys go on."""
+        app._leave_now = lambda _: None  # type: ignore[method-assign]
+
     def upset(self, backend: FakeBackend) -> None:
         """Something happens on the cluster."""
         pods = list(backend._pods.values())

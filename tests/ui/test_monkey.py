@@ -24,6 +24,7 @@ async def test_random_keys_break_nothing_and_change_nothing_unasked(desk, tmp_pa
     monkey = Monkey(random.Random(SEED))
     async with desk(size=(124, 34)) as one:
         monkey.guard(one.backend)
+        monkey.keep(one.app)
         for number in range(KEYS_PRESSED):
             await monkey.press(one.app, one.pilot)
             if number % 10 == 0:
