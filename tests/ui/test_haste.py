@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from textual import events
+from textual.geometry import Size
 
 from l2rtui.backends.fake.crowd import crowd
 from l2rtui.ui.screens.detail import DetailScreen
@@ -78,3 +79,12 @@ def test_rows_that_were_made_ahead_are_shown_only_while_they_are_true():
     assert rows.row(first, fewer, None, sets) == run_row(first, fewer, None, sets) != plain
     rows.make_ahead(snapshot.runs.values(), pods.__getitem__)
     assert rows.row(first, pods[first.name], None, ()) == run_row(first, pods[first.name], None, ())
+
+
+async def test_slots_are_drawn_on_a_narrower_terminal_before_they_hear_of_it(desk):
+    async with desk(size=(160, 45)) as one:
+        grid = one.app.cluster.slots
+        grid.move_to(max(grid.snapshot.ledger.slots, key=lambda slot: grid._grid.slots[slot].x))
+        grid._size = Size(60, grid.size.height)  # as Textual has it when a screen comes up again
+        lines = [grid.render_line(y) for y in range(grid.size.height)]
+        assert {line.cell_length for line in lines} == {60}

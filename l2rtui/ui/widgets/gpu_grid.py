@@ -199,7 +199,12 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
         return self.strip((Span(" " * _MARGIN), *line), self.size.width)
 
     def _with_cursor(self, strip: Strip, x: int) -> Strip:
-        """Turn the cell over (underline it without focus): seen without colour too, and no neighbour is hidden."""
+        """Turn the cell over (underline it without focus): seen without colour too, and no neighbour is hidden.
+
+        A screen that comes up on a narrower terminal than before is drawn once before it hears of that.
+        """
+        if x >= strip.cell_length:
+            return strip
         look = Style(reverse=True, bold=True) if self.has_focus else Style(underline=True, bold=True)
         before, cell, after = strip.divide([x, x + 1, strip.cell_length])
         return Strip([*before, *cell.apply_style(look), *after], strip.cell_length)
