@@ -38,7 +38,7 @@ class Example:
     threshold: float
     measure: str = "mean_return"
     """Field of a learner's record: of the latest 100 training episodes, or `eval_return` of the evaluator's latest,
-    without exploration, where a run has hardly 100 episodes."""
+    without exploration, where a run has hardly 100 episodes. The reference measures the same."""
     reference: str | None = None
 
 
@@ -51,7 +51,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One record; `mean_return` is what the example measures, for the reference always of 100 training episodes."""
+    """One record; `mean_return` is what the example measures."""
 
     example: str
     by: str
