@@ -146,6 +146,7 @@ class L2RApp(App[None]):
         """Put the home screen over the first frame, and give it the keys that were pressed meanwhile."""
         await asyncio.to_thread(import_module, "l2rtui.ui.screens.cluster")  # keys are read while it loads
         self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))
+        await asyncio.to_thread(self.stylesheet.parse)  # nothing else is mounted meanwhile
         boot, home = self.screen, self.cluster
         self._show_health()
         await self.push_screen(home)

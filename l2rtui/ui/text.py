@@ -6,6 +6,7 @@ carrier of a meaning: beside it stands a glyph or a word.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import pairwise
@@ -135,6 +136,12 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def shorten(text: str, width: int) -> str:
     """Cut text to a width in characters, with an ellipsis where something is missing."""
     return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
+
+
+def broken(text: str, width: int, line: int) -> str:
+    """Give one line, counted from 0, of a sentence that is broken to a width in characters; empty behind its end."""
+    lines = textwrap.wrap(text, max(10, width))
+    return lines[line] if line < len(lines) else ""
 
 
 def plural(number: int, noun: str) -> str:

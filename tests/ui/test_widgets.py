@@ -355,6 +355,16 @@ async def test_wrapped_lines_are_whole_and_long_ones_can_be_panned():
         assert "".join(shown).replace(" ", "") == "".join(f"{number:03d}" for number in range(30))
 
 
+async def test_why_there_is_nothing_is_broken_where_it_is_too_long():
+    why = "This run copies its checkpoints nowhere. Launch with a folder or a bucket to have them."
+    for widget in (VirtualTable(COLUMNS, empty=why), LogPane()):
+        async with stage(widget, size=(40, 10)) as (app, pilot):
+            if isinstance(widget, LogPane):
+                widget.restart(run="", is_merged=False, empty=why)
+                await pilot.pause()
+            assert why in " ".join(" ".join(app.shown()).split())
+
+
 async def test_a_rush_of_lines_is_drawn_ten_times_a_second_at_most():
     log = LogPane()
     async with stage(log) as (app, pilot):

@@ -21,7 +21,7 @@ from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
-from l2rtui.ui.text import Line, Span, Tone, fit
+from l2rtui.ui.text import Line, Span, Tone, broken, fit
 from l2rtui.ui.widgets.log_ring import Entry, Ring
 from l2rtui.ui.widgets.paint import Painted
 
@@ -195,7 +195,7 @@ class LogView(Painted):
     def _line(self, y: int, width: int) -> Strip:
         found = self.ring.at(y + self._top)
         if found is None:
-            text = self.empty_text if y == 0 and not len(self.ring) else ""
+            text = "" if len(self.ring) else broken(self.empty_text, width - 4, y)
             return self.strip((Span(f"  {text}", Tone.DIM),), width)
         number, part = found
         entry = self.ring[number]

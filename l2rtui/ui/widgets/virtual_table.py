@@ -20,7 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from l2rtui.ui.keys import Place, bindings
-from l2rtui.ui.text import Line, Span, Tone, fit
+from l2rtui.ui.text import Line, Span, Tone, broken, fit
 from l2rtui.ui.theme import colour
 from l2rtui.ui.widgets.paint import Painted
 from l2rtui.ui.widgets.rows import Column, Row, RowModel
@@ -268,10 +268,11 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
         shown = self.model.shown
         if line < len(shown):
             return self._row(self.model.rows[shown[line]], width, is_cursor=line == self._cursor_line)
-        if line == 0:
-            text = self.empty_text if not self.model.rows else "No row matches the filter; esc shows all."
-            return self.strip((Span(f"{'':{_MARGIN}}{text}", Tone.DIM),), width)
-        return self.strip((), width)
+        text = ""
+        if not shown:
+            why = self.empty_text if not self.model.rows else "No row matches the filter; esc shows all."
+            text = broken(why, width - 2 * _MARGIN, line)
+        return self.strip((Span(f"{'':{_MARGIN}}{text}", Tone.DIM),), width)
 
     def _header(self, width: int) -> Line:
         spans = [Span(" " * _MARGIN, Tone.DIM)]
