@@ -139,7 +139,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def broken(text: str, width: int, line: int) -> str:
-    """Give one line, counted from 0, of a sentence that is broken to a width in characters; empty behind its end."""
+    """Give one line, counted from 0, of a sentence broken to a width in characters; empty behind its end."""
     lines = textwrap.wrap(text, max(10, width))
     return lines[line] if line < len(lines) else ""
 

@@ -268,11 +268,10 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
         shown = self.model.shown
         if line < len(shown):
             return self._row(self.model.rows[shown[line]], width, is_cursor=line == self._cursor_line)
-        text = ""
-        if not shown:
-            why = self.empty_text if not self.model.rows else "No row matches the filter; esc shows all."
-            text = broken(why, width - 2 * _MARGIN, line)
-        return self.strip((Span(f"{'':{_MARGIN}}{text}", Tone.DIM),), width)
+        if shown:
+            return self.strip((), width)
+        why = self.empty_text if not self.model.rows else "No row matches the filter; esc shows all."
+        return self.strip((Span(f"{'':{_MARGIN}}{broken(why, width - 2 * _MARGIN, line)}", Tone.DIM),), width)
 
     def _header(self, width: int) -> Line:
         spans = [Span(" " * _MARGIN, Tone.DIM)]
