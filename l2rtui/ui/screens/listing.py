@@ -50,7 +50,9 @@ class Listing(Dialog[Answer]):
         return ""
 
     def action_copy(self) -> None:
-        """Copy the command line."""
+        """Copy the command line, if there is one."""
+        if not self._twin:
+            return
         self.app.copy_to_clipboard(self._twin)
         self._link.background.say(f"copied: {self._twin}")
 
