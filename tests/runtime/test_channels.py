@@ -122,9 +122,10 @@ def test_wake_ends_a_wait(where: endpoint.Endpoint, opened: ExitStack) -> None:
     for _ in range(100_000):
         learner.wake()
     began = time.monotonic()
-    while learner.poll(600.0):
-        pass
-    assert time.monotonic() - began < 60
+    while time.monotonic() - began < 5:
+        if not learner.poll(10.0):
+            break
+    assert time.monotonic() - began < 5
 
 
 def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:

@@ -79,7 +79,9 @@ def test_a_run_trains_survives_kills_of_learner_and_worker_and_ends_by_signal(
     for each in (*workers, evaluator):
         assert each.end() == contract.EXIT_DONE
     wait_until(lambda: successor.last("learner")["workers"] == 0, "goodbyes")
+    began = time.monotonic()
     assert successor.end() == contract.EXIT_DONE
+    assert time.monotonic() - began < 5
     last = successor.last("learner")
     assert exact(last, 32), last
     for each in run.started:

@@ -56,9 +56,7 @@ def test_a_whole_episode_with_camera_pose_and_action(client):
 
     assert client.poses.problem == ""
     assert speeds[-1] > 8.0
-    assert 15 < (indices[-1] - indices[0]) % len(centre) < len(centre) // 2, (
-        "it went along the centre line, forwards"
-    )
+    assert 15 < (indices[-1] - indices[0]) % len(centre) < 60, "it went along the centre line, forwards"
     assert images[0].shape == (384, 512, 3)
     assert images[0].mean() > 20
     assert np.abs(images[0].astype(int) - images[-1]).mean() > 1, "the view changes as the car drives"

@@ -246,7 +246,7 @@ async def test_it_comes_back_soon_after_a_server_that_was_ill_and_knows_how_stal
         assert reflector.stale_seconds >= 0.5
         assert "did not read" in reflector.error.message
         server.on_watch, server.is_well = [stay], True
-        await until(lambda: reflector.error is None)
+        await until(lambda: reflector.error is None, seconds=0.3)
         assert reflector.stale_seconds == 0.0
 
 
@@ -259,7 +259,7 @@ async def test_it_comes_back_after_a_server_that_was_away():
         assert len(server.requests) == before
         server.on_watch, server.objects = [send(event("ADDED", config_map("b", 12)))], []
         async with serving(server, port):
-            await until(lambda: names(reflector) == ["a", "b"])
+            await until(lambda: names(reflector) == ["a", "b"], seconds=1.0)
             assert len(server.lists) == 1
 
 
@@ -314,7 +314,7 @@ async def test_a_connection_that_falls_silent_is_noticed_by_the_bookmarks_that_d
     server = Server(on_watch=[send(event("BOOKMARK", config_map("", 11))), stay])
     async with serving(server), following(server, timing) as (reflector, _):
         await until(lambda: reflector.stale_seconds > 0.2)
-        await until(lambda: len(server.watches) == 2, seconds=5.0)  # and not when the watch would end by itself
+        await until(lambda: len(server.watches) == 2, seconds=1.0)
         assert server.watches[1]["resourceVersion"] == "11"
         assert len(server.lists) == 1
 
@@ -394,7 +394,7 @@ async def test_a_missing_right_is_told_and_asked_for_seldom():
         await asyncio.sleep(0.8)
         assert len(server.lists) == 1
         server.on_list = []
-        await until(lambda: reflector.is_listed)
+        await until(lambda: reflector.is_listed, seconds=3)
 
 
 async def test_a_server_that_has_just_started_and_does_not_know_its_rules_yet_is_asked_again_soon():
