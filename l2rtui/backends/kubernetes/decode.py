@@ -20,7 +20,6 @@ from l2rtui.backends.kubernetes.structs import (
     Meta,
     ObjectList,
     StatusStruct,
-    TypedList,
     WatchEvent,
 )
 
@@ -142,10 +141,10 @@ class Decoder(Generic[T]):
         self._meta = msgspec.json.Decoder(JustMeta)
         self._seat = msgspec.json.Decoder(JustNode)
         self._status = msgspec.json.Decoder(StatusStruct)
-        self._list = msgspec.json.Decoder(ObjectList)
-        self._typed = msgspec.json.Decoder(TypedList[kind])  # type: ignore[valid-type]
+        self._list = msgspec.json.Decoder(ObjectList[msgspec.Raw])
+        self._whole = msgspec.json.Decoder(ObjectList[kind])  # type: ignore[valid-type]  # the caller's
 
-    def page(self, body: bytes) -> ObjectList | TypedList[T]:
+    def page(self, body: bytes) -> ObjectList[T] | ObjectList[msgspec.Raw]:
         """Read a page; of a very long one, or one with an item that cannot be read, all but its items.
 
         Raises:
@@ -153,7 +152,7 @@ class Decoder(Generic[T]):
         """
         if len(body) <= _WHOLE_PAGE:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                return self._typed.decode(body)
+                return self._whole.decode(body)
         return self._list.decode(body)
 
     def goes_on(self, head: bytes) -> str:
@@ -169,14 +168,14 @@ class Decoder(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError):
             return ""
 
-    def parts(self, page: ObjectList | TypedList[T], size: int) -> Iterator[Page[T]]:
+    def parts(self, page: ObjectList[T] | ObjectList[msgspec.Raw], size: int) -> Iterator[Page[T]]:
         """Give the items of a page, so many at a time: nobody else's work should wait for ten thousand."""
         revision = page.metadata.resource_version or ""
-        is_read = isinstance(page, TypedList)
         items: Sequence[Any] = page.items or ()
+        is_raw = bool(items) and isinstance(items[0], msgspec.Raw)
         for first in range(0, max(1, len(items)), size):
             some = items[first : first + size]
-            yield Page(tuple(some), revision, 0) if is_read else self._part(some, revision)
+            yield self._part(some, revision) if is_raw else Page(tuple(some), revision, 0)
 
     def _part(self, raws: Sequence[msgspec.Raw], revision: str) -> Page[T]:
         """Read some items, each for itself."""

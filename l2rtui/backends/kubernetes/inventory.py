@@ -219,7 +219,7 @@ class Inventory:
         query, found = dict(base), list[Found]()
         while True:
             answer = await self._api.request("GET", path.path(self._namespace), query=query)
-            page = msgspec.json.decode(answer, type=ObjectList)
+            page = msgspec.json.decode(answer, type=ObjectList[msgspec.Raw])
             for item in page.items or ():
                 if kind == "Pod":
                     pod = msgspec.json.decode(item, type=PodStruct)

@@ -14,7 +14,7 @@ from l2rtui.backends.kubernetes.client import PAGE, Api
 from l2rtui.backends.kubernetes.decode import Decoder, Page, Unread
 from l2rtui.backends.kubernetes.errors import ApiError, Asked, from_status
 from l2rtui.backends.kubernetes.kinds import KINDS
-from l2rtui.backends.kubernetes.structs import KubeObject, Meta, ObjectList, TypedList
+from l2rtui.backends.kubernetes.structs import KubeObject, Meta, ObjectList
 
 T = TypeVar("T", bound=KubeObject)
 _AT_ONCE = 2
@@ -147,7 +147,7 @@ class _Answers(Generic[T]):
         )
         self._asked.append(asyncio.create_task(answer))
 
-    async def page(self) -> ObjectList | TypedList[T]:
+    async def page(self) -> ObjectList[T] | ObjectList[msgspec.Raw]:
         """The next one; what follows it has been asked for by then.
 
         Raises:

@@ -358,15 +358,8 @@ class ListMeta(Part, frozen=True):
     continue_: str | None = msgspec.field(default=None, name="continue")
 
 
-class ObjectList(Part, frozen=True):
-    """A page of a list; items stay undecoded, so that each can fail alone."""
-
-    metadata: ListMeta = ListMeta()
-    items: list[msgspec.Raw] | None = None
-
-
-class TypedList(Part, Generic[T], frozen=True):
-    """A page of a list in which every item is what its kind promises."""
+class ObjectList(Part, Generic[T], frozen=True):
+    """A page of a list; items that are ``msgspec.Raw`` stay undecoded, so that each can fail alone."""
 
     metadata: ListMeta = ListMeta()
     items: list[T] | None = None
