@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -140,8 +141,13 @@ def shorten(text: str, width: int) -> str:
 
 def broken(text: str, width: int, line: int) -> str:
     """Give one line, counted from 0, of a sentence broken to a width in characters; empty behind its end."""
-    lines = textwrap.wrap(text, max(10, width))
+    lines = _broken(text, max(10, width))
     return lines[line] if line < len(lines) else ""
+
+
+@lru_cache(maxsize=16)  # it is drawn line by line
+def _broken(text: str, width: int) -> tuple[str, ...]:
+    return tuple(textwrap.wrap(text, width))
 
 
 def plural(number: int, noun: str) -> str:
