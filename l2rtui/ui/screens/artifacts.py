@@ -141,7 +141,10 @@ class ArtifactsScreen(Listing[tuple[str, ...] | None]):
             self.show("differences", [(Span(sanitize(second.problem), Tone.BAD),)])
         else:
             self.show("differences", _compared(first, second) if first is not None and second is not None else [])
-        self._tell_keys(_ASKED.get(self._asked, ""))
+
+    @property
+    def _asking(self) -> str:
+        return _ASKED.get(self._asked, "")
 
     @property
     def _twin(self) -> str:

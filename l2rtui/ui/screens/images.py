@@ -95,9 +95,9 @@ class ImagesScreen(Listing[None]):
     def _moved(self) -> None:
         self._tell()
 
-    def _tell(self) -> None:
-        super()._tell()
-        self._tell_keys(_PUSH if self._field.display else "")
+    @property
+    def _asking(self) -> str:
+        return _PUSH if self._field.display else ""
 
     @property
     def _twin(self) -> str:

@@ -56,15 +56,17 @@ class Listing(Dialog[Answer]):
         self.app.copy_to_clipboard(self._twin)
         self._link.background.say(f"copied: {self._twin}")
 
-    def _tell(self) -> None:
-        """Show what goes with the row under the cursor."""
-        self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin)))])
+    @property
+    def _asking(self) -> str:
+        """What the field is there for; empty while nothing is asked, or where the field says it itself."""
+        return ""
 
-    def _tell_keys(self, asked: str = "") -> None:
-        """Show what is asked for, or else the keys."""
+    def _tell(self) -> None:
+        """Show what goes with the row under the cursor: its command, and what is asked for or else the keys."""
+        self.show("command", [(Span("same as  ", Tone.DIM), Span(sanitize(self._twin)))])
         faces = [f"{key.face} {key.label}" for key in self._link.keys.of(self.PLACE)]
         keys = Span("   ".join([*self.FACES, *faces, "c copy", "esc close"]), Tone.DIM)
-        self.show("hint", [(Span(asked) if asked else keys,)])
+        self.show("hint", [(Span(self._asking) if self._asking else keys,)])
 
     def _open_field(self, value: str = "") -> None:
         self._field.value = value

@@ -64,7 +64,7 @@ class SimulatorsScreen(Listing[None]):
     def on_mount(self) -> None:
         """Ask."""
         self.show("title", [(Span(f"Simulators of {sanitize(self._pod.name)}", Tone.STRONG),)])
-        self._tell_keys()
+        self._tell()
         self._table.focus()
         self.action_again()
 

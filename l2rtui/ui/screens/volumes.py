@@ -183,8 +183,11 @@ class VolumesScreen(Listing[None]):
         where = f"{self._volume}:/{self._path}" if self._volume else "Volumes"
         self.show("title", [(Span(sanitize(where), Tone.STRONG),)])
         super()._tell()
+
+    @property
+    def _asking(self) -> str:
         asked = _UPLOAD if self._is_upload else _DOWNLOAD
-        self._tell_keys(asked if self._field.display else "")
+        return asked if self._field.display else ""
 
     @property
     def _twin(self) -> str:
