@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
 from textual import events
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
@@ -29,6 +29,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.ui.background import Background
 from l2rtui.ui.health import Health
+from l2rtui.ui.key_order import KeyOrder
 from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
 from l2rtui.ui.messages import LeaveWanted, LookWanted, MetricsArrived, SnapshotArrived
@@ -56,7 +57,7 @@ HARD_END_SECONDS: Final = 1.8
 """After this long a signal ends the process even if the event loop is stuck: a dropped ssh leaves nothing."""
 
 
-class L2RApp(App[None]):
+class L2RApp(KeyOrder):
     """One screen over one backend.
 
     Args:
@@ -151,7 +152,7 @@ class L2RApp(App[None]):
         self._show_health()
         await self.push_screen(home)
         for key, character in boot.typed if isinstance(boot, BootScreen) else ():
-            self.post_message(events.Key(key, character))
+            await self.on_event(events.Key(key, character))  # before what has been typed since
 
     async def _ask_rights(self) -> None:
         """Find out what somebody else does not let us do, so that its keys are grey and say why."""
@@ -281,18 +282,6 @@ class L2RApp(App[None]):
 
     def _runner(self, action: str) -> Callable[[], object]:
         return lambda: self.call_later(self.run_action, action, self.cluster)
-
-    def on_key(self, event: events.Key) -> None:
-        """Hand on what was typed faster than the line at the bottom opened.
-
-        The line stops the characters that reach it, so one that comes here was on its way to another pane.
-        """
-        if not self.screen_stack or isinstance(self.screen, BootScreen):  # it is closing, or has just begun
-            return
-        line = self.cluster.prompt
-        if self.screen is self.cluster and line is not None and line.display and event.is_printable:
-            event.prevent_default()
-            line.insert_text_at_cursor(event.character or "")
 
     # --- the end -----------------------------------------------------------------------------------------------
     def on_leave_wanted(self, _: LeaveWanted) -> None:

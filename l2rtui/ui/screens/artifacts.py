@@ -28,6 +28,7 @@ from l2rtui.ui.link import Link
 from l2rtui.ui.screens.listing import Listing
 from l2rtui.ui.screens.volumes import here
 from l2rtui.ui.text import NOTHING, Line, Span, Tone, age, count
+from l2rtui.ui.widgets.field import Field
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -63,7 +64,7 @@ class ArtifactsScreen(Listing[tuple[str, ...] | None]):
 
     def __init__(self, link: Link, place: str = "") -> None:
         table = VirtualTable(COLUMNS, empty="Asking.", clock=link.clock, id="table")
-        super().__init__("artifacts", link, table, Input(id="field"))
+        super().__init__("artifacts", link, table, Field("field"))
         self._place = place
         self._asked = ""
         self._found: Mapping[str, Artifact] = {}

@@ -37,6 +37,10 @@ class BootScreen(Screen[None]):
         yield Container(id="body")
         yield self._bar
 
+    def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002  (Textual's)
+        """Every key is kept: none does anything yet."""
+        return True
+
     def on_key(self, event: events.Key) -> None:
         """Keep it."""
         self.typed.append((event.key, event.character))

@@ -25,6 +25,7 @@ from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.listing import Listing
 from l2rtui.ui.text import NOTHING, Line, Span, Tone
+from l2rtui.ui.widgets.field import Field
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -49,7 +50,7 @@ class ImagesScreen(Listing[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(PLACE)]
 
     def __init__(self, link: Link) -> None:
-        field = Input(id="name", placeholder="registry.example/lab/node:tag")
+        field = Field("name", placeholder="registry.example/lab/node:tag")
         super().__init__("images", link, VirtualTable(COLUMNS, empty="Asking.", id="table"), field)
         self._steps: deque[str] = deque(maxlen=_KEPT_STEPS)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual import events
-from textual.widgets import Input
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.keys import Place
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.dialog import Answer, Dialog
 from l2rtui.ui.text import Span, Tone
+from l2rtui.ui.widgets.field import Field
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 
@@ -27,12 +27,11 @@ class Listing(Dialog[Answer]):
     FACES: ClassVar[tuple[str, ...]] = ()
     """Keys of its rows that are worth a word, before its own."""
 
-    def __init__(self, name: str, link: Link, table: VirtualTable, field: Input) -> None:
+    def __init__(self, name: str, link: Link, table: VirtualTable, field: Field) -> None:
         super().__init__(name)
         self._link = link
         self._table = table
         self._field = field
-        self._field.display = False
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
         """Forbid what ``--readonly`` or missing rights forbid."""
@@ -69,15 +68,12 @@ class Listing(Dialog[Answer]):
         self.show("hint", [(Span(self._asking) if self._asking else keys,)])
 
     def _open_field(self, value: str = "") -> None:
-        self._field.value = value
-        self._field.display = True
-        self._field.focus()
+        self._field.open(value)
         self._tell()
 
     def _close_field(self) -> None:
-        self._field.value = ""
-        self._field.display = False
-        self._table.focus()
+        self._field.close()
+        self.set_focus(self._table)
         self._tell()
 
     def action_close(self) -> None:

@@ -216,9 +216,7 @@ class PlaceScreen(StagedView):
             value = self._form.seeds if what == "seeds" else self._form.name
             self._asked = what
             self._field.placeholder = f"{what}: {hint}"
-            self._field.value = value
-            self._field.display = True
-            self.set_focus(self._field)
+            self._field.open(value)
 
     @on(Input.Submitted)
     def _answered(self, event: Input.Submitted) -> None:
@@ -301,7 +299,7 @@ class PlaceScreen(StagedView):
             self._set = names.index(waiting)
 
     def _close_field(self) -> None:
-        self._field.display = False
+        self._field.close()
         self.set_focus(self._grid)
 
 

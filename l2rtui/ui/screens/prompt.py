@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
-from textual.widgets import Input
 
 from l2rtui.ui.screens.purpose import Purpose
+from l2rtui.ui.widgets.field import Field
 
 MOST_REMEMBERED: Final = 50
 _TYPED: defaultdict[Purpose, list[str]] = defaultdict(list)
@@ -27,7 +27,7 @@ class _Completion(Suggester):
         return found if found != value else None
 
 
-class Prompt(Input):
+class Prompt(Field):
     """One line; up and down go through what was typed before, tab takes the completion."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -36,35 +36,37 @@ class Prompt(Input):
         Binding("tab", "complete", show=False),
     ]
 
-    def __init__(self, complete: Callable[[str], str]) -> None:
-        super().__init__(id="find", suggester=_Completion(self._completed))
+    def __init__(
+        self,
+        complete: Callable[[str], str],
+        changed: Callable[[Purpose, str], None],
+        taken: Callable[[Purpose, str], Awaitable[None]],
+    ) -> None:
+        super().__init__("find", suggester=_Completion(self._completed))
         self.purpose = Purpose.FILTER
         self._complete = complete
+        self._changed = changed
+        self._taken = taken
         self._at = 0
-        self.display = False
 
-    def open(self, purpose: Purpose, value: str) -> None:
-        """Be there, at once: what is typed right after the key that opens the line belongs to it."""
+    def ask(self, purpose: Purpose, value: str) -> None:
+        """Be there for this."""
         self.purpose, self._at = purpose, len(_TYPED[purpose])
         self.placeholder = purpose
-        with self.prevent(Input.Changed):
-            self.value = value
-        self.cursor_position = len(value)
-        self.display = True
-        self.screen.set_focus(self)
+        self.open(value)
 
-    def close(self) -> None:
-        """Be gone."""
-        self.display = False
-        with self.prevent(Input.Changed):
-            self.value = ""
+    def watch_value(self, value: str) -> None:
+        """Tell each letter as it comes, so that the next key already finds what it did."""
+        if self.display:
+            self._changed(self.purpose, value)
 
-    def remember(self) -> None:
-        """Keep what was typed for up and down."""
+    async def action_submit(self) -> None:
+        """Hand on what was typed, now: the key after enter is for what has the focus then."""
         typed = _TYPED[self.purpose]
         if self.value and self.value not in typed[-1:]:
-            typed.append(self.value)
+            typed.append(self.value)  # for up and down
             del typed[:-MOST_REMEMBERED]
+        await self._taken(self.purpose, self.value.strip())
 
     def action_older(self) -> None:
         """What was typed before."""

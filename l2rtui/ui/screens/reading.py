@@ -21,8 +21,6 @@ from l2rtui.ui.text import Line, Span
 from l2rtui.ui.widgets.report_tables import event_row, leak_row
 
 if TYPE_CHECKING:  # the first frame needs no field
-    from textual.widgets import Input
-
     from l2rtui.ui.screens.prompt import Prompt
 
 
@@ -47,7 +45,7 @@ class Reading(Logs):
         if self.prompt is None:
             from l2rtui.ui.screens.prompt import Prompt
 
-            self.prompt = Prompt(self._complete)
+            self.prompt = Prompt(self._complete, self._typed, self._taken)
             self.mount(self.prompt)
 
     @property
@@ -60,7 +58,7 @@ class Reading(Logs):
         if self.prompt is None:
             self.mount_prompt()
         if self.prompt is not None and not self.prompt.display:
-            self.prompt.open(purpose, value)
+            self.prompt.ask(purpose, value)
 
     def action_find(self) -> None:
         """Filter the table or the slots, or search the log."""
@@ -75,13 +73,12 @@ class Reading(Logs):
         """Type a command."""
         self.ask(Purpose.COMMAND)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        """Filter or search while it is typed."""
-        match getattr(event.input, "purpose", None):
+    def _typed(self, purpose: Purpose, value: str) -> None:
+        match purpose:
             case Purpose.SEARCH:
-                self.log_pane.find(event.value)
+                self.log_pane.find(value)
             case Purpose.FILTER:
-                self.narrow(self.last_list, event.value)
+                self.narrow(self.last_list, value)
 
     def narrow(self, pane: Pane, text: str) -> None:
         """Filter a table; the slots are filtered by their nodes."""
@@ -93,15 +90,9 @@ class Reading(Logs):
         elif self.table is not None:
             self.table.narrow(text=text)
 
-    async def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take what was typed."""
-        field = self.prompt
-        if field is None or event.input is not field or not field.display:
-            return
-        field.remember()
-        value = field.value.strip()
+    async def _taken(self, purpose: Purpose, value: str) -> None:
         self.close_prompt(keep=True)
-        match field.purpose:
+        match purpose:
             case Purpose.COMMAND:
                 await self.run_command(value)
             case Purpose.INCLUDE:

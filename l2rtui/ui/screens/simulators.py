@@ -23,6 +23,7 @@ from l2rtui.ui.screens.confirm import Question
 from l2rtui.ui.screens.dialog import Dialog
 from l2rtui.ui.screens.listing import Listing
 from l2rtui.ui.text import NOTHING, Line, Span, Tone, age, count, status_text, tone_of
+from l2rtui.ui.widgets.field import Field
 from l2rtui.ui.widgets.picture import PictureView
 from l2rtui.ui.widgets.pod_table import simulator_level
 from l2rtui.ui.widgets.rows import Column, Row
@@ -46,7 +47,7 @@ class SimulatorsScreen(Listing[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(PLACE)]
 
     def __init__(self, link: Link, pod: PodView) -> None:
-        field = Input(id="signal", placeholder="signal: name or number, such as USR1")
+        field = Field("signal", placeholder="signal: name or number, such as USR1")
         super().__init__("simulators", link, VirtualTable(COLUMNS, empty="Asking.", id="table"), field)
         self._pod = pod
         self._found: tuple[Simulator, ...] = ()

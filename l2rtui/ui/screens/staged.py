@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Input
 
 from l2rtui.config import user_name
 from l2rtui.domain.ledger import SlotState
@@ -24,6 +23,7 @@ from l2rtui.ui.link import Link
 from l2rtui.ui.screens.review import finding_line
 from l2rtui.ui.staging import Form, Stage, command
 from l2rtui.ui.text import Line, Span, Tone, plural, shorten
+from l2rtui.ui.widgets.field import Field
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.metric_strip import MetricStrip
@@ -59,8 +59,7 @@ class StagedView(Screen[tuple[str, ...] | None]):
         self._head, self._grid = MetricStrip(id="head"), GpuGrid(id="grid")
         self._sets, self._checks = MetricStrip(id="sets"), MetricStrip(id="checks")
         self._command, self._keys = MetricStrip(id="same"), KeyBar()
-        self._field = Input(id="field")
-        self._field.display = False
+        self._field = Field("field")
 
     def compose(self) -> ComposeResult:
         """What is placed, the grid, its sets beside the findings, the command line, the keys."""

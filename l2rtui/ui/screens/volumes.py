@@ -30,6 +30,7 @@ from l2rtui.ui.keys import Place, bindings
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.listing import Listing
 from l2rtui.ui.text import NOTHING, Span, Tone, age
+from l2rtui.ui.widgets.field import Field
 from l2rtui.ui.widgets.rows import Column, Row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -58,9 +59,7 @@ class VolumesScreen(Listing[None]):
     FACES = ("enter open",)
 
     def __init__(self, link: Link) -> None:
-        super().__init__(
-            "volumes", link, VirtualTable(VOLUME_COLUMNS, empty="Asking.", id="list"), Input(id="path")
-        )
+        super().__init__("volumes", link, VirtualTable(VOLUME_COLUMNS, empty="Asking.", id="list"), Field("path"))
         self._list = self._table
         self._files = VirtualTable(FILE_COLUMNS, empty="Opening.", clock=link.clock, id="files")
         self._files.display = False
