@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import random
 import re
 import select
 import signal
@@ -25,6 +26,21 @@ import psutil
 from tests.bench.startup import EMPTY_APP, Terminal
 
 KEYS = (b"j", b"k")
+PAUSES = random.Random(7)  # noqa: S311  (when keys come, and no secret)
+BARE_LIST = """
+from textual.app import App
+from textual.widgets import OptionList
+
+class Bare(App):
+    def compose(self):
+        yield OptionList(*(f"crowd-{number}" for number in range(40)))
+
+    def on_mount(self):
+        self.query_one(OptionList)._bindings.bind("j", "cursor_down")
+        self.query_one(OptionList)._bindings.bind("k", "cursor_up")
+
+Bare().run()
+"""
 APP = """
 import asyncio, os, sys, time
 
@@ -161,13 +177,18 @@ class Told:
 
 
 def empty(env: dict[str, str]) -> None:
-    """The same figures for an app that does nothing."""
+    """The same figures for apps that do nothing."""
     began = time.monotonic()
     terminal = Terminal(["-c", EMPTY_APP], env)
     terminal.read(60.0, until=b"l2rtui")
     print(f"  empty Textual app: frame {time.monotonic() - began:.2f} s, {terminal.cpu():.2f} s CPU", end="")
     terminal.read(1.0)
     print(f", {memory(terminal):.0f} MiB")
+    terminal.close()
+    terminal = Terminal(["-c", BARE_LIST], env)
+    terminal.read(60.0, until=b"crowd-1")
+    terminal.read(1.0)
+    print(f"  bare list of 40 rows in Textual: key to first byte {spread(keys(terminal, 10.0))} ms")
     terminal.close()
 
 
@@ -197,7 +218,7 @@ def keys(terminal: Terminal, seconds: float) -> list[float]:
     end = time.monotonic() + seconds
     number = 0
     while time.monotonic() < end:
-        terminal.read(0.15)
+        terminal.read(PAUSES.uniform(0.05, 0.25))  # a regular one would always meet the same frame
         while select.select([terminal.leader], [], [], 0.004)[0]:
             terminal.read(0.004)
         began = time.monotonic()
