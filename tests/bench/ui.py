@@ -26,7 +26,7 @@ import psutil
 from tests.bench.startup import EMPTY_APP, Terminal
 
 KEYS = (b"j", b"k")
-PAUSES = random.Random(7)  # noqa: S311  (when keys come, and no secret)
+PAUSES = random.Random(7)
 BARE_LIST = """
 from textual.app import App
 from textual.widgets import OptionList
