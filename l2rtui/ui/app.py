@@ -150,7 +150,8 @@ class L2RApp(KeyOrder):
         await asyncio.to_thread(self.stylesheet.parse)  # nothing else is mounted meanwhile
         boot, home = self.screen, self.cluster
         self._show_health()
-        await self.push_screen(home)
+        with self.batch_update():
+            await self.push_screen(home)
         for key, character in boot.typed if isinstance(boot, BootScreen) else ():
             await self.on_event(events.Key(key, character))  # before what has been typed since
 
