@@ -1,8 +1,9 @@
 """Racing on a closed track: many cars at once, each alone on the course.
 
 The idea of the task is Learn-to-Race's: steer and accelerate at 10 Hz, earn the metres gained along the centre
-line, lose the episode and a speed-dependent fine when leaving the track. What an agent sees here is not a camera
-but its place relative to the track; the vehicle and the tracks are those of the reference simulator.
+line, lose the episode and a speed-dependent fine when leaving the track. What an agent sees here is
+its place relative to the track, or a picture of the road; the vehicle and the tracks are those of the reference
+simulator.
 
 An episode *terminates* when the car's centre crosses an edge, or when it has driven ``WRONG_WAY`` metres
 backwards: both are ends that the car has earned, with the fine. It is *truncated* after ``max_seconds``, after
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from runtime.envs.base import EpisodeSummary, StepResult
 from runtime.envs.track import COURSES, Floats, Track, make_track
 from runtime.envs.vehicle import Vehicle, VehicleParams, VehicleState
+from runtime.envs.view import SHAPE, View
 from runtime.spaces import ActionSpace, ObsSpace
 
 STEP_SECONDS: Final = 0.1
@@ -45,12 +47,17 @@ SPEED_UNIT: Final = 20.0
 """m/s"""
 OBS_BOUND: Final = 10.0
 """Observations are clipped to this size."""
+FELT: Final = (3, 4, 5, 6, 9, 10)
+"""Numbers of an observation of the place that a car can feel: speeds, yaw rate, road-wheel angle, last action."""
 
 
 @dataclass(frozen=True, slots=True)
 class RacingOptions:
     """Settings of one set of cars, as a spec writes them under ``env``."""
 
+    observation: Literal["place", "view"] = "place"
+    """``place``: where the car is on the track and how the road goes on. ``view``: how it moves, and a picture of
+    the road ahead (``runtime.envs.view``)."""
     track: str = "harbour"
     """Course to drive; see ``runtime.envs.track.COURSES``."""
     start: Literal["random", "line"] = "random"
@@ -71,6 +78,8 @@ class RacingOptions:
         made = cls(**options)
         if made.track not in COURSES:
             raise ValueError(f"racing: track is {made.track!r}; known are {', '.join(COURSES)}")
+        if made.observation not in ("place", "view"):
+            raise ValueError(f"racing: observation is {made.observation!r}; it may be place or view")
         if made.start not in ("random", "line"):
             raise ValueError(f"racing: start is {made.start!r}; it may be random or line")
         for name in ("max_seconds", "laps"):
@@ -87,15 +96,15 @@ class RacingOptions:
 class RacingVectorEnv:
     """``num_envs`` cars on a track each of their own; see ``runtime.envs.base.VectorEnv`` for the methods.
 
-    Observation, each about 1 in size: offset from the centre line over half the width; sine and cosine of the
-    heading error; speed forward and sideways; yaw rate; road-wheel angle; room to the left and to the right edge;
-    the last action (2); mean curvature of the 12 stretches of ``LOOK_AHEAD``.
+    Observation of the place, each about 1 in size: offset from the centre line over half the width; sine and
+    cosine of the heading error; speed forward and sideways; yaw rate; road-wheel angle; room to the left and to
+    the right edge; the last action (2); mean curvature of the 12 stretches of ``LOOK_AHEAD``. With a view: of
+    these only the speeds, yaw rate, road-wheel angle and last action, which a car can feel, and a picture.
     """
 
     act_dim = 2
     """Steering, positive to the left, and acceleration: -16 m/s^2 at -1, 6 m/s^2 at 1 (Learn-to-Race's scale)."""
     obs_dim = 11 + len(LOOK_AHEAD) - 1
-    obs_space = ObsSpace(obs_dim)
     action_space = ActionSpace(act_dim)
     step_seconds = STEP_SECONDS
 
@@ -115,6 +124,8 @@ class RacingVectorEnv:
         self.track: Track = track or make_track(self.options.track)
         self.vehicle = vehicle or Vehicle(params)
         self.state = state or VehicleState.at_rest(num_envs)
+        self._view = View.of(self.track) if self.options.observation == "view" else None
+        self.obs_space = ObsSpace(len(FELT), (SHAPE,)) if self._view else ObsSpace(self.obs_dim)
         self._ahead = self.track.look_ahead(LOOK_AHEAD) / CURVATURE_UNIT
         self._rng = np.random.default_rng(0)
         self._max_steps = round(self.options.max_seconds / STEP_SECONDS)
@@ -130,7 +141,7 @@ class RacingVectorEnv:
         self._return = np.zeros(num_envs)
         self.reset(0)
 
-    def reset(self, seed: int) -> NDArray[np.float32]:
+    def reset(self, seed: int) -> NDArray[Any]:
         """Start every car anew; the same seed and actions give the same episodes."""
         self._rng = np.random.default_rng(seed)
         self._start(np.arange(self.num_envs))
@@ -172,7 +183,7 @@ class RacingVectorEnv:
             obs = self._observe()
         return StepResult(obs, reward.astype(np.float32), terminated, truncated, final_obs, episodes)
 
-    def restart(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+    def restart(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Begin new episodes in the cars ``rows``, without an end of the present ones; the observation of all."""
         self._start(rows)
         return self._observe()
@@ -209,7 +220,14 @@ class RacingVectorEnv:
         near[rows] = at
         self._place = track.project(self.state.x, self.state.y, near)
 
-    def _observe(self) -> NDArray[np.float32]:
+    def _observe(self) -> NDArray[Any]:
+        """(B, obs_space.width) of the present state."""
+        state, place = self.state, self._observe_place()
+        if self._view is None:
+            return place
+        return self.obs_space.pack(place[:, FELT], [self._view.see(state.x, state.y, state.yaw)])
+
+    def _observe_place(self) -> NDArray[np.float32]:
         """(B, obs_dim) of the present state."""
         state, place = self.state, self._place
         left, right = self.track.left[place.index], self.track.right[place.index]

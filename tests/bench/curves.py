@@ -1,9 +1,11 @@
-"""Train the example with several seeds, one after the other, and draw how it learns.
+"""Train a racing example with several seeds, one after the other, and draw how it learns.
 
 Everything goes through the program's own door: `l2rtui launch`, the evaluator's records from `l2rtui logs`,
-`l2rtui destroy`. Writes docs/learning.svg and docs/learning.jsonl (the raw records).
+`l2rtui destroy`. Writes docs/learning.svg and docs/learning.jsonl (the raw records), or another pair of files; a
+seed that is in the records is not trained again.
 
-    python -m tests.bench.curves --seeds 0-2 --minutes 15
+    python -m tests.bench.curves --seeds 0-4 --minutes 15
+    python -m tests.bench.curves --spec manifests/racing-view.yaml --out docs/learning-view
 """
 
 from __future__ import annotations
@@ -19,34 +21,34 @@ from typing import Any
 from l2rtui.domain.placement import parse_seeds
 
 PROGRAM = [sys.executable, "-m", "l2rtui"]
-SPEC = "manifests/racing-sac.yaml"
-DOCS = Path("docs")
 
 
 def main(arguments: list[str]) -> int:
     """Train, record, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", default="0-2", help="seeds, such as 0-2")
+    parser.add_argument("--spec", default="manifests/racing-sac.yaml")
+    parser.add_argument("--out", type=Path, default=Path("docs/learning"), help="files to write, without an ending")
+    parser.add_argument("--seeds", default="0-4", help="seeds, such as 0-4")
     parser.add_argument("--minutes", type=float, default=30.0, help="at most this long for each seed")
     parser.add_argument("--laps", type=int, default=20, help="end a seed after so many evaluations with clean laps")
     parser.add_argument("--draw", action="store_true", help="only draw the records again")
     options = parser.parse_args(arguments)
-    if options.draw:
-        draw([json.loads(line) for line in (DOCS / "learning.jsonl").read_text().splitlines()])
-        return 0
-    records = []
-    for seed in parse_seeds(options.seeds):
-        records += train(seed, options.minutes * 60, options.laps)
-        (DOCS / "learning.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
-        draw(records)
+    kept = options.out.with_suffix(".jsonl")
+    records = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    trained = {record["seed"] for record in records}
+    for seed in () if options.draw else parse_seeds(options.seeds):
+        if seed not in trained:
+            records += train(options.spec, seed, options.minutes * 60, options.laps)
+            kept.write_text("".join(json.dumps(one) + "\n" for one in records))
+    draw(records, options.out.with_suffix(".svg"))
     return 0
 
 
-def train(seed: int, seconds: float, laps: int) -> list[dict[str, Any]]:
+def train(spec: str, seed: int, seconds: float, laps: int) -> list[dict[str, Any]]:
     """Train one seed and give the evaluator's records with `seed` and `seconds` since the launch."""
-    name = f"curve-{seed}"
+    name = f"curve-{Path(spec).stem}-{seed}"
     began = time.time()
-    launch = ["launch", "-f", SPEC, "--name", name, "--set", f"seed={seed}", "--wait", "--yes", "-o", "json"]
+    launch = ["launch", "-f", spec, "--name", name, "--set", f"seed={seed}", "--wait", "--yes", "-o", "json"]
     subprocess.run([*PROGRAM, *launch, "--backend", "local"], check=True, stdout=subprocess.DEVNULL)
     follow = [*PROGRAM, "logs", f"{name}/eval", "-f", "--grep", '"l2r":"evaluator"', "--backend", "local"]
     found: list[dict[str, Any]] = []
@@ -54,7 +56,7 @@ def train(seed: int, seconds: float, laps: int) -> list[dict[str, Any]]:
     with subprocess.Popen(follow, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             try:
-                record = json.loads(line)
+                record = json.loads(line[line.find("{") :])  # behind the pod's name
             except ValueError:
                 continue  # a mark between two processes
             record |= {"seed": seed, "seconds": record["time"] - began}
@@ -87,7 +89,7 @@ def report(seed: int, records: list[dict[str, Any]]) -> None:
     print(f"seed {seed}: 5 x random after {five and round(five)} s, first clean lap after {lap and round(lap)} s")
 
 
-def draw(records: list[dict[str, Any]]) -> None:
+def draw(records: list[dict[str, Any]], picture: Path) -> None:
     """Draw progress and lap time over minutes, a line a seed; dots are evaluations whose laps were all clean."""
     import matplotlib as mpl
 
@@ -112,11 +114,10 @@ def draw(records: list[dict[str, Any]]) -> None:
     )
     above.legend(frameon=False)
     below.set_ylabel("best lap, s")
-    below.set_xlabel("minutes since launch (2 CPU cores: learner, 4 workers, evaluator)")
+    below.set_xlabel("minutes since launch (2 CPU cores: learner, workers, evaluator)")
     for axes in (above, below):
         axes.grid(alpha=0.3)
-    DOCS.mkdir(exist_ok=True)
-    figure.savefig(DOCS / "learning.svg", metadata={"Date": None})
+    figure.savefig(picture, metadata={"Date": None})
     plt.close(figure)
 
 

@@ -176,7 +176,7 @@ def test_mirrored_driving_on_a_straight_is_seen_mirrored():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"trak": "ridge"}, "no option 'trak'; known are track, start, max_seconds, laps"),
+        ({"trak": "ridge"}, "no option 'trak'; known are observation, track, start, max_seconds, laps"),
         ({"track": "mars"}, "track is 'mars'; known are meadow, harbour, ridge"),
         ({"start": "pit"}, "start is 'pit'; it may be random or line"),
         ({"max_seconds": 0}, "max_seconds is 0"),

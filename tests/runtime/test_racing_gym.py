@@ -8,8 +8,9 @@ from gymnasium.utils.env_checker import check_env
 from runtime.envs.racing_gym import RACING_ID
 
 
-def test_gymnasium_makes_and_checks_it():
-    env = gymnasium.make(f"runtime.envs.racing_gym:{RACING_ID}", track="ridge")
+@pytest.mark.parametrize("observation", ["place", "view"])
+def test_gymnasium_makes_and_checks_it(observation):
+    env = gymnasium.make(f"runtime.envs.racing_gym:{RACING_ID}", track="ridge", observation=observation)
     check_env(env.unwrapped)
     env.close()
 
