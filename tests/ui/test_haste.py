@@ -64,6 +64,67 @@ async def test_a_dialog_is_answered_once(desk):
         assert (one.top, answers) == (home, [None])
 
 
+async def test_a_line_that_is_pasted_or_sent_by_a_script_reaches_its_field_whole(desk):
+    async with desk() as one:
+        strike(one, "3", "slash", *"lidar w-1", "enter")
+        await one.until(lambda: not one.cluster.is_typing and one.cluster.pods.model.filter_text, "the filter")
+        assert one.cluster.pods.model.filter_text == "lidar w-1"
+        assert one.top == "ClusterScreen", "none of the letters was a key"
+        assert one.cluster.focused is one.cluster.pods
+
+
+async def test_the_key_behind_a_filter_acts_on_what_the_filter_left(desk):
+    async with desk() as one:
+        strike(one, "2", "j", "3", "slash", *(name := "racing-sac-s0-w-2"), "enter", "K")
+        await one.until(lambda: one.top == "ConfirmScreen", "the question")
+        await one.until(lambda: name in "".join(one.words().split("Kill")[1:]), "the pod's name")
+
+
+async def test_a_letter_takes_the_place_of_the_search_before(desk):
+    async with desk() as one:
+        for text in ("first", "second"):
+            strike(one, "5", "slash", *text, "enter")
+            await one.until(lambda text=text: one.cluster.log_pane.search == text, "the search")
+
+
+async def test_a_command_and_the_key_behind_it(desk):
+    async with desk() as one:
+        strike(one, "colon", *"help", "enter", "escape", "colon", *"nodes", "enter", "d")
+        await one.until(lambda: one.top == "DetailScreen", "the description")
+        assert one.app._exception is None
+
+
+async def test_a_paste_and_enter_behind_it(desk):
+    async with desk() as one:
+        strike(one, "3", "slash")
+        one.app.post_message(events.Paste("lidar"))
+        strike(one, "enter")
+        await one.until(lambda: not one.cluster.is_typing and one.cluster.pods.model.filter_text, "the filter")
+        assert one.cluster.pods.model.filter_text == "lidar"
+
+
+async def test_keys_behind_a_step_of_the_cursor_act_on_the_row_it_has_reached(desk):
+    async with desk() as one:
+        pods = one.cluster.pods
+        await one.press("2", "j", "3", "g")
+        second = one.cluster.snapshot.pods[pods.model.shown[1]].name
+        strike(one, "j", "K")
+        await one.until(lambda: one.top == "ConfirmScreen", "the question")
+        await one.until(lambda: second in "".join(one.words().split("Kill")[1:]), "the second pod's name")
+
+
+async def test_a_key_that_nothing_took_does_not_answer_a_question_that_comes_behind_it(desk):
+    async with desk() as one:
+        await one.press("2", "j", "3", "g")
+        before = set(one.cluster.snapshot.pods)
+        strike(one, "Y", "enter", "3", "K")  # enter goes from the pods to their log, and is none of the question's
+        await one.until(lambda: one.top == "ConfirmScreen", "the question")
+        for _ in range(20):
+            await one.pilot.pause()
+        assert one.top == "ConfirmScreen"
+        assert set(one.cluster.snapshot.pods) == before
+
+
 def test_rows_that_were_made_ahead_are_shown_only_while_they_are_true():
     snapshot = crowd(60, 1_000.0)
     pods = {run.name: snapshot.pods_of(run.name) for run in snapshot.runs.values()}
