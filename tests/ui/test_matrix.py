@@ -51,6 +51,15 @@ async def test_a_cell_is_killed_scaled_and_stopped_as_one(desk):
         assert cells(one, "racing-sac-s0")["set:w"] == "0/0"
 
 
+async def test_no_second_learner_is_asked_for(desk):
+    async with desk() as one:
+        select_run(one, "racing-sac-s0")
+        await one.press("right", "plus")
+        assert one.cluster.runs.cursor_set == "learner"
+        await one.until(lambda: any("a run has exactly one" in said for said in one.says()))
+        assert one.top == "ClusterScreen"
+
+
 async def test_a_run_is_relaunched_on_the_slots_that_it_had(desk):
     async with desk() as one:
         select_run(one, "racing-sac-s0")

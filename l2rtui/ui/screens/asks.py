@@ -12,6 +12,7 @@ from textual.screen import Screen
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.workload import Role
 from l2rtui.ui import twins
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.asking import (
@@ -93,6 +94,11 @@ def ask_destroy(screen: Screen[None], link: Link, runs: Sequence[RunView], snaps
 def ask_scale(screen: Screen[None], link: Link, runs: Sequence[RunView], set_name: str, to: int) -> None:
     """Ask whether a set is to get another number of replicas, in each of these runs, and scale it."""
     if not may_touch(link, "scale", runs):
+        return
+    if to != 1 and any(one.role is Role.LEARNER for run in runs for one in run.sets if one.name == set_name):
+        link.background.say(
+            f"{set_name} is the learner: a run has exactly one. ctrl+d on the run destroys it whole."
+        )
         return
     before = {run.name: _replicas(run, set_name) for run in runs}
     targets = [f"{run.name}/{set_name}" for run in runs]
