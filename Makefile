@@ -70,8 +70,9 @@ bench: $(VENV)/dev  ## print the measurements of tests/bench
 screenshots: $(VENV)/dev  ## drive the app and write screenshots/
 	@$(BIN)/python -m tests.shots
 
-curves: $(VENV)/dev  ## train the example with three seeds and draw docs/learning.svg (90 minutes)
+curves: $(VENV)/dev  ## train the racing examples with five seeds each and draw how they learn (an hour)
 	@$(BIN)/python -m tests.bench.curves $(ARGS)
+	@$(BIN)/python -m tests.bench.curves --spec manifests/racing-view.yaml --out docs/learning-view $(ARGS)
 
 # In an environment of its own: what goes into the file is what is pinned for it, and nothing of the tests.
 dist:  ## build dist/l2rtui: one file that runs without root, pip and network (Linux)

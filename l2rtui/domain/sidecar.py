@@ -55,8 +55,8 @@ def sidecar_of(run: RunSpec, one: SetSpec) -> Sidecar | None:
     return _read(run.train, evaluates=any(each.role is Role.EVALUATOR for each in run.sets))
 
 
-def missing_socket(run: RunSpec, one: SetSpec) -> str:
-    """The Docker Engine's socket with which processes of a set start simulators, and that no mount brings them.
+def socket_problem(run: RunSpec, one: SetSpec) -> str:
+    """Say that no mount brings a set the Docker Engine's socket with which it starts simulators; else nothing.
 
     Only in a container of its own does a process need that; on its machine it finds the socket where it is.
     """
@@ -66,7 +66,7 @@ def missing_socket(run: RunSpec, one: SetSpec) -> str:
         return ""
     socket = str(said.get("socket", "the Engine's socket"))
     is_there = any(mount.host_path and socket.startswith(mount.path.rstrip("/")) for mount in one.pod.mounts)
-    return "" if is_there else socket
+    return "" if is_there else f"it would start simulators with {socket}, which no mount brings it"
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from l2rtui.backends.docker import labels
 from l2rtui.backends.peers import peer_variables
 from l2rtui.domain.containers import Binding, Mount, Security
 from l2rtui.domain.plan import PodPlan, RunPlan
-from l2rtui.domain.sidecar import missing_socket, sidecar_of
+from l2rtui.domain.sidecar import sidecar_of, socket_problem
 from l2rtui.domain.workload import PROGRAM_WORD, RestartPolicy, Role, RunSpec, SetSpec, pod_name
 from runtime import contract
 
@@ -43,11 +43,8 @@ def problems(spec: RunSpec) -> Iterator[str]:
             yield f"the set {one.name} is a pod template in Kubernetes' words: it needs the kubernetes backend"
         elif sidecar_of(spec, one) is not None:
             yield f"the set {one.name} has a simulator in a container beside it: it needs the kubernetes backend"
-        elif socket := missing_socket(spec, one):
-            yield (
-                f"the set {one.name} would start simulators with {socket}, which no mount brings it: "
-                "use the local backend, or simulator.kind reference"
-            )
+        elif problem := socket_problem(spec, one):
+            yield f"the set {one.name}: {problem}; use the local backend, or simulator.kind reference"
         if one.program is not None and one.program.url:
             yield f"the program of {one.name} is fetched from an address: put it into the image, or give a file"
         if one.pod.secrets:

@@ -21,7 +21,7 @@ from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import Node, Taint
 from l2rtui.domain.plan import LaunchPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Weight
-from l2rtui.domain.sidecar import missing_socket, sidecar_of
+from l2rtui.domain.sidecar import sidecar_of, socket_problem
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import RefusedError
@@ -112,10 +112,9 @@ def _simulators(plan: LaunchPlan, version: tuple[int, int]) -> Iterable[Finding]
     """What the plan has to say of the simulators beside workers."""
     for run in plan.runs:
         for one in run.spec.sets:
-            if socket := missing_socket(run.spec, one):
-                sentence = f"it would start simulators with {socket}, which no mount brings it"
+            if problem := socket_problem(run.spec, one):
                 hint = "--set train.environment_options.simulator.kind=sidecar, or reference."
-                yield Finding(Weight.REFUSAL, f"{run.spec.name}/{one.name}", sentence, hint)
+                yield Finding(Weight.REFUSAL, f"{run.spec.name}/{one.name}", problem, hint)
     for run in plan.runs:
         beside = [pod for pod in run.pods if sidecar_of(run.spec, pod.set_spec) is not None]
         if not beside:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.domain.containers import Mount, PodSettings
-from l2rtui.domain.sidecar import LAB_PORTS, Sidecar, missing_socket, sidecar_of
+from l2rtui.domain.sidecar import LAB_PORTS, Sidecar, sidecar_of, socket_problem
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 WORKER = SetSpec("w", Role.WORKER, ("l2r-runtime", "worker"))
@@ -35,12 +35,13 @@ def test_only_what_drives_a_simulator_gets_one():
 def test_a_simulator_in_a_container_needs_a_socket_that_a_mount_brings():
     def missing(one: SetSpec, **options: object) -> str:
         train = json.dumps({"environment_options": options} if options else {})
-        return missing_socket(RunSpec(Kind.LEARNER_WORKERS, "r", "r", (one,), train=train), one)
+        return socket_problem(RunSpec(Kind.LEARNER_WORKERS, "r", "r", (one,), train=train), one)
 
     beside = {"kind": "container", "socket": "/run/docker.sock"}
     mounted = replace(WORKER, pod=PodSettings(mounts=(Mount("/run/docker.sock", host_path="/run/docker.sock"),)))
     empty = replace(WORKER, pod=PodSettings(mounts=(Mount("/run"),)))
-    assert missing(WORKER, simulator=beside) == missing(empty, simulator=beside) == "/run/docker.sock"
+    assert "with /run/docker.sock, which no mount" in missing(WORKER, simulator=beside)
+    assert missing(empty, simulator=beside) == missing(WORKER, simulator=beside)
     assert missing(mounted, simulator=beside) == missing(LEARNER, simulator=beside) == ""
     assert missing(WORKER, simulator={"kind": "reference"}) == missing(WORKER) == ""
 
