@@ -103,6 +103,15 @@ async def test_a_paste_and_enter_behind_it(desk):
         assert one.cluster.pods.model.filter_text == "lidar"
 
 
+async def test_a_path_may_be_typed_where_an_example_is_chosen(desk):
+    async with desk() as one:
+        await one.press("L")
+        await one.until(lambda: "racing-sac.yaml" in one.words(), "the examples")
+        strike(one, *"manifests/none.yaml", "enter")
+        await one.until(lambda: "none.yaml" in one.words() and "here is no" in one.words(), "what is wrong with it")
+        assert one.top == "LaunchScreen"
+
+
 async def test_keys_behind_a_step_of_the_cursor_act_on_the_row_it_has_reached(desk):
     async with desk() as one:
         pods = one.cluster.pods

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Grid, Vertical
 from textual.widgets import Input, Label, OptionList, Static
@@ -33,6 +33,28 @@ _FIELDS: Final = (
 )
 
 
+class Examples(OptionList):
+    """Spec files to choose from; a letter or a paste is the beginning of another path."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002  (Textual's)
+        """Letters are no keys here: one of them would close the form, and the next be one of the screen's below."""
+        return character is not None and character.isprintable()
+
+    def on_key(self, event: events.Key) -> None:
+        """Hand a letter on."""
+        if event.is_printable and event.character:
+            self._hand_on(event, event.character)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Hand a paste on."""
+        self._hand_on(event, event.text.partition("\n")[0])
+
+    def _hand_on(self, event: events.Event, text: str) -> None:
+        event.stop()
+        if isinstance(self.screen, LaunchScreen):
+            self.screen.type_path(text)
+
+
 class LaunchScreen(Dialog[tuple[str, ...] | None]):
     """Answers with the names of the launched runs, or None.
 
@@ -49,7 +71,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         """Examples on top, fields below."""
         with Vertical(classes="dialog wide"):
             yield Static("Launch a run", id="title")
-            yield OptionList(id="examples", compact=True)
+            yield Examples(id="examples", compact=True)
             with Grid(id="fields"):
                 for field, label, placeholder in _FIELDS:
                     yield Label(label)
@@ -59,21 +81,31 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
 
     async def on_mount(self) -> None:
         """List the examples."""
-        examples = self.query_one("#examples", OptionList)
+        examples, spec = self.query_one("#examples", OptionList), self.query_one("#spec", Input)
+        self.set_focus(spec if self._path else examples)
         found = await asyncio.to_thread(example_specs)
         for path, about in found:
             line = (Span(sanitize(str(path)), Tone.PLAIN), Span(f"   {sanitize(about)}", Tone.DIM))
             examples.add_option(Option(text_of(self.app, [line]), id=str(path)))
         examples.display = bool(found)
-        if found and not self._path:
+        if not self._path and not spec.value and found:
             examples.highlighted = 0
-        (examples if found and not self._path else self.query_one("#spec")).focus()
+        elif not found:
+            self.set_focus(spec)
         if self._path:
-            self.query_one("#spec", Input).value = self._path
+            spec.value = self._path
+
+    def type_path(self, text: str) -> None:
+        """Begin a path in the field for it."""
+        field = self.query_one("#spec", Input)
+        field.select_on_focus = False  # it has been typed into before it hears of its focus
+        field.value, field.cursor_position = text, len(text)
+        self.set_focus(field)
 
     @on(OptionList.OptionHighlighted)
     def _pointed(self, event: OptionList.OptionHighlighted) -> None:
-        self.query_one("#spec", Input).value = event.option.id or ""
+        if isinstance(self.focused, Examples):
+            self.query_one("#spec", Input).value = event.option.id or ""
 
     @on(OptionList.OptionSelected)
     @on(Input.Submitted)
