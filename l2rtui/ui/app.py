@@ -107,6 +107,8 @@ class L2RApp(KeyOrder):
         self._monitor: Monitor | None = None
         self._adopted: set[str] = set()
         self._shown_in = 0.0
+        self._early: list[events.Key | events.Paste] | None = []
+        """What was typed before there was a screen for it; None from then on."""
 
     @cached_property
     def cluster(self) -> ClusterScreen:
@@ -143,17 +145,26 @@ class L2RApp(KeyOrder):
     def _begin(self) -> None:
         self.background.start(self._connect(), group="watch", what="the backend")
 
+    async def on_event(self, event: events.Event) -> None:
+        """Keep what is typed until there is a screen for it."""
+        if self._early is not None and isinstance(event, events.Key | events.Paste):
+            self._early.append(event)
+        else:
+            await super().on_event(event)
+
     async def _open(self) -> None:
         """Put the home screen over the first frame, and give it the keys that were pressed meanwhile."""
         await asyncio.to_thread(import_module, "l2rtui.ui.screens.cluster")  # keys are read while it loads
         self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))
         await asyncio.to_thread(self.stylesheet.parse)  # nothing else is mounted meanwhile
-        boot, home = self.screen, self.cluster
+        home = self.cluster
         self._show_health()
         with self.batch_update():
             await self.push_screen(home)
-        for key, character in boot.typed if isinstance(boot, BootScreen) else ():
-            await self.on_event(events.Key(key, character))  # before what has been typed since
+            await home.mount_rest()
+        early, self._early = self._early or [], None
+        for event in early:
+            await self.on_event(event)
 
     async def _ask_rights(self) -> None:
         """Find out what somebody else does not let us do, so that its keys are grey and say why."""
@@ -178,7 +189,6 @@ class L2RApp(KeyOrder):
 
         self.link.backend_or_none = backend
         self.link.context = self.link.context or backend.name
-        self.cluster.mount_prompt()
         self._monitor = Monitor(backend)
         self.background.start(self._monitor.run(), group="watch", what="the watch")
         self.background.start(self._ask_rights(), group="rights", what="the rights", is_exclusive=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.geometry import Size
@@ -58,9 +59,10 @@ class Arrangement(Screen[None]):
         self.detail, self.deck = MetricStrip(id="detail"), Deck(link)
         self._small = Static(id="small", markup=False)
         self._attached: Desk | None = None
+        self._has_come = False
 
     def compose(self) -> ComposeResult:
-        """Everything; the style sheet decides what of it is seen."""
+        """Half of everything; the style sheet decides what of it is seen."""
         self.fit_to(self.app.size)  # before there is anything whose styles would have to be worked out twice
         yield self.status
         with Container(id="body"):
@@ -69,13 +71,18 @@ class Arrangement(Screen[None]):
             yield self.runs
             with Container(id="lower"):
                 yield self.pods
-                yield self.nodes
-                yield self.kube_events
-                yield self.leaks
-                yield self.charts
-            yield self.deck
         yield self._small
         yield self.key_bar
+
+    async def mount_rest(self) -> None:
+        """The other half. All at once is one turn of the event loop, in which it does nothing else."""
+        await self.query_one("#lower").mount(self.nodes, self.kube_events, self.leaks, self.charts)
+        await self.query_one("#body").mount(self.deck)
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        """Work out no style twice: when the screen comes for the first time its parts have just got theirs."""
+        if not self._has_come:
+            event.refresh_styles, self._has_come = False, True
 
     def fit_to(self, size: Size) -> None:
         """Choose the arrangement that fits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from l2rtui.backends.base import Inspector
 from l2rtui.domain.sanitize import sanitize
@@ -12,17 +12,15 @@ from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.services import filters
 from l2rtui.ui.commands import COMMANDS, command_named, complete
+from l2rtui.ui.link import Link
 from l2rtui.ui.messages import LookWanted
 from l2rtui.ui.screens.logs import Logs
+from l2rtui.ui.screens.prompt import Prompt
 from l2rtui.ui.screens.purpose import Purpose
 from l2rtui.ui.screens.selection import Pane
 from l2rtui.ui.specfiles import example_specs
 from l2rtui.ui.text import Line, Span
 from l2rtui.ui.widgets.report_tables import event_row, leak_row
-
-if TYPE_CHECKING:  # the first frame needs no field
-    from l2rtui.ui.screens.prompt import Prompt
-
 
 _VIEWS: Final = {
     "slots": Pane.SLOTS,
@@ -37,27 +35,24 @@ _VIEWS: Final = {
 class Reading(Logs):
     """Looking closer."""
 
-    prompt: Prompt | None = None
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self.prompt = Prompt(self._complete, self._typed, self._taken)
+
+    async def mount_rest(self) -> None:
+        """The line at hand, out of sight."""
+        await super().mount_rest()
+        await self.mount(self.prompt)
 
     # --- what is typed -----------------------------------------------------------------------------------------
-    def mount_prompt(self) -> None:
-        """Have the line at hand, out of sight."""
-        if self.prompt is None:
-            from l2rtui.ui.screens.prompt import Prompt
-
-            self.prompt = Prompt(self._complete, self._typed, self._taken)
-            self.mount(self.prompt)
-
     @property
     def is_typing(self) -> bool:
         """Whether the line is open."""
-        return self.prompt is not None and bool(self.prompt.display)
+        return bool(self.prompt.display)
 
     def ask(self, purpose: Purpose, value: str = "") -> None:
         """Open the line at the bottom."""
-        if self.prompt is None:
-            self.mount_prompt()
-        if self.prompt is not None and not self.prompt.display:
+        if not self.prompt.display:
             self.prompt.ask(purpose, value)
 
     def action_find(self) -> None:
@@ -109,8 +104,6 @@ class Reading(Logs):
     def close_prompt(self, *, keep: bool) -> None:
         """Take the line away and give the focus back; without ``keep`` as if nothing had been typed."""
         field = self.prompt
-        if field is None:
-            return
         if not keep and field.purpose is Purpose.SEARCH:
             self.log_pane.find("")
         elif not keep and field.purpose is Purpose.FILTER:
