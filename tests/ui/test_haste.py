@@ -103,6 +103,16 @@ async def test_a_paste_and_enter_behind_it(desk):
         assert one.cluster.pods.model.filter_text == "lidar"
 
 
+async def test_a_log_that_is_closed_twice_is_closed_once(desk):
+    async with desk() as one:
+        await one.press("3", "vertical_line")
+        await one.until(lambda: one.cluster.deck.desks[-1].pane.has_focus and len(one.cluster.deck.desks) == 2)
+        strike(one, "x", "x", "2")
+        await one.until(lambda: len(one.cluster.deck.desks) == 1, "the first log alone")
+        await one.pilot.pause()
+        assert one.app._exception is None
+
+
 async def test_a_path_may_be_typed_where_an_example_is_chosen(desk):
     async with desk() as one:
         await one.press("L")

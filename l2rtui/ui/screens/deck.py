@@ -99,9 +99,9 @@ class Deck(Horizontal):
                 self._active = desk
         return self._active if self._active in self.desks else self.desks[0]
 
-    def desk_of(self, pane: LogPane) -> Desk:
-        """The desk of a pane."""
-        return next(desk for desk in self.desks if desk.pane is pane)
+    def desk_of(self, pane: LogPane) -> Desk | None:
+        """The desk of a pane; None of one that has been closed and had more to say."""
+        return next((desk for desk in self.desks if desk.pane is pane), None)
 
     def follow(self, subject: Subject) -> None:
         """The selection is another: show its log at the first desk.

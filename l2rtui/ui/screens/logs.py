@@ -57,7 +57,10 @@ class Logs(ClusterView):
 
     @on(LogPane.CloseWanted)
     def _close_wanted(self, event: LogPane.CloseWanted) -> None:
-        if not self.deck.close(self.deck.desk_of(event.pane)):
+        desk = self.deck.desk_of(event.pane)
+        if desk is None:
+            return
+        if not self.deck.close(desk):
             self.link.background.say("The last log stays; | opens another pane.")
             return
         self.show_log()
@@ -81,6 +84,8 @@ class Logs(ClusterView):
     @on(LogPane.SinceWanted)
     def _since_wanted(self, event: LogPane.SinceWanted) -> None:
         desk = self.deck.desk_of(event.pane)
+        if desk is None:
+            return
         desk.since = event.span
         desk.again()
         self.show_titles()
