@@ -286,11 +286,6 @@ class L2RApp(KeyOrder):
                     )
         yield SystemCommand("theme", "Choose the colours", self.action_change_theme)
 
-    def action_command_palette(self) -> None:
-        """Open the palette, once there is something that commands could act on."""
-        if not isinstance(self.screen, BootScreen):
-            super().action_command_palette()
-
     def _runner(self, action: str) -> Callable[[], object]:
         return lambda: self.call_later(self.run_action, action, self.cluster)
 

@@ -82,18 +82,17 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
     async def on_mount(self) -> None:
         """List the examples."""
         examples, spec = self.query_one("#examples", OptionList), self.query_one("#spec", Input)
+        spec.value = self._path
         self.set_focus(spec if self._path else examples)
         found = await asyncio.to_thread(example_specs)
         for path, about in found:
             line = (Span(sanitize(str(path)), Tone.PLAIN), Span(f"   {sanitize(about)}", Tone.DIM))
             examples.add_option(Option(text_of(self.app, [line]), id=str(path)))
         examples.display = bool(found)
-        if not self._path and not spec.value and found:
-            examples.highlighted = 0
-        elif not found:
+        if not found:
             self.set_focus(spec)
-        if self._path:
-            spec.value = self._path
+        elif not spec.value:
+            examples.highlighted = 0
 
     def type_path(self, text: str) -> None:
         """Begin a path in the field for it."""
