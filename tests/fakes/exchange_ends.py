@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,24 +44,34 @@ SHAPE = ActorShape(2, 1, (4,))
 
 
 class Diary:
-    """Stores nothing but who sent which number, in order."""
+    """Stores nothing but who sent which numbers, in the order in which they came: as runs without a hole.
+
+    A number that comes twice or late begins a run of its own, so that it shows; and a diary of an hour is short.
+    """
 
     layout = LAYOUT
 
-    def __init__(self) -> None:
-        self.lines: list[tuple[int, int, int]] = []
+    def __init__(self, runs: Iterable[Sequence[int]] = ()) -> None:
+        self._runs: dict[tuple[int, int], list[list[int]]] = {}
+        for pod, born, first, last in runs:
+            self._runs.setdefault((pod, born), []).append([first, last])
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return sum(last - first + 1 for runs in self._runs.values() for first, last in runs)
 
     def put(self, columns: Columns) -> None:
         pod, born, seq = (int(column[0]) for column in columns[:3])
         assert all((column == column[0]).all() for column in columns[:3]), "a segment of two"
         assert (columns[3] == seq).all(), "a segment that was changed on its way"
-        self.lines.append((pod, born, seq))
+        runs = self._runs.setdefault((pod, born), [])
+        if runs and runs[-1][1] + 1 == seq:
+            runs[-1][1] = seq
+        else:
+            runs.append([seq, seq])
 
     def state(self, most_bytes: int | None = None) -> dict[str, Any]:
-        return {"lines": np.array(self.lines, dtype=np.int64).reshape(-1, 3)}
+        lines = [(*sender, *run) for sender, runs in self._runs.items() for run in runs]
+        return {"runs": np.array(lines, dtype=np.int64).reshape(-1, 4)}
 
 
 def learner(context: Context) -> int:
@@ -69,7 +80,7 @@ def learner(context: Context) -> int:
     file, diary, accounts = folder / "saved.json", Diary(), Accounts()
     if file.exists():
         saved = json.loads(file.read_bytes())
-        diary.lines = [tuple(each) for each in saved["lines"]]
+        diary = Diary(saved["runs"])
         accounts = Accounts.from_state(saved["accounts"])
     terms = Terms(
         run=context.run,
@@ -114,7 +125,7 @@ def serve(exchange: Exchange, policies: PolicyStore, stop: Path, file: Path) -> 
 def save(exchange: Exchange, file: Path) -> None:
     """Accounts and diary in one piece, as a checkpoint has them."""
     holdings = exchange.holdings(0)
-    state = {"lines": holdings.store["lines"].tolist(), "accounts": holdings.accounts}
+    state = {"runs": holdings.store["runs"].tolist(), "accounts": holdings.accounts}
     write_whole(file, json.dumps(state).encode(), durable=False)
     exchange.saved(holdings)
 

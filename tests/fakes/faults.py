@@ -210,7 +210,15 @@ class Siege:
         try:
             return dict(json.loads((self.folder / "saved.json").read_bytes()))
         except FileNotFoundError:
-            return {"lines": [], "accounts": {"accounts": []}}
+            return {"runs": [], "accounts": {"accounts": []}}
+
+    @staticmethod
+    def stored(saved: dict[str, Any]) -> Counter[tuple[int, int]]:
+        """How many segments of each process were stored."""
+        found: Counter[tuple[int, int]] = Counter()
+        for pod, born, first, last in saved["runs"]:
+            found[pod, born] += last - first + 1
+        return found
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 90.0) -> float:
         began = time.monotonic()
@@ -223,10 +231,10 @@ class Siege:
 
     def moves(self) -> float:
         """Wait until every worker's segments come in again; return how long that took."""
-        before = Counter((pod, born) for pod, born, _ in self.saved()["lines"])
+        before = self.stored(self.saved())
 
         def moved() -> bool:
-            now = Counter((pod, born) for pod, born, _ in self.saved()["lines"])
+            now = self.stored(self.saved())
             risen = {pod for (pod, born), count in now.items() if count > before[pod, born]}
             return risen >= set(self.workers)
 
@@ -258,9 +266,11 @@ class Siege:
                 for line in map(json.loads, (each for each in text.splitlines() if each.startswith("{")))
             }
         saved = self.saved()
-        lines = [tuple(each) for each in saved["lines"]]
-        assert len(lines) == len(set(lines)), "a segment was stored twice"
-        stored = Counter(f"w-{pod}@{born}" for pod, born, _ in lines)
+        ends: dict[tuple[int, int], int] = {}
+        for pod, born, first, last in saved["runs"]:
+            assert first > ends.get((pod, born), 0), "a segment was stored twice or out of order"
+            ends[pod, born] = last
+        stored = Counter({f"w-{pod}@{born}": count for (pod, born), count in self.stored(saved).items()})
         totals: Counter[str] = Counter()
         for account in [*saved["accounts"]["accounts"]]:
             name = account["name"]
@@ -274,9 +284,6 @@ class Siege:
             totals.update({key: value for key, value in account.items() if isinstance(value, int)})
             totals["missing"] += missing
         assert len(said) >= len(self.workers)
-        for pod, born in {(pod, born) for pod, born, _ in lines}:
-            seqs = [seq for one, other, seq in lines if (one, other) == (pod, born)]
-            assert seqs == sorted(seqs), "out of order"
         return {"faults": dict(self.done), "aborts": self.aborts, **totals}
 
     def close(self) -> None:

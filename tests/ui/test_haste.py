@@ -10,6 +10,7 @@ from textual.geometry import Size
 
 from l2rtui.backends.fake.crowd import crowd
 from l2rtui.ui.screens.detail import DetailScreen
+from l2rtui.ui.screens.selection import Pane
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.run_table import RunRows, run_row, sets_of
 
@@ -101,6 +102,32 @@ async def test_a_paste_and_enter_behind_it(desk):
         strike(one, "enter")
         await one.until(lambda: not one.cluster.is_typing and one.cluster.pods.model.filter_text, "the filter")
         assert one.cluster.pods.model.filter_text == "lidar"
+
+
+@pytest.mark.parametrize(("key", "field"), [("ampersand", "include"), ("exclamation_mark", "exclude")])
+async def test_a_pattern_that_is_pasted_behind_its_key_reaches_the_line_whole(desk, key, field):
+    async with desk() as one:
+        strike(one, "5", key, *"wKxn lidar", "enter")
+        await one.until(lambda: getattr(one.cluster.log_pane, field) == "wKxn lidar", "the pattern")
+        assert (one.top, one.cluster.focused_pane) == ("ClusterScreen", Pane.LOG)
+
+
+async def test_the_name_of_a_file_may_follow_its_key_at_once(desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with desk() as one:
+        await one.press("3")
+        await one.until(lambda: one.cluster.log_pane.received, "lines")
+        strike(one, "5", "ctrl+s", *"kept.log", "enter")
+        await one.until(lambda: (tmp_path / "kept.log").exists(), "the file")
+
+
+async def test_a_span_of_time_is_of_the_pane_that_has_just_got_the_focus(desk):
+    async with desk() as one:
+        await one.press("3", "vertical_line")
+        await one.until(lambda: len(one.cluster.deck.desks) == 2 and one.cluster.deck.desks[1].pane.has_focus)
+        strike(one, "x", "2")
+        await one.until(lambda: one.cluster.deck.desks[0].since == 2, "the last 5m of the first log")
+        assert len(one.cluster.deck.desks) == 1
 
 
 async def test_a_log_that_is_closed_twice_is_closed_once(desk):

@@ -94,14 +94,14 @@ class Deck(Horizontal):
     @property
     def active(self) -> Desk:
         """The desk that has the focus, or had it last."""
-        for desk in self.desks:
-            if desk.pane.has_focus:
-                self._active = desk
-        return self._active if self._active in self.desks else self.desks[0]
+        self._active = self._focused or self._active
+        return self._active
 
-    def desk_of(self, pane: LogPane) -> Desk | None:
-        """The desk of a pane; None of one that has been closed and had more to say."""
-        return next((desk for desk in self.desks if desk.pane is pane), None)
+    @property
+    def _focused(self) -> Desk | None:
+        """Asked of the screen: a pane is told of its focus later, after the keys that come behind it."""
+        focused = self.screen.focused if self.is_attached else None
+        return next((desk for desk in self.desks if desk.pane is focused), None)
 
     def follow(self, subject: Subject) -> None:
         """The selection is another: show its log at the first desk.
@@ -115,7 +115,7 @@ class Deck(Horizontal):
         """Open another desk with what the focused one shows, or the first; None when there are four."""
         if len(self.desks) >= MOST_PANES:
             return None
-        shown = next((desk for desk in self.desks if desk.pane.has_focus), self.desks[0])
+        shown = self._focused or self.desks[0]
         desk = Desk(self._link, self._made)
         self._made += 1
         self.desks.append(desk)

@@ -8,8 +8,6 @@ import io
 import re
 from pathlib import Path
 
-from textual import on
-
 from l2rtui.ui import twins
 from l2rtui.ui.feeds import Subject
 from l2rtui.ui.screens.deck import SINCE
@@ -17,7 +15,6 @@ from l2rtui.ui.screens.panes import ClusterView
 from l2rtui.ui.screens.purpose import Purpose
 from l2rtui.ui.screens.selection import Pane
 from l2rtui.ui.text import plural
-from l2rtui.ui.widgets.log_pane import LogPane
 
 
 class Logs(ClusterView):
@@ -55,12 +52,9 @@ class Logs(ClusterView):
             self.show_titles()
             self.call_after_refresh(self.set_focus, desk.pane)
 
-    @on(LogPane.CloseWanted)
-    def _close_wanted(self, event: LogPane.CloseWanted) -> None:
-        desk = self.deck.desk_of(event.pane)
-        if desk is None:
-            return
-        if not self.deck.close(desk):
+    def action_close_log(self) -> None:
+        """Close the pane with the focus."""
+        if not self.deck.close(self.deck.active):
             self.link.background.say("The last log stays; | opens another pane.")
             return
         self.show_log()
@@ -81,20 +75,23 @@ class Logs(ClusterView):
         self.go_to(Pane.LOG)
         self.show_titles()
 
-    @on(LogPane.SinceWanted)
-    def _since_wanted(self, event: LogPane.SinceWanted) -> None:
-        desk = self.deck.desk_of(event.pane)
-        if desk is None:
-            return
-        desk.since = event.span
+    def action_log_since(self, span: int) -> None:
+        """Show another span of time."""
+        desk = self.deck.active
+        desk.since = span
         desk.again()
         self.show_titles()
 
-    @on(LogPane.AskWanted)
-    def _pattern_wanted(self, event: LogPane.AskWanted) -> None:
-        is_include = event.what == "include"
-        value = event.pane.include if is_include else event.pane.exclude
-        self.ask(Purpose.INCLUDE if is_include else Purpose.EXCLUDE, value)
+    def action_ask_log(self, what: str) -> None:
+        """Open the line for a pattern, ``include`` or ``exclude``, or for the file of ``save``."""
+        match what:
+            case "include":
+                self.ask(Purpose.INCLUDE, self.log_pane.include)
+            case "exclude":
+                self.ask(Purpose.EXCLUDE, self.log_pane.exclude)
+            case _:
+                name = re.sub(r"[^\w.-]+", "-", self.log_feed.subject.title or "log")
+                self.ask(Purpose.SAVE, f"{name}.log")
 
     def action_narrow_log(self, what: str, pattern: str) -> None:
         """Show only lines that match, or hide them."""
@@ -105,11 +102,6 @@ class Logs(ClusterView):
                 self.log_pane.narrow(exclude=pattern)
         except re.error as error:
             self.link.background.say(f"{pattern!r} is no pattern: {error}.", is_error=True)
-
-    @on(LogPane.SaveWanted)
-    def _save_wanted(self) -> None:
-        name = re.sub(r"[^\w.-]+", "-", self.log_feed.subject.title or "log")
-        self.ask(Purpose.SAVE, f"{name}.log")
 
     def action_save_log(self, path: str) -> None:
         """Save the shown lines."""

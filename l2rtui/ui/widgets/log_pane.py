@@ -35,32 +35,6 @@ class LogPane(LogView, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LOG)]
 
-    @dataclass
-    class SinceWanted(Message):
-        """Another span of time is wanted, by its number."""
-
-        pane: LogPane
-        span: int
-
-    @dataclass
-    class AskWanted(Message):
-        """A pattern is to be typed: ``include`` or ``exclude``."""
-
-        pane: LogPane
-        what: str
-
-    @dataclass
-    class SaveWanted(Message):
-        """The shown lines are to be saved."""
-
-        pane: LogPane
-
-    @dataclass
-    class CloseWanted(Message):
-        """The pane is to be closed."""
-
-        pane: LogPane
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self.include = ""
@@ -181,13 +155,13 @@ class LogPane(LogView, can_focus=True):
         self.post_message(self.Changed())
 
     # --- keys -----------------------------------------------------------------------------------------------
-    def action_since(self, span: int) -> None:
-        """Ask for another span of time."""
-        self.post_message(self.SinceWanted(self, span))
+    async def action_since(self, span: int) -> None:
+        """Show another span of time."""
+        await self.screen.run_action(f"log_since({span})")
 
-    def action_ask(self, what: str) -> None:
-        """Ask for a pattern."""
-        self.post_message(self.AskWanted(self, what))
+    async def action_ask(self, what: str) -> None:
+        """Ask for a pattern: ``include`` or ``exclude``."""
+        await self.screen.run_action(f"ask_log({what!r})")
 
     def action_json(self) -> None:
         """Show JSON lines in the next way."""
@@ -205,13 +179,13 @@ class LogPane(LogView, can_focus=True):
         self._arrange()
         self.post_message(self.Changed())
 
-    def action_save(self) -> None:
-        """Ask for the lines to be saved."""
-        self.post_message(self.SaveWanted(self))
+    async def action_save(self) -> None:
+        """Ask where the lines are to be saved."""
+        await self.screen.run_action("ask_log('save')")
 
-    def action_close_pane(self) -> None:
-        """Ask to be closed."""
-        self.post_message(self.CloseWanted(self))
+    async def action_close_pane(self) -> None:
+        """Close this pane."""
+        await self.screen.run_action("close_log")
 
     def _drawn(self) -> None:
         self._timer = None
