@@ -1,11 +1,12 @@
 """Env steps a second while learning, end to end: CartPole-v1, networks of 64x64, batches of 1,024 steps.
 
 Ours are a learner and workers as processes over the real exchange, by IMPALA and by PPO; beside them
-Stable-Baselines3's PPO in an environment of its own, with 8 copies and with 64, one thread and two. Everybody takes
-one gradient step a batch (`--epochs` for more); rounds are interleaved, starting up is not counted. The learner's
-idle share (time without data) is that of its records in the counted stretch.
+Stable-Baselines3's PPO, Sample Factory's APPO and RLlib's PPO and IMPALA, each in an environment of its own and in
+more than one arrangement of workers and copies. Everybody takes one gradient step a batch (`--epochs` for more);
+rounds are interleaved, starting up is not counted. The learner's idle share (time without data) is that of its
+records in the counted stretch.
 
-    python -m tests.bench.learning_speed --reference /path/to/venv/bin/python [--rounds 5] [--seconds 8]
+    python -m tests.bench.learning_speed --sb3 PYTHON [--factory PYTHON] [--rllib PYTHON] [--rounds 5] [--seconds 8]
 """
 
 from __future__ import annotations
@@ -23,7 +24,22 @@ from typing import Any
 
 from runtime import contract
 
-REFERENCE = Path(__file__).with_name("learning_speed_reference.py")
+PEERS: dict[str, tuple[tuple[str, str], ...]] = {
+    "sb3": (
+        ("SB3 PPO, 8 copies, 1 thread", "8 1"),
+        ("SB3 PPO, 64 copies, 1 thread", "64 1"),
+        ("SB3 PPO, 64 copies, 2 threads", "64 2"),
+    ),
+    "factory": (
+        ("Sample Factory APPO, 2 workers of 32", "2 32"),
+        ("Sample Factory APPO, 8 workers of 16", "8 16"),
+    ),
+    "rllib": (
+        ("RLlib PPO, 64 copies", "ppo 0 64"),
+        ("RLlib IMPALA, 1 worker of 32", "impala 1 32"),
+    ),
+}
+"""What is run of each peer, by `learning_speed_PEER.py`: its name and the first arguments."""
 START_SECONDS = 6.0
 """Given to processes to start, over the seconds that are measured."""
 BATCH = 1_024
@@ -98,17 +114,21 @@ def run_ours(case: Ours, seconds: float) -> Rate:
     return Rate(rate, statistics.mean(each["idle_share"] for each in kept[1:]))
 
 
-def run_reference(python: str, copies: int, threads: int, epochs: int, seconds: float) -> Rate:
-    """Run Stable-Baselines3."""
-    command = [python, str(REFERENCE), *map(str, (copies, threads, epochs, BATCH, seconds))]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return Rate(float(json.loads(done.stdout)["steps_per_second"]))
+def run_peer(peer: str, python: str, case: str, epochs: int, seconds: float) -> Rate:
+    """Run one of the others."""
+    script = Path(__file__).with_name(f"learning_speed_{peer}.py")
+    command = [python, str(script), *case.split(), *map(str, (epochs, BATCH, seconds))]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{peer} did not run: {done.stderr[-1000:]}")
+    return Rate(float(json.loads(done.stdout.splitlines()[-1])["steps_per_second"]))
 
 
 def main(arguments: list[str]) -> int:
     """Run the rounds and print medians and ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reference", required=True, help="Python with Stable-Baselines3 in it")
+    for peer, what in (("sb3", "stable-baselines3"), ("factory", "sample-factory"), ("rllib", "ray[rllib]")):
+        parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"of an environment with {what} in it")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--epochs", type=int, default=1, help="gradient steps on each batch, for everybody")
@@ -118,22 +138,23 @@ def main(arguments: list[str]) -> int:
     def note(name: str, rate: Rate) -> None:
         found.setdefault(name, []).append(rate)
         idle = "" if rate.idle_share is None else f"   idle {rate.idle_share:.1%}"
-        print(f"  {name:34} {rate.steps_per_second:9,.0f} env steps/s{idle}", flush=True)
+        print(f"  {name:38} {rate.steps_per_second:9,.0f} env steps/s{idle}", flush=True)
 
     for number in range(options.rounds):
         print(f"round {number + 1}", flush=True)
         for case in ours(options.epochs):
             note(case.name, run_ours(case, options.seconds))
-        for copies, threads in ((8, 1), (64, 1), (64, 2)):
-            name = f"SB3 PPO, {copies} copies, {threads} thread{'s' * (threads > 1)}"
-            note(name, run_reference(options.reference, copies, threads, options.epochs, options.seconds / 2))
+        for peer, cases in PEERS.items():
+            python = getattr(options, peer)
+            for name, case in cases if python else ():
+                note(name, run_peer(peer, python, case, options.epochs, options.seconds / 2))
     print(f"medians of {options.rounds} rounds")
     medians = {name: statistics.median(each.steps_per_second for each in rates) for name, rates in found.items()}
-    best = max(rate for name, rate in medians.items() if name.startswith("SB3"))
+    best = max((rate for name, rate in medians.items() if not name.startswith("l2rtui")), default=float("nan"))
     for name, rate in medians.items():
         shares = [each.idle_share for each in found[name] if each.idle_share is not None]
         idle = f"   idle {statistics.median(shares):.1%}" if shares else ""
-        print(f"  {name:34} {rate:9,.0f} env steps/s   {rate / best:5.2f} x the best peer{idle}")
+        print(f"  {name:38} {rate:9,.0f} env steps/s   {rate / best:5.2f} x the best peer{idle}")
     return 0
 
 
