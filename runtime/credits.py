@@ -38,14 +38,15 @@ class Credits:
     def grant(self, members: Mapping[bytes, Member], workers: int, env_steps: int) -> Iterator[bytes]:
         """Hand out equal shares in turn, as far as pace and memory allow, and yield who got one.
 
-        Where they are scarce it is one segment at a time. Nobody gets more than half of its part of what the pace
-        leaves, so that at the end of a stretch the quick do not wait for the slow: guided self-scheduling
-        (Polychronopoulos and Kuck 1987).
+        Who still has more than half of its window is left alone: credit in crumbs makes messages of crumbs (silly
+        window syndrome, Clark 1982, RFC 813). Where credit is scarce it is one segment at a time. Nobody gets more
+        than half of its part of what the pace leaves, so that at the end of a stretch the quick do not wait for the
+        slow: guided self-scheduling (Polychronopoulos and Kuck 1987).
         """
         while self._waiting:
             member = members.get(self._waiting[0])
             window = self._window(member, workers, env_steps) if member is not None else 0
-            if member is None or not member.waits or member.outstanding >= window:
+            if member is None or not member.waits or 2 * member.outstanding > window:
                 if member is not None:
                     member.waits = False
                 self._waiting.popleft()
@@ -65,6 +66,12 @@ class Credits:
             self._waiting.rotate(-1)
 
     def _window(self, member: Member, workers: int, env_steps: int) -> int:
-        """Return how many segments may be on their way from a worker just now."""
-        part = (self.ceiling - env_steps) // (2 * workers * member.hello.segment_transitions)
-        return min(self.terms.window, max(LEAST_WINDOW, part))
+        """Return how many segments may be on their way from a worker just now.
+
+        Never more than its part of the memory: a worker that does not use its credit would else gather that of the
+        others, and they would be left with a segment at a time.
+        """
+        size = member.hello.segment_transitions
+        memory = max(1, self.terms.inflight_transitions // (workers * size))
+        pace = max(LEAST_WINDOW, (self.ceiling - env_steps) // (2 * workers * size))
+        return min(self.terms.window, memory, pace)

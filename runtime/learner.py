@@ -54,7 +54,7 @@ from runtime.settings import Settings
 from runtime.status import StatusServer
 from runtime.stopping import Stop
 
-_MEMORY: Final = 64 * 1024 * 1024
+_MEMORY: Final = 128 * 1024 * 1024
 """Bytes of segments that may be on their way, over all workers."""
 WAIT_SECONDS: Final = 0.2
 """Longest wait for data; a signal is seen within it."""

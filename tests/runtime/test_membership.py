@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -169,8 +170,10 @@ def test_an_accepted_segment_is_stored_and_acknowledged_with_new_credit() -> Non
     arrive(membership, HELLO)
     done = arrive(membership, segment(1))
     assert Keep("w-0", 1, Rows.of(row()), 0) in done
-    assert sent(done, Ack) == [Ack(epoch=5, last_seq=1, durable_seq=0, limit=4, policy_version=0)]
+    assert sent(done, Ack) == [Ack(epoch=5, last_seq=1, durable_seq=0, limit=3, policy_version=0)]
     assert membership.env_steps == 8
+    done = arrive(membership, segment(2))  # half of the window is used
+    assert sent(done, Ack) == [Ack(epoch=5, last_seq=2, durable_seq=0, limit=5, policy_version=0)]
 
 
 def test_a_segment_that_comes_twice_is_stored_once() -> None:
@@ -283,6 +286,45 @@ def test_a_tight_pace_reaches_every_worker_in_turn() -> None:
         arrive(membership, segment(seqs[granted[0][0]]), route=granted[0])
         membership.handle(Ticked(0.01 * turn, membership.env_steps + 8))
     assert served == {b"\0", b"\1", b"\2"}
+
+
+def test_a_worker_that_does_not_use_its_credit_does_not_gather_that_of_the_others() -> None:
+    membership = machine(replace(TERMS, window=100, inflight_transitions=64 * 8), ceiling=10**9)
+    for index in range(4):
+        arrive(membership, replace(HELLO, pod=f"w-{index}"), route=bytes([index]))
+    seq = 1
+    for _ in range(200):  # three are slow
+        quick = membership.members[b"\0"]
+        arrive(membership, bundle(seq, *[row()] * quick.outstanding), route=b"\0")
+        seq = quick.account.last_seq + 1
+        assert quick.outstanding == 16
+    assert all(each.outstanding <= 64 for each in membership.members.values())
+    assert membership.inflight_transitions <= 64 * 8
+
+
+def test_credit_comes_in_pieces_of_which_whole_messages_are_made() -> None:
+    """Workers send what they have credit for at once; small messages must not bring small ones for ever."""
+    membership = machine(replace(TERMS, window=100, inflight_transitions=32 * 16 * 8), ceiling=10**9)
+    routes = [bytes([index]) for index in range(32)]
+    for route in routes:
+        arrive(membership, replace(HELLO, pod=f"w-{route[0]}"), route=route)
+    offered = dict.fromkeys(routes, 0)
+    under_way: deque[tuple[bytes, int]] = deque()
+    for route in routes * 100:  # crumbs at first
+        if offered[route] < membership.members[route].limit:
+            under_way.append((route, 1))
+            offered[route] += 1
+    sizes = []
+    for _ in range(4_000):
+        route, count = under_way.popleft()
+        member = membership.members[route]
+        arrive(membership, bundle(member.account.last_seq + 1, *[row()] * count), route=route)
+        if member.limit > offered[route]:
+            sizes.append(member.limit - offered[route])
+            under_way.append((route, sizes[-1]))
+            offered[route] = member.limit
+    assert min(sizes[-1_000:]) >= 8, "half of a worker's part"
+    assert membership.inflight_transitions <= 32 * 16 * 8
 
 
 def test_a_silent_peer_is_given_up_and_its_credit_goes_to_the_others() -> None:

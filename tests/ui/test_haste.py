@@ -118,7 +118,7 @@ async def test_the_name_of_a_file_may_follow_its_key_at_once(desk, tmp_path, mon
         await one.press("3")
         await one.until(lambda: one.cluster.log_pane.received, "lines")
         strike(one, "5", "ctrl+s", *"kept.log", "enter")
-        await one.until(lambda: (tmp_path / "kept.log").exists(), "the file")
+        await one.until((tmp_path / "kept.log").exists, "the file")
 
 
 async def test_a_span_of_time_is_of_the_pane_that_has_just_got_the_focus(desk):

@@ -6,12 +6,10 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import ClassVar, Final
 
 from textual.binding import BindingType
-from textual.message import Message
 from textual.timer import Timer
 
 from l2rtui.ui.beat import until_beat

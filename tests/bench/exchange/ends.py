@@ -91,6 +91,8 @@ class Case:
     memory_bytes: int = MEMORY_BYTES
     workers: int = 1
     floats: int = 16
+    inflight_bytes: int = 128 * 2**20
+    """On their way at most, of all workers together."""
 
     @property
     def layout(self) -> Layout:
@@ -121,7 +123,7 @@ class Learner:
             segment_transitions=case.transitions,
             max_policy_lag=10**9,
             window=window_of(case.layout.item_bytes * case.transitions),
-            inflight_transitions=10**9,
+            inflight_transitions=case.inflight_bytes // case.layout.item_bytes,
         )
         self.store = Slots(case.layout, case.transitions, case.memory_bytes)
         self.machine = Membership(terms)

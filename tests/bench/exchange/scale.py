@@ -21,7 +21,7 @@ from runtime.endpoint import parse
 from runtime.framing import decode, encode
 from runtime.messages import Segments, Trajectory
 from runtime.session import Session
-from tests.bench.exchange.ends import Case, Learner, hello_of
+from tests.bench.exchange.ends import SOURCE_BYTES, Case, Learner, hello_of
 from tests.bench.exchange.segments import free_port
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -31,8 +31,9 @@ COUNTS = (1, 8, 64, 256)
 def _workers(case: Case, count: int, seconds: float) -> None:
     address = getattr(parse(case.endpoint), Port.DATA.value)
     arenas = Arenas(case.layout.item_bytes * case.transitions)
-    arena = arenas.take()
-    arena.view[:] = bytes(arena.nbytes)
+    source = [arenas.take() for _ in range(SOURCE_BYTES // (case.layout.item_bytes * case.transitions))]
+    for each in source:
+        each.view[:] = bytes(each.nbytes)
     row = Trajectory(case.transitions, 0, 0, 0, 0.0, 0.0)
     context, poller, sessions = zmq.Context(), zmq.Poller(), {}
     for index in range(count):
@@ -49,7 +50,7 @@ def _workers(case: Case, count: int, seconds: float) -> None:
     while time.monotonic() < end:
         for socket, session in sessions.items():
             while session.has_credit:
-                session.offer(row, arena)
+                session.offer(row, source[session.offered % len(source)])
             for out in session.outgoing(time.monotonic(), session.offered, 0.0, 0):
                 is_bundle = isinstance(out.message, Segments)
                 frames = encode(out.message, gather(out.arenas) if is_bundle else None)
