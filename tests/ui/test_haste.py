@@ -9,6 +9,8 @@ from textual import events
 from textual.geometry import Size
 
 from l2rtui.backends.fake.crowd import crowd
+from l2rtui.errors import UsageError
+from l2rtui.services import launcher
 from l2rtui.ui.screens.detail import DetailScreen
 from l2rtui.ui.screens.selection import Pane
 from l2rtui.ui.text import Span
@@ -138,6 +140,48 @@ async def test_a_log_that_is_closed_twice_is_closed_once(desk):
         await one.until(lambda: len(one.cluster.deck.desks) == 1, "the first log alone")
         await one.pilot.pause()
         assert one.app._exception is None
+
+
+@pytest.mark.parametrize("key", ["L", "P", "V", "I", "C", "i", "m", "colon"])
+async def test_enter_right_behind_a_key_that_opens_something_ends_nothing(desk, key, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with desk(size=(124, 34)) as one:
+        home = one.top
+        strike(one, "3", key, "enter")
+        await one.pilot.pause()
+        for _ in range(12):
+            if one.top != home:
+                await one.press("escape")
+        await one.until(lambda: one.top == home, "the home screen")
+        assert one.app._exception is None
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+async def test_a_plan_that_is_ready_when_its_form_is_closed_shows_nothing(desk, monkeypatch, is_sound):
+    """Enter there would launch it."""
+    may_go_on, prepared = asyncio.Event(), launcher.prepare
+
+    async def slow(*args, **kwargs):
+        await may_go_on.wait()
+        try:
+            if not is_sound:
+                raise UsageError("It cannot be.", "Do not.")
+            return await prepared(*args, **kwargs)
+        finally:
+            asyncio.get_running_loop().call_soon(ended.set)
+
+    ended = asyncio.Event()
+    monkeypatch.setattr(launcher, "prepare", slow)
+    async with desk() as one:
+        home = one.top
+        await one.press("L")
+        await one.until(lambda: "racing-sac.yaml" in one.words(), "the examples")
+        await one.press("enter", "escape")
+        await one.until(lambda: one.top == home, "the home screen")
+        may_go_on.set()
+        await ended.wait()
+        await one.pilot.pause()
+        assert (one.top, one.app._exception) == (home, None)
 
 
 async def test_a_path_may_be_typed_where_an_example_is_chosen(desk):

@@ -123,9 +123,11 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             wish = await asyncio.to_thread(_load, path, name)
             prepared = await launcher.prepare(self._link.backend, wish, seeds=seeds, pins=pins, policy=policy)
         except L2RError as error:
-            self._fail(str(error))
+            if self in self.app.screen_stack:
+                self._fail(str(error))
             return
-        self.app.push_screen(ReviewScreen(self._link, prepared, words), self._reviewed)
+        if self in self.app.screen_stack:  # or nobody waits for it any more, and enter there would launch
+            self.app.push_screen(ReviewScreen(self._link, prepared, words), self._reviewed)
 
     def _read(self) -> tuple[str, tuple[int, ...], tuple[Pin, ...] | None, Policy | None]:
         """The fields, and the command line that says the same.

@@ -282,7 +282,8 @@ class PlaceScreen(StagedView):
         except L2RError as error:
             self._link.background.say(str(error), is_error=True)
             return
-        self.app.push_screen(ReviewScreen(self._link, prepared, self.command), self._reviewed)
+        if self in self.app.screen_stack:  # or nobody waits for it any more, and enter there would launch
+            self.app.push_screen(ReviewScreen(self._link, prepared, self.command), self._reviewed)
 
     def _reviewed(self, launched: tuple[str, ...] | None) -> None:
         if launched:
