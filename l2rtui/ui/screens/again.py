@@ -82,11 +82,11 @@ def review_destroyed(
 
     async def review() -> None:
         from l2rtui.services import lastruns, launcher
-        from l2rtui.ui.screens.review import ReviewScreen
+        from l2rtui.ui.screens.review import show_plan
 
         specs = await asyncio.to_thread(lastruns.find, target)
         prepared = await launcher.prepare_runs(link.backend, specs)
-        screen.app.push_screen(ReviewScreen(link, prepared, twins.launch_again(target)), launched)
+        show_plan(screen, link, prepared, twins.launch_again(target), launched)
 
     link.background.start(review(), group="plan", what="launching again", is_exclusive=True)
 

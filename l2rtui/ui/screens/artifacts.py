@@ -219,13 +219,11 @@ class ArtifactsScreen(Listing[tuple[str, ...] | None]):
     async def _plan(self, one: Artifact, name: str) -> None:
         from l2rtui.services import launcher
         from l2rtui.services.specfile import Wish
-        from l2rtui.ui.screens.review import ReviewScreen
+        from l2rtui.ui.screens.review import show_plan
 
         spec = await artifacts.resumed(self._link.backend, one, name)
         prepared = await launcher.prepare(self._link.backend, Wish(spec))
-        if self.is_attached:
-            screen = ReviewScreen(self._link, prepared, twins.launch_from(one.place, name))
-            self.app.push_screen(screen, self._reviewed)
+        show_plan(self, self._link, prepared, twins.launch_from(one.place, name), self._reviewed)
 
     def _reviewed(self, launched: tuple[str, ...] | None) -> None:
         if launched:

@@ -19,7 +19,7 @@ from l2rtui.errors import L2RError, UsageError
 from l2rtui.services import launcher, specfile
 from l2rtui.ui.link import Link
 from l2rtui.ui.screens.dialog import Dialog
-from l2rtui.ui.screens.review import ReviewScreen
+from l2rtui.ui.screens.review import show_plan
 from l2rtui.ui.specfiles import example_specs
 from l2rtui.ui.text import Span, Tone
 from l2rtui.ui.widgets.paint import text_of
@@ -126,8 +126,7 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             if self in self.app.screen_stack:
                 self._fail(str(error))
             return
-        if self in self.app.screen_stack:  # or nobody waits for it any more, and enter there would launch
-            self.app.push_screen(ReviewScreen(self._link, prepared, words), self._reviewed)
+        show_plan(self, self._link, prepared, words, self._reviewed)
 
     def _read(self) -> tuple[str, tuple[int, ...], tuple[Pin, ...] | None, Policy | None]:
         """The fields, and the command line that says the same.

@@ -24,7 +24,7 @@ from l2rtui.domain.workload import Role
 from l2rtui.errors import L2RError
 from l2rtui.services import launcher, specfile
 from l2rtui.ui.keys import Place, bindings
-from l2rtui.ui.screens.review import ReviewScreen
+from l2rtui.ui.screens.review import show_plan
 from l2rtui.ui.screens.staged import StagedView
 from l2rtui.ui.specfiles import example_specs
 from l2rtui.ui.staging import Form, Stage, free_name, specs_of
@@ -282,8 +282,7 @@ class PlaceScreen(StagedView):
         except L2RError as error:
             self._link.background.say(str(error), is_error=True)
             return
-        if self in self.app.screen_stack:  # or nobody waits for it any more, and enter there would launch
-            self.app.push_screen(ReviewScreen(self._link, prepared, self.command), self._reviewed)
+        show_plan(self, self._link, prepared, self.command, self._reviewed)
 
     def _reviewed(self, launched: tuple[str, ...] | None) -> None:
         if launched:

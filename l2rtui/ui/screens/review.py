@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.screen import Screen
 from textual.widgets import Static
 from textual.worker import Worker
 
@@ -127,6 +130,21 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
     def _hint(self, text: str, tone: Tone) -> None:
         if self.is_attached:
             self.show("hint", [(Span(sanitize(text), tone),)])
+
+
+def show_plan(
+    asking: Screen[Any],
+    link: Link,
+    prepared: launcher.Prepared,
+    command: str,
+    reviewed: Callable[[tuple[str, ...] | None], None],
+) -> None:
+    """Open the plan over the screen that asked for it.
+
+    Unless that has been closed meanwhile: nobody waits for the plan then, and enter in it would launch.
+    """
+    if asking in asking.app.screen_stack:
+        asking.app.push_screen(ReviewScreen(link, prepared, command), reviewed)
 
 
 def finding_line(finding: Finding) -> Line:
