@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import socket
 import time
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -29,6 +31,8 @@ Query = Mapping[str, str] | Sequence[tuple[str, str]]
 JSON: Final = "application/json"
 _CONNECT_SECONDS = 10.0
 _SESSIONS_KEPT = 2
+_CUT_SECONDS = 1.0
+"""Longest time for connections to be gone that have been cut on this side: a few turns of the event loop."""
 
 
 class Connection:
@@ -45,6 +49,7 @@ class Connection:
         self._proxy = proxy_for(access)
         self._sessions: dict[tuple[bytes, bytes], aiohttp.ClientSession] = {}
         self._reading: dict[aiohttp.ClientResponse, aiohttp.ClientSession] = {}
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._encoding = "gzip"
 
     async def request(
@@ -182,6 +187,7 @@ class Connection:
         sessions, self._sessions = list(self._sessions.values()), {}
         for session in sessions:
             await self._close(session)
+        await self._cut_rest()
 
     # --- inside ----------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
@@ -215,6 +221,7 @@ class Connection:
                         yield response
                     finally:
                         del self._reading[response]
+                        _cut_unread(response)
                     return
                 if response.status != 401 or is_last or not await self._is_renewed(login):
                     retry_after = response.headers.get("Retry-After", "")
@@ -243,7 +250,7 @@ class Connection:
         if session is None:
             tls = make_tls(self.access, login)
             connector = aiohttp.TCPConnector(
-                ssl=True if tls is None else tls, limit=0, socket_factory=make_socket, keepalive_timeout=60
+                ssl=True if tls is None else tls, limit=0, socket_factory=self._socket, keepalive_timeout=60
             )
             session = aiohttp.ClientSession(
                 connector=connector,
@@ -271,12 +278,46 @@ class Connection:
                 response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
         await session.close()
 
+    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
+        made = make_socket(address)
+        self._sockets.add(made)
+        return made
+
+    async def _cut_rest(self) -> None:
+        """Cut what aiohttp has let go of, and wait until it is gone.
+
+        aiohttp does not wait for a connection whose answer nobody wants any more, nor for one that is still being
+        made. The first stays for up to 30 s, until the server has said goodbye, too, as TLS wants it. An event loop
+        that ends before that leaves the socket open.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CUT_SECONDS):
+                while left := [one for one in self._sockets if one.fileno() >= 0]:
+                    for one in left:
+                        with contextlib.suppress(OSError):  # not connected yet, or not any more
+                            one.shutdown(socket.SHUT_RDWR)
+                    await asyncio.sleep(0.001)
+
     def _headers(self, login: Login) -> list[tuple[str, str]]:
         authorization = [("Authorization", login.authorization)] if login.authorization else []
         return [*authorization, *self.access.user.impersonate]
 
     def _url(self, path: str, query: Query | None) -> URL:
         return URL(f"{self.server}{path}{'?' + urlencode(query) if query else ''}", encoded=True)
+
+
+def _cut_unread(response: aiohttp.ClientResponse) -> None:
+    """Cut the connection of an answer that has not been read to its end: no other request can use it.
+
+    Closing it instead would do nothing where the server has closed it while its reader was behind: asyncio's TLS
+    thinks then that it is closing already, and is not.
+    """
+    if (
+        not response.content.is_eof()
+        and response.connection is not None
+        and response.connection.transport is not None
+    ):
+        response.connection.transport.abort()
 
 
 def decoded(asked: Asked, body: bytes) -> Any:

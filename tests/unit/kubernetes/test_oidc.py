@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import subprocess
 import time
 
 import pytest
@@ -14,6 +13,7 @@ from aiohttp import web
 from l2rtui.backends.kubernetes.kubeconfig import Oidc
 from l2rtui.backends.kubernetes.oidc import OidcSource, token_expiry
 from l2rtui.errors import L2RError
+from tests.unit.kubernetes.api_server import certificate
 
 HOUR = 3600.0
 
@@ -31,14 +31,7 @@ class Provider:
     def __init__(self, folder):
         self.asked = []
         self.answer = (200, {})
-        self.ca = folder / "ca.pem"
-        self._key = folder / "key.pem"
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-             "-keyout", str(self._key), "-out", str(self.ca), "-days", "2", "-subj", "/CN=127.0.0.1",
-             "-addext", "subjectAltName=IP:127.0.0.1"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+        self.ca, self._key = certificate(folder)
 
     async def __aenter__(self):
         app = web.Application()

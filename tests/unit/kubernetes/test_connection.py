@@ -1,0 +1,115 @@
+"""Connections to the API server: none is left when they have been closed, whatever the server does."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+
+from l2rtui.backends.kubernetes import connection
+from l2rtui.backends.kubernetes.connection import Connection
+from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.kubeconfig import Access, User
+from tests.unit.kubernetes.api_server import certificate
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNK = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
+AT_ONCE = 4
+
+
+class DeafServer:
+    """Takes requests over TLS, and hears nothing more of who has asked: neither do they get a goodbye from it.
+
+    Args:
+        chunks: How many of an answer it sends; None for not even its head.
+        is_cut: Then it cuts the connection in the answer's middle.
+    """
+
+    def __init__(self, folder, chunks, *, is_cut=False):
+        self.ca, self._key = certificate(folder)
+        self._chunks, self._is_cut = chunks, is_cut
+        self._writers = []
+
+    async def __aenter__(self):
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(self.ca, self._key)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
+        self.base = f"https://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        for one in self._writers:
+            one.transport.abort()
+        await self._server.wait_closed()
+        await asyncio.sleep(0)  # the next turn of the loop closes the sockets
+
+    async def _serve(self, reader, writer):
+        self._writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()
+        if self._chunks is not None:
+            writer.write(HEAD + self._chunks * CHUNK)
+            await writer.drain()
+        if self._is_cut:
+            writer.transport.abort()
+
+    async def until_asked(self):
+        async with asyncio.timeout(20):
+            while len(self._writers) < AT_ONCE:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # what it sends has arrived
+
+    def connection(self):
+        access = Access("test", "test", self.base, User("tester"), ca=self.ca.read_bytes())
+        return Connection(access)
+
+
+@pytest.fixture
+def sockets(monkeypatch):
+    """All that were made."""
+    made = []
+    make = connection.make_socket
+    monkeypatch.setattr(connection, "make_socket", lambda address: made.append(make(address)) or made[-1])
+    return made
+
+
+async def fall_behind(api):
+    """Read the beginning of an answer, and no more of it."""
+    async for _ in api.stream("/behind", idle_timeout_seconds=60):
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("chunks", "is_cut"),
+    [(None, False), (1, False), (11, False), (11, True)],
+    ids=["before the answer", "in its middle", "far behind", "far behind a server that is gone"],
+)
+async def test_what_was_cancelled_is_closed_though_the_server_says_no_goodbye(tmp_path, sockets, chunks, is_cut):
+    async with DeafServer(tmp_path, chunks, is_cut=is_cut) as server:
+        api = server.connection()
+        readers = [asyncio.create_task(fall_behind(api)) for _ in range(AT_ONCE)]
+        await server.until_asked()
+        for one in readers:
+            one.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        await api.close()
+        assert [one.fileno() for one in sockets] == AT_ONCE * [-1]
+
+
+async def test_what_is_still_being_opened_is_closed_and_ends_with_an_error(sockets):
+    async with await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0) as server:
+        writers: list[asyncio.StreamWriter] = []  # nobody there speaks TLS
+        port = server.sockets[0].getsockname()[1]
+        api = Connection(Access("test", "test", f"https://127.0.0.1:{port}", User("tester")))
+        asking = [asyncio.create_task(api.request("GET", "/version")) for _ in range(AT_ONCE)]
+        async with asyncio.timeout(20):
+            while len(writers) < AT_ONCE:
+                await asyncio.sleep(0.01)
+        await api.close()
+        assert [one.fileno() for one in sockets] == AT_ONCE * [-1]
+        assert {type(one) for one in await asyncio.gather(*asking, return_exceptions=True)} == {ApiError}
+        for one in writers:
+            one.close()
+            await one.wait_closed()
