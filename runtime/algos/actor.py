@@ -150,13 +150,18 @@ class NumpyActor:
 
     def __init__(self, shape: ActorShape) -> None:
         self.shape = shape
-        self.weights = np.zeros(shape.size, dtype=np.float32)
         self._obs_space = shape.obs_space
+        self.look_at(np.zeros(shape.size, dtype=np.float32))
+
+    def look_at(self, weights: NDArray[np.float32]) -> None:
+        """Use ``weights`` (shape.size,) where they lie: whoever writes them changes this policy."""
+        self.weights = weights
+        shape = self.shape
         views: list[NDArray[np.float32]] = []
         at = 0
         for part in shape.parts:
             size = math.prod(part)
-            views.append(self.weights[at : at + size].reshape(part))
+            views.append(weights[at : at + size].reshape(part))
             at += size
         count = len(shape.convolution_parts)
         kernels, dense = views[:count], views[count : count + 2 * len(shape.layers)]

@@ -89,8 +89,11 @@ class PPOConfig:
     target_kl: float | None = _number(None, _POSITIVE)
     """End an update once the policy has moved so far, nats; None goes through all epochs."""
     is_synchronous: bool = True
-    """Workers wait for each new policy, as the paper has it. False collects the next batch meanwhile: faster where
-    the update takes long, and one version behind."""
+    """Workers wait for each new policy, as the paper has it. False collects the next batches meanwhile: faster
+    where the update takes long, and some versions behind."""
+    queue_batches: int = _number(1, _COUNT)
+    """Batches that collection may be ahead of learning where it is not synchronous. More hides a slow network, at
+    the price of older data."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot learn, with a ValueError that says what they may be."""

@@ -62,6 +62,7 @@ class Impala(Method):
 
     def _step(self, batch: RolloutBatch) -> ImpalaStats:
         gradient, stats = self.gradient(batch)
+        gradient = self.mean(gradient)
         size = self._policy.arena.flat.numel()
         self._optimisers["policy"].step(shortened(gradient[:size], self.config.max_grad_norm))
         self._optimisers["value"].step(shortened(gradient[size:], self.config.max_grad_norm))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,11 +24,17 @@ class Stats(Protocol):
 
 
 class Method(ABC):
-    """State of a method: its tensors, generators and count of updates. Subclasses add the update."""
+    """State of a method: its tensors, generators and count of updates."""
 
     def __init__(self, shape: ActorShape) -> None:
         self.shape = shape
         self.updates = 0
+        self.mean: Callable[[Tensor], Tensor] = _alone
+        """Makes of a value of this share of a batch the mean over all shares; see ``runtime.algos.team``."""
+
+    @abstractmethod
+    def update(self, batch: Any, /) -> Stats:
+        """Learn from a batch of the kind that the method takes."""
 
     @abstractmethod
     def policy_weights(self) -> Tensor:
@@ -73,6 +79,11 @@ class Method(ABC):
         for name, generator in generators.items():
             generator.set_state(state[name])
         self.updates = int(state["updates"])
+
+
+def _alone(value: Tensor) -> Tensor:
+    """There is one share."""
+    return value
 
 
 def optimiser_tensors(optimisers: Mapping[str, Adam]) -> dict[str, Tensor]:

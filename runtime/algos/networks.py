@@ -115,7 +115,7 @@ def _convolve(pixels: Tensor, kernels: Sequence[Tensor], convolutions: Sequence[
     seen = pixels.to(torch.float32) / 255.0
     for weight, bias, (_, _, stride) in zip(kernels[::2], kernels[1::2], convolutions, strict=True):
         seen = torch.nn.functional.conv2d(seen, weight.permute(3, 2, 0, 1), bias, stride).relu_()
-    return seen.permute(0, 2, 3, 1).flatten(1)
+    return seen.permute(0, 2, 3, 1).flatten(1).float()
 
 
 class Network:
@@ -150,7 +150,7 @@ class Network:
             hidden = torch.addmm(bias, hidden, weight)
             hidden = hidden.relu_() if self.shape.activation == "relu" else hidden.tanh_()
         weight, bias = self._layers[-1]
-        return torch.addmm(bias, hidden, weight)
+        return torch.addmm(bias, hidden, weight).float()  # products may have been computed in less
 
 
 class Actor(Network):
@@ -233,4 +233,4 @@ class TwinCritic:
         for weight, bias in self._layers[:-1]:
             hidden = torch.baddbmm(bias, hidden, weight).relu_()
         weight, bias = self._layers[-1]
-        return torch.baddbmm(bias, hidden, weight).squeeze(2)
+        return torch.baddbmm(bias, hidden, weight).squeeze(2).float()

@@ -181,9 +181,8 @@ def _on_policy(settings: Settings, config: configs.PPOConfig | configs.ImpalaCon
     synchronous = settings.lockstep or (isinstance(config, configs.PPOConfig) and config.is_synchronous)
     if synchronous:
         return Balance(0, updates_per_step, 0, 0, 1)
-    batches = config.queue_batches if isinstance(config, configs.ImpalaConfig) else 1
-    lag = 2 * (batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
-    return Balance(0, updates_per_step, batches * config.batch_steps, lag, 1)
+    lag = 2 * (config.queue_batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
+    return Balance(0, updates_per_step, config.queue_batches * config.batch_steps, lag, 1)
 
 
 def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = False) -> Store:

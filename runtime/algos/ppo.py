@@ -74,7 +74,7 @@ class PPO(Method):
             for rows in torch.split(order.to(obs.device), config.minibatch_size):
                 sums += self._step(obs[rows], action[rows], log_prob[rows], advantage[rows], target[rows])
                 steps += 1
-            if config.target_kl is not None and sums[3] / steps > config.target_kl:
+            if config.target_kl is not None and self.mean(sums[3] / steps) > config.target_kl:
                 break
         self.updates += 1
         return PPOStats(*(sums / steps))
@@ -95,9 +95,9 @@ class PPO(Method):
         value_loss = 0.5 * (self._value(obs).squeeze(1) - target).square().mean()
 
         loss = policy_loss - config.entropy_cost * mean_entropy
-        gradient = self._policy.arena.gradient(loss)
+        gradient = self.mean(self._policy.arena.gradient(loss))
         self._optimisers["policy"].step(shortened(gradient, config.max_grad_norm))
-        gradient = self._value.arena.gradient(config.value_cost * value_loss)
+        gradient = self.mean(self._value.arena.gradient(config.value_cost * value_loss))
         self._optimisers["value"].step(shortened(gradient, config.max_grad_norm))
 
         with torch.no_grad():

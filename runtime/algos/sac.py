@@ -76,18 +76,18 @@ class SAC(Method):
         error = q - y
         squares = 0.5 * error.square()
         critic_loss = (squares if batch.weight is None else squares * batch.weight).mean(dim=1).sum()
-        self._optimisers["critic"].step(self._critic.arena.gradient(critic_loss))
+        self._optimisers["critic"].step(self.mean(self._critic.arena.gradient(critic_loss)))
         self._share_kernels()
 
         with torch.no_grad():
             seen = self._critic.features(batch.obs)
         action, log_prob = self._actor.sample(seen, self._draw_noise(batch.obs))
         actor_loss = (alpha * log_prob - self._critic(seen, action).amin(dim=0)).mean()
-        self._optimisers["actor"].step(self._actor.arena.gradient(actor_loss))
+        self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(actor_loss)))
 
         # The slope of alpha * (entropy - target entropy) in log(alpha), with the factor alpha left out: it only
         # scales, and Adam takes scales out.
-        entropy = -log_prob.detach().mean()
+        entropy = self.mean(-log_prob.detach().mean())
         self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
 
         self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)

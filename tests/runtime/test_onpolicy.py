@@ -12,8 +12,11 @@ from safetensors.torch import load, save
 from runtime.algos.actor import ActorShape, NumpyActor
 from runtime.algos.configs import ImpalaConfig, PPOConfig
 from runtime.algos.impala import Impala, v_trace
+from runtime.algos.plan import make_plan
 from runtime.algos.ppo import PPO, generalised_advantage
 from runtime.rollouts import RolloutBatch
+from runtime.settings import from_mapping
+from runtime.spaces import ActionSpace, ObsSpace
 
 DISCRETE = ActorShape(3, 1, (16,), head="categorical", choices=(4,), activation="tanh")
 SEVERAL = ActorShape(3, 2, (16,), head="categorical", choices=(2, 3), activation="tanh")
@@ -21,12 +24,7 @@ GAUSSIAN = ActorShape(3, 2, (16,), head="gaussian", activation="tanh")
 SHAPES = [DISCRETE, SEVERAL, GAUSSIAN]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def acted(method: PPO | Impala, steps: int, copies: int, seed: int) -> RolloutBatch:
@@ -213,3 +211,18 @@ def test_it_learns_which_choice_is_right(method, updates):
 def test_more_than_one_pass_of_impala_needs_a_clip():
     with pytest.raises(ValueError, match="epochs is 2; more than one needs clip"):
         ImpalaConfig(epochs=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "band_steps", "max_policy_lag"),
+    [
+        ({}, 0, 0),
+        ({"queue_batches": 3}, 0, 0),
+        ({"is_synchronous": False}, 512, 4),
+        ({"is_synchronous": False, "queue_batches": 3}, 1_536, 8),
+    ],
+)
+def test_ppo_collects_ahead_by_as_many_batches_as_may_wait(config, band_steps, max_policy_lag) -> None:
+    settings = {"num_envs": 8, "segment_steps": 16, "ppo": {"batch_steps": 512, **config}, "algorithm": "ppo"}
+    balance = make_plan(from_mapping(settings), ObsSpace(4), ActionSpace(1, (2,))).balance
+    assert (balance.band_steps, balance.max_policy_lag) == (band_steps, max_policy_lag)

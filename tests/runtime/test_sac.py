@@ -19,12 +19,7 @@ SMALL = SACConfig(hidden=(32, 24), batch_size=16)
 SHAPE = ActorShape(5, 2, SMALL.hidden)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make_batch(seed: int, size: int = 16, obs_dim: int = 5, act_dim: int = 2) -> Batch:
