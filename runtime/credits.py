@@ -27,7 +27,7 @@ class Credits:
 
     def queue(self, member: Member) -> None:
         """Let a worker stand in the queue for credit, once."""
-        if member.is_worker and not member.waits and member.outstanding < self.terms.window:
+        if not member.waits and member.is_worker and member.outstanding < self.terms.window:
             member.waits = True
             self._waiting.append(member.route)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from runtime.channels import Inbound, LearnerChannel, Port
@@ -267,6 +268,7 @@ class Exchange:
 
     # --- the network thread's side ---
     def _run(self) -> None:
+        np.seterr(all="ignore")  # of this thread: see FiniteCheck
         try:
             while not self._closing:
                 for inbound in self._channel.poll(TICK_SECONDS):
@@ -292,7 +294,7 @@ class Exchange:
             return
         spoiled: frozenset[int] = frozenset()
         if isinstance(message, Segments):
-            counts = message.rows.transitions
+            counts = message.rows.columns.transitions
             size = self._membership.terms.transition_bytes * sum(counts)
             if message.ring:
                 ring = self._rings.get(inbound.route)
@@ -332,17 +334,17 @@ class Exchange:
 
     def _keep(self, keep: Keep, arena: memoryview | None) -> None:
         assert arena is not None  # noqa: S101  (segments that are kept have come with one)
-        layout, start, rows = self._experience.layout, keep.start, keep.rows
-        counts = rows.transitions
-        if self._slots is not None and min(counts) == max(counts) == self._full:
-            self._slots.put_arena(arena[start : start + len(rows) * self._full_bytes], len(rows))
+        start, counts = keep.start, keep.rows.columns.transitions
+        if self._slots is not None and counts.count(self._full) == len(counts):
+            self._slots.put_arena(arena[start : start + len(counts) * self._full_bytes], len(counts))
         else:
+            layout = self._experience.layout
             for count in counts:
                 end = start + count * layout.item_bytes
                 self._experience.put(layout.columns(arena[start:end], count))
                 start = end
-        self._lag.add(self._membership.policy_version, rows)
-        self._returns.add(rows)
+        self._lag.add(self._membership.policy_version, keep.rows)
+        self._returns.add(keep.rows)
         self._changed.notify_all()
 
     def _attach(self, attach: Attach) -> Ringed:

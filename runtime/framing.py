@@ -9,7 +9,6 @@ one go; what it does not like is read again like all the others, for a sentence 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
@@ -64,7 +63,7 @@ class _Segments(msgspec.Struct, tag=Segments.kind, tag_field="kind", forbid_unkn
     epoch: _Int
     seq: _Int
     ring: bool
-    rows: Annotated[list[_Row], msgspec.Meta(min_length=1, max_length=MAX_BUNDLE)]
+    rows: Annotated[tuple[_Row, ...], msgspec.Meta(min_length=1, max_length=MAX_BUNDLE)]
 
 
 class _Ack(msgspec.Struct, tag=Ack.kind, tag_field="kind", forbid_unknown_fields=True, gc=False):
@@ -91,6 +90,8 @@ def encode(message: Message, arena: Buffer | None = None) -> list[Buffer]:
         raise ProtocolError(f"a message of kind {message.kind} {'needs' if arena is None else 'carries no'} arena")
     try:
         header = _encode(_wire(message))
+        if isinstance(message, Segments) and b"null" in header:  # what msgspec makes of numbers that are not finite
+            to_fields(message)  # says which
     except (ValueError, OverflowError) as error:
         raise ProtocolError(f"{message.kind}: {error}") from error
     if len(header) > HEADER_LIMIT:
@@ -118,9 +119,9 @@ def _wire(message: Message) -> _Segments | _Ack | dict[str, Any]:
     match message:
         case Ack(epoch, last_seq, durable_seq, limit, policy_version):
             return _Ack(epoch, last_seq, durable_seq, limit, policy_version)
-        case Segments(epoch, seq, ring, rows) if math.isfinite(sum(rows.return_sum) + sum(rows.progress_sum)):
-            return _Segments(epoch, seq, ring, list(zip(*rows.columns, strict=True)))
-        case _:  # says which number cannot be sent, if there is one and it is not their sum that is too large
+        case Segments(epoch, seq, ring, rows):
+            return _Segments(epoch, seq, ring, rows.rows)
+        case _:
             return to_fields(message)
 
 
@@ -132,7 +133,7 @@ def _message(header: memoryview) -> Message:
     else:
         if isinstance(plain, _Ack):
             return Ack(plain.epoch, plain.last_seq, plain.durable_seq, plain.limit, plain.policy_version)
-        return Segments(plain.epoch, plain.seq, plain.ring, Rows(*zip(*plain.rows, strict=True)))
+        return Segments(plain.epoch, plain.seq, plain.ring, Rows(plain.rows))
     try:
         given = _decode.decode(header)
     except (ValueError, RecursionError) as error:

@@ -28,12 +28,12 @@ class Lag:
 
     def add(self, version: int, rows: Rows) -> None:
         """Count segments by how many versions their oldest and newest actions were behind `version`."""
-        least = max(0, version - max(rows.policy_version_max))
-        self.least = least if not self.segments else min(self.least, least)
-        self.most = max(self.most, version - min(rows.policy_version_min))
-        behind = 2 * version * len(rows) - sum(rows.policy_version_min) - sum(rows.policy_version_max)
-        self.total += max(0, behind)
-        self.segments += len(rows)
+        oldest, newest = rows.columns.policy_version_min, rows.columns.policy_version_max
+        least = max(0, version - max(newest))
+        self.least = min(self.least, least) if self.segments else least
+        self.most = max(self.most, version - min(oldest))
+        self.total += max(0, 2 * version * len(oldest) - sum(oldest) - sum(newest))
+        self.segments += len(oldest)
 
     def figures(self) -> list[float]:
         """[min, mean, max] in versions; zeros if nothing came."""
@@ -50,9 +50,10 @@ class Returns:
 
     def add(self, rows: Rows) -> None:
         """Count the episodes that ended in segments."""
-        if not any(rows.episodes):
+        columns = rows.columns
+        if not any(columns.episodes):
             return
-        for episodes, return_sum in zip(rows.episodes, rows.return_sum, strict=True):
+        for episodes, return_sum in zip(columns.episodes, columns.return_sum, strict=True):
             if episodes:
                 self.kept.append((episodes, return_sum))
                 self._episodes += episodes
@@ -69,7 +70,8 @@ class FiniteCheck:
 
     A sum of squares is finite only if all its terms are, so those over the floats of all segments of a message
     clear them all, at the speed of memory. Only where one is not finite (large numbers can do that as well) is each
-    segment looked at number by number.
+    segment looked at number by number. The caller lets NumPy ignore overflows in its thread: to do so here would
+    cost as much as to sum up a small message.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -91,7 +93,8 @@ class FiniteCheck:
 
         The arena has their size in all.
         """
-        if not self._spans or (min(counts) == max(counts) and self._sums_up(arena, counts[0], len(counts))):
+        are_equal = counts.count(counts[0]) == len(counts)
+        if not self._spans or (are_equal and self._sums_up(arena, counts[0], len(counts))):
             return frozenset()
         found = set()
         start = 0
@@ -105,10 +108,9 @@ class FiniteCheck:
     def _sums_up(self, arena: memoryview, items: int, segments: int) -> bool:
         """Say whether the floats of equal segments have finite sums of squares."""
         stride = items * self._item_bytes
-        with np.errstate(all="ignore"):
-            for dtype, first, last in self._spans:
-                shape = segments, items * (last - first) // dtype.itemsize
-                values = np.ndarray(shape, dtype, arena, items * first, (stride, dtype.itemsize))
-                if not math.isfinite(np.add.reduce(np.vecdot(values, values))):
-                    return False
+        for dtype, first, last in self._spans:
+            shape, strides = (segments, items * (last - first) // dtype.itemsize), (stride, dtype.itemsize)
+            values = np.ndarray(shape, dtype, arena, items * first, strides)
+            if not math.isfinite(sum(np.vecdot(values, values).tolist())):
+                return False
         return True

@@ -16,15 +16,15 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import torch
 
+from runtime import contract
 from runtime.accounts import Accounts
 from runtime.algos.actor import NumpyActor
 from runtime.algos.descent import Descent
 from runtime.algos.device_actor import DeviceActor
-from runtime.algos.impala import Impala
 from runtime.algos.method import Stats
-from runtime.algos.plan import Plan, build, make_store
-from runtime.algos.ppo import PPO
+from runtime.algos.plan import Plan, make_store
 from runtime.algos.sac import SAC
+from runtime.algos.team import assemble
 from runtime.channels import LearnerChannel
 from runtime.checkpoints import Checkpoints
 from runtime.counters import Counters, next_epoch, read_journal, write_journal
@@ -100,9 +100,14 @@ class Learner:
 
         env = make_environment(settings, 1, {})
         plan = self._plan = environment_plan(settings, env)
-        self._device = _device(settings)
-        self._method = build(plan, context.seed, self._device)
-        self._store = make_store(plan, settings, context.seed, pinned=self._device == "cuda")
+        devices = _devices(settings)
+        self._device = devices[0]
+        try:
+            self._team = assemble(plan, settings, context.seed, devices)
+        except ValueError as error:
+            raise UsageError(f"{contract.ENV_CONFIG}: {error}") from error
+        self._method = self._team.members[0]
+        self._store = make_store(plan, settings, context.seed, pinned=self._device.startswith("cuda"))
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
         self._mirror = self._bring(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)
@@ -188,6 +193,7 @@ class Learner:
                     f"{checkpoint.name} in {self._folder} does not fit these settings: {error}; "
                     "set them back or use another folder"
                 ) from error
+            self._team.align()
             counters = next_epoch(saved, journal, time.time())
             lost = counters.lost_updates - saved.lost_updates
             # Nothing was lost, so the policy that is given out first is the one that the workers have: under its
@@ -254,6 +260,7 @@ class Learner:
         if self._mirror is not None:
             self._mirror.close(PATIENCE_SECONDS if self._end() else STOPPED_PATIENCE_SECONDS)
         self._exchange.close()
+        self._team.close()
         if self._inference is not None:
             self._inference.close()
         self._logbook.close()
@@ -289,8 +296,8 @@ class Learner:
         """Take a batch and learn from it."""
         if isinstance(self._store, Rollouts):
             rollouts = self._exchange.draw(self._store.take)
-            assert rollouts is not None and isinstance(self._method, PPO | Impala)  # noqa: S101, PT018  (the pace saw to it)
-            self._stats = self._method.update(rollouts.to(self._device))
+            assert rollouts is not None  # noqa: S101  (the pace saw to it)
+            self._stats = self._team.update(rollouts)
         elif isinstance(self._store, Gradients):
             gradient = self._exchange.draw(self._store.take)
             assert gradient is not None and isinstance(self._method, Descent)  # noqa: S101, PT018
@@ -302,9 +309,11 @@ class Learner:
 
     def _learn_from(self, replay: Replay, sac: SAC) -> Stats:
         size = sac.config.batch_size
-        stats = sac.update(self._exchange.draw(lambda: replay.sample(size)).to(self._device))
+        stats = self._team.update(self._exchange.draw(lambda: replay.sample(size)))
         if sac.config.prioritised:
-            misjudged = sac.misjudged.cpu().numpy()
+            misjudged = torch.cat(
+                [each.misjudged.cpu() for each in self._team.members if isinstance(each, SAC)]
+            ).numpy()
             self._exchange.draw(lambda: replay.judge(misjudged))
         return stats
 
@@ -365,8 +374,18 @@ class Learner:
         self._logbook.write(self._counters, self._env_steps, self._exchange.figures(), self._stats)
 
 
+def _devices(settings: Settings) -> list[str]:
+    """Return where to compute. Raises UsageError for what is wanted and not there."""
+    device, count = _device(settings), settings.devices
+    if count == 1:
+        return [device]
+    if device == "cuda" and count > torch.cuda.device_count():
+        raise UsageError(f"devices is {count} and this learner sees {torch.cuda.device_count()} GPUs")
+    return [f"cuda:{index}" if device == "cuda" else device for index in range(count)]
+
+
 def _device(settings: Settings) -> str:
-    """Return where to compute. Raises UsageError for a device that is wanted and not there."""
+    """Return the kind of device to compute on. Raises UsageError for one that is wanted and not there."""
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if settings.device == "auto":
         return "cuda" if there["cuda"] else "cpu"

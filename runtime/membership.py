@@ -17,7 +17,7 @@ acknowledgements are gathered until the next tick.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,7 +53,6 @@ from runtime.messages import (
     Refused,
     Ring,
     Ringed,
-    Rows,
     Segments,
     Trajectory,
     Welcome,
@@ -62,6 +61,8 @@ from runtime.messages import (
 
 LOOK_SECONDS: Final = 0.25
 """Shortest time between two looks at all leases."""
+_FromMembers = Segments | Ring | Ping | Bye | Evaluation
+"""What only a member may say."""
 
 
 @dataclass(slots=True)
@@ -107,15 +108,12 @@ class Membership:
         """Take one event and return what is to be done, in order."""
         return list(self._handle(event))
 
-    def _handle(self, event: Event) -> Iterator[Instruction]:
+    def _handle(self, event: Event) -> Iterable[Instruction]:
         match event:
             case Arrived():
-                yield from self._arrived(event)
+                return self._arrived(event)
             case Ticked():
-                yield from self._expire(event.now)
-                self.credits.ceiling = event.ceiling
-                self._grant()
-                yield from self._tell()
+                return self._tick(event)
             case Published():
                 self.policy_version = event.policy_version
                 self._dirty = dict.fromkeys(self.members)
@@ -125,41 +123,35 @@ class Membership:
             case Garbled():
                 self.garbled += 1
                 if isinstance(event.error, ForeignVersionError):
-                    yield _refused(event.route, Refusal.PROTOCOL, str(event.error))
+                    return [_refused(event.route, Refusal.PROTOCOL, str(event.error))]
             case Finished():
                 self._finished = event.reason
-                for member in self.members.values():
-                    yield Send(member.route, Done(self.terms.epoch, event.reason))
+                return [Send(each, Done(self.terms.epoch, event.reason)) for each in self.members]
+        return []
 
-    def _arrived(self, event: Arrived) -> Iterator[Instruction]:
+    def _arrived(self, event: Arrived) -> Iterable[Instruction]:
         message = event.message
         if isinstance(message, Hello):
-            yield from self._hello(event.now, event.route, message)
-            return
-        if not isinstance(message, Segments | Ring | Ping | Bye | Evaluation):
+            return self._hello(event.now, event.route, message)
+        if not isinstance(message, _FromMembers):
             self.garbled += 1  # a learner's own kinds coming back
-            return
+            return []
         member = self.members.get(event.route)
         if member is None or message.epoch != self.terms.epoch:
             self.foreign += 1
-            if not isinstance(message, Bye):
-                yield Send(event.route, Who(self.terms.epoch))
-            return
+            return [] if isinstance(message, Bye) else [Send(event.route, Who(self.terms.epoch))]
         member.heard = event.now
         match message:
             case Segments():
-                yield from self._segments(member, message, event)
+                return self._segments(member, message, event)
             case Ring():
-                yield from self._ring(member, message)
+                return [self._ring(member, message)]
             case Ping():
-                yield from self._ping(event.now, member, message)
+                return self._ping(event.now, member, message)
             case Evaluation():
-                yield Evaluated(member.hello.pod, message)
+                return [Evaluated(member.hello.pod, message)]
             case Bye():
-                member.account.claim(message.sent)
-                yield from self._part(member)
-                yield Send(event.route, self._ack(member))
-                yield Note(f"{_who(member)} left: {message.reason}; {self._count()}")
+                return self._bye(member, message)
 
     # --- registration ---
     def _hello(self, now: float, route: bytes, hello: Hello) -> Iterator[Instruction]:
@@ -223,39 +215,45 @@ class Membership:
         self.credits.give_back(member, member.outstanding)
         yield Detach(member.route)
 
-    def _ring(self, member: Member, ring: Ring) -> Iterator[Instruction]:
+    def _bye(self, member: Member, bye: Bye) -> Iterator[Instruction]:
+        member.account.claim(bye.sent)
+        yield from self._part(member)
+        yield Send(member.route, self._ack(member))
+        yield Note(f"{_who(member)} left: {bye.reason}; {self._count()}")
+
+    def _ring(self, member: Member, ring: Ring) -> Instruction:
         """A ring must have the size that was agreed: one slot for each segment that may be on its way."""
         needed = self.terms.window, member.hello.segment_transitions * self.terms.transition_bytes
         if (ring.slots, ring.slot_bytes) == needed and member.is_worker:
-            yield Attach(member.route, ring)
-        else:
-            yield Send(member.route, Ringed(self.terms.epoch, ring.nonce, is_taken=False))
+            return Attach(member.route, ring)
+        return Send(member.route, Ringed(self.terms.epoch, ring.nonce, is_taken=False))
 
     # --- segments ---
     def _segments(self, member: Member, message: Segments, event: Arrived) -> Iterator[Instruction]:
         """Book every segment of the message; accepted ones that follow one another are kept together."""
-        account, rows, first = member.account, message.rows, message.seq
-        fits = event.arena_bytes == self.terms.transition_bytes * sum(rows.transitions)
-        account.claim(first + len(rows) - 1)
-        if fits and not event.spoiled and self._is_welcome(member, first, rows):
-            self._accept(member, len(rows), sum(rows.transitions))
-            account.last_seq += len(rows)
-            yield Keep(member.hello.pod, first, rows, 0)
+        account, last = member.account, message.seq + len(message.rows) - 1
+        transitions = sum(message.rows.columns.transitions)
+        fits = event.arena_bytes == self.terms.transition_bytes * transitions
+        account.claim(last)
+        if fits and not event.spoiled and self._is_welcome(member, message, last):
+            self._accept(member, last - account.last_seq, transitions)
+            account.last_seq = last
+            yield Keep(member.hello.pod, message.seq, message.rows, 0)
         else:
             yield from self._one_by_one(member, message, event, fits=fits)
         member.moved = event.now
         self.credits.queue(member)
         self._dirty[member.route] = None
 
-    def _is_welcome(self, member: Member, first: int, rows: Rows) -> bool:
+    def _is_welcome(self, member: Member, message: Segments, last: int) -> bool:
         """Say whether all segments of a message are the next ones, possible and fresh: nearly every message is."""
+        columns = message.rows.columns
         return (
-            first == member.account.last_seq + 1
-            and first + len(rows) - 1 <= member.limit
-            and min(rows.transitions) > 0
-            and max(rows.transitions) <= member.hello.segment_transitions
-            and all(map(operator.le, rows.policy_version_min, rows.policy_version_max))
-            and self.policy_version - min(rows.policy_version_min) <= self.terms.max_policy_lag
+            message.seq == member.account.last_seq + 1
+            and last <= member.limit
+            and 0 < min(columns.transitions) <= max(columns.transitions) <= member.hello.segment_transitions
+            and all(map(operator.le, columns.policy_version_min, columns.policy_version_max))
+            and self.policy_version - min(columns.policy_version_min) <= self.terms.max_policy_lag
         )
 
     def _accept(self, member: Member, segments: int, transitions: int) -> None:
@@ -332,6 +330,12 @@ class Membership:
         self._dirty[member.route] = None
 
     # --- leases, credits, acknowledgements ---
+    def _tick(self, event: Ticked) -> Iterator[Instruction]:
+        yield from self._expire(event.now)
+        self.credits.ceiling = event.ceiling
+        self._grant()
+        yield from self._tell()
+
     def _expire(self, now: float) -> Iterator[Instruction]:
         terms = self.terms
         if self._ticked is not None and now - self._ticked > terms.lease_seconds / 2:

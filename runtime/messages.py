@@ -1,9 +1,12 @@
 """The messages of the learner/worker exchange and their validation (stdlib only).
 
-A message is a frozen dataclass of flat scalars and, for segments, of rows of them; what it means stands with it,
-and `docs/exchange.md` says how it is used. `from_fields` is the only way from outside text to a message: every
-field must be there, of its declared type and inside its bounds, and no other field may be there. Whatever else
-arrives is a `ProtocolError`, which the receiver counts and survives.
+A message is a dataclass of flat scalars and, for segments, of rows of them; what it means stands with it, and
+`docs/exchange.md` says how it is used. Nobody changes one; only segments and their acknowledgements are not frozen:
+there are thousands a second, and to make what is frozen costs four times as much.
+
+`from_fields` is the only way from outside text to a message: every field must be there, of its declared type and
+inside its bounds, and no other field may be there. Whatever else arrives is a `ProtocolError`, which the receiver
+counts and survives.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from itertools import chain
 from typing import Any, ClassVar, Final, NamedTuple, Self, TypeGuard
 
 from runtime.contract import PROTOCOL_VERSION
@@ -94,7 +98,7 @@ class Welcome:
     max_policy_lag: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ack:
     """Learner → peer, cumulative: taken up to `last_seq`, in a checkpoint up to `durable_seq`, go on to `limit`.
 
@@ -150,12 +154,8 @@ class Trajectory(NamedTuple):
     progress_sum: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of a message by column: a learner looks at a column of a whole message at once.
-
-    All columns have the same length, and none is empty.
-    """
+class Columns(NamedTuple):
+    """The rows of a message by column: a learner looks at a column of a whole message at once."""
 
     transitions: tuple[int, ...]
     policy_version_min: tuple[int, ...]
@@ -164,35 +164,38 @@ class Rows:
     return_sum: tuple[float, ...]
     progress_sum: tuple[float, ...]
 
+
+@dataclass(slots=True)
+class Rows:
+    """The rows of a message, at least one, as they are on the wire."""
+
+    rows: tuple[tuple[int, int, int, int, float, float], ...]
+    _columns: Columns | None = field(default=None, init=False, repr=False, compare=False)
+
     @classmethod
     def of(cls, *rows: Trajectory) -> Self:
-        """Return the columns of some rows, at least one."""
-        return cls(*zip(*rows, strict=True))
+        """Return some rows, at least one."""
+        return cls(rows)
 
     @property
-    def columns(self) -> tuple[tuple[Any, ...], ...]:
-        """The columns in the order of a row."""
-        return (
-            self.transitions,
-            self.policy_version_min,
-            self.policy_version_max,
-            self.episodes,
-            self.return_sum,
-            self.progress_sum,
-        )
+    def columns(self) -> Columns:
+        """The same by column; made when it is first asked for, since who sends rows has no use for it."""
+        if self._columns is None:
+            self._columns = Columns._make(zip(*self.rows, strict=True))
+        return self._columns
 
     def __len__(self) -> int:
-        return len(self.transitions)
+        return len(self.rows)
 
     def __getitem__(self, place: int) -> Trajectory:
-        return Trajectory(*(column[place] for column in self.columns))
+        return Trajectory(*self.rows[place])
 
     def part(self, first: int, end: int) -> Rows:
         """Return the rows from place `first` to before `end`."""
-        return Rows(*(column[first:end] for column in self.columns))
+        return Rows(self.rows[first:end])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Segments:
     """Worker → learner: segments with the sequence numbers `seq`, `seq + 1`, and so on.
 
@@ -375,7 +378,7 @@ KINDS: Final[Mapping[str, type[Message]]] = {
     )
 }
 _NAMES: Final = {kind: {one.name: str(one.type) for one in fields(cls)} for kind, cls in KINDS.items()}
-_ROW: Final = {one.name: "float" if one.name.endswith("_sum") else "int" for one in fields(Rows)}
+_ROW: Final = {name: "float" if name.endswith("_sum") else "int" for name in Trajectory._fields}
 
 
 def has_arena(message: Message) -> bool:
@@ -391,9 +394,8 @@ def to_fields(message: Message) -> dict[str, Any]:
     given = {"kind": message.kind, **{name: getattr(message, name) for name in _NAMES[message.kind]}}
     values: Iterable[Any] = given.values()
     if isinstance(message, Segments):
-        rows = message.rows
-        given["rows"] = list(zip(*rows.columns, strict=True))
-        values = (*rows.return_sum, *rows.progress_sum)
+        given["rows"] = message.rows.rows
+        values = chain.from_iterable(message.rows.rows)
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):
             raise ProtocolError(f"{message.kind}: {value} is no number that can be sent")
@@ -433,7 +435,7 @@ def _rows(given: list[object]) -> Rows:
         # Nearly every column is plainly sound; the others are looked at one by one, for their sentence.
         if not (_are_integers(column) if declared == "int" else _are_floats(column)):
             columns[place] = tuple(_checked("row", name, declared, value) for value in column)
-    return Rows(*columns)
+    return Rows(tuple(zip(*columns, strict=True)))
 
 
 def _are_integers(column: tuple[Any, ...]) -> bool:

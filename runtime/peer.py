@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Final, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from runtime import memory
 from runtime.algos.actor import ActorShape, NumpyActor
 from runtime.arenas import gather
@@ -75,6 +78,10 @@ class Peer(AbstractContextManager["Peer"]):
         )
         self.session = Session(hello)
         self.actor = NumpyActor(shape)
+        self._own = self.actor.weights
+        """Memory of this process alone for weights; what is not written costs nothing."""
+        self._lent: tuple[int, ShelfReader] | None = None
+        """The version that `actor` uses on a shelf of the learner's, and the shelf."""
         self.policy_version = 0
         """Of the weights in `actor`; 0 while there are none."""
         self.env_steps = 0
@@ -112,6 +119,7 @@ class Peer(AbstractContextManager["Peer"]):
     ) -> None:
         self._channel.close()
         self._drop_ring()
+        self._use(self._own)
         if self._shelf is not None:
             self._shelf.close()
 
@@ -151,24 +159,39 @@ class Peer(AbstractContextManager["Peer"]):
             raise RefusedError(f"the learner refused {self.session.hello.pod}: {self.session.refused.reason}")
         self._send_due()
 
-    def adopt(self) -> None:
-        """Put the newest weights that arrived into `actor`; `exchange` does not, so one can be kept."""
-        if self._waiting is None:
-            return
-        version, source = self._waiting
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether the learner writes over the weights in `actor`: what they gave just now is of two versions."""
+        return self._lent is not None and not self._lent[1].holds(self._lent[0])
+
+    def adopt(self, *, in_place: bool = False) -> None:
+        """Put the newest weights that arrived into `actor`; `exchange` does not, so one can be kept.
+
+        Those in the learner's memory are used where they are if `in_place`, so whoever asks for that asks
+        `is_overtaken` after each use, and adopts anew if so.
+        """
+        newer = self._waiting or (self._lent if self.is_overtaken else None)
         self._waiting = None
+        if newer is None:
+            return
+        version, source = newer
         try:
-            if isinstance(source, ShelfReader):
-                version = source.read(self.actor.weights)
-                self._pulled = self._pulled[0], max(self._pulled[1], version)
+            if not isinstance(source, ShelfReader):
+                load(*source, self._own)
+                self._use(self._own)
+            elif in_place:
+                version, weights = source.newest()
+                self._use(weights, (version, source))
             else:
-                load(*source, self.actor.weights)
+                version = source.read(self._own)
+                self._use(self._own)
         except SharedMemoryError:
             self._place, self._pulled, self.policy_version = "", (0, 0), 0  # what is in `actor` is of two versions
         except ValueError as error:
             self._console.say(f"policy version {version} is not used: {error}")
         else:
             self.policy_version = version
+            self._pulled = self._pulled[0], max(self._pulled[1], version)
 
     def offer(self, segment: Trajectory, arena: Arena) -> None:
         """Queue a segment for the learner."""
@@ -279,11 +302,18 @@ class Peer(AbstractContextManager["Peer"]):
             except SharedMemoryError:
                 self._place = ""
                 return
-            if self._shelf is not None:
+            if self._shelf is not None and (self._lent is None or self._lent[1] is not self._shelf):
                 self._shelf.close()
             self._shelf = reader
         self._pulled = shared.epoch, shared.policy_version
         self._waiting = shared.policy_version, self._shelf
+
+    def _use(self, weights: NDArray[np.float32], lent: tuple[int, ShelfReader] | None = None) -> None:
+        """Let `actor` use weights where they lie; `lent` says which, if they are the learner's."""
+        self.actor.look_at(weights)
+        before, self._lent = self._lent, lent
+        if before is not None and before[1] is not self._shelf:
+            before[1].close()  # of a learner that is gone
 
     def _keep(self, weights: Weights, arena: memoryview) -> None:
         if checksum(arena) != weights.checksum:

@@ -61,8 +61,16 @@ class Batch:
 
     def to(self, device: str) -> Batch:
         """Copy to another device."""
-        parts = (self.obs, self.action, self.reward, self.next_obs, self.terminated, self.steps, self.weight)
-        return Batch(*(each if each is None else each.to(device) for each in parts))  # type: ignore[arg-type]
+        return Batch(*(each if each is None else each.to(device) for each in self._parts))  # type: ignore[arg-type]
+
+    def shares(self, count: int) -> list[Batch]:
+        """Return equal parts, one behind the other."""
+        chunks = [[each] * count if each is None else each.chunk(count) for each in self._parts]
+        return [Batch(*parts) for parts in zip(*chunks, strict=True)]
+
+    @property
+    def _parts(self) -> tuple[torch.Tensor | None, ...]:
+        return (self.obs, self.action, self.reward, self.next_obs, self.terminated, self.steps, self.weight)
 
 
 class Priorities:

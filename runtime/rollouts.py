@@ -54,8 +54,17 @@ class RolloutBatch:
 
     def to(self, device: str) -> RolloutBatch:
         """Copy to another device."""
-        parts = (self.obs, self.action, self.log_prob, self.reward, self.next_obs, self.ended)
-        return RolloutBatch(*(each.to(device) for each in parts))
+        return RolloutBatch(*(each.to(device) for each in self._parts))
+
+    def shares(self, count: int) -> list[RolloutBatch]:
+        """Return equal parts, each with all steps of its copies."""
+        return [
+            RolloutBatch(*parts) for parts in zip(*(each.chunk(count, dim=1) for each in self._parts), strict=True)
+        ]
+
+    @property
+    def _parts(self) -> tuple[torch.Tensor, ...]:
+        return (self.obs, self.action, self.log_prob, self.reward, self.next_obs, self.ended)
 
 
 class Rollouts:

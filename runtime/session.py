@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from runtime.framing import Arena
 from runtime.messages import (
@@ -62,12 +62,8 @@ class Outgoing:
     arenas: tuple[Arena, ...] = ()
 
 
-class Kept(NamedTuple):
-    """A segment under its number, until it is in a checkpoint of the learner."""
-
-    seq: int
-    row: Trajectory
-    arena: Arena
+Kept = tuple[int, Trajectory, Arena]
+"""Number, row and memory of a segment, until it is in a checkpoint of the learner."""
 
 
 @dataclass(slots=True)
@@ -132,10 +128,10 @@ class Session:
     def offer(self, segment: Trajectory, arena: Arena) -> None:
         """Queue a segment; it gets its number here. `arena` must not be written any more."""
         self._offered += 1
-        self._kept.append(Kept(self._offered, segment, arena))
+        self._kept.append((self._offered, segment, arena))
         self._kept_bytes += arena.nbytes
-        while self._kept_bytes > self.habits.kept_bytes and self._kept[0].seq <= self._acked:
-            self._drop_oldest()
+        while self._kept_bytes > self.habits.kept_bytes and self._kept[0][0] <= self._acked:
+            self._kept_bytes -= self._kept.popleft()[2].nbytes
 
     def outgoing(self, now: float, env_steps: int, env_steps_per_second: float, own_version: int) -> list[Outgoing]:
         """Return what is to be sent now, in order."""
@@ -250,48 +246,44 @@ class Session:
         kept, sent, last = self._kept, self._sent, min(self._offered, self._limit)
         if sent >= last:
             return found
-        bundle, size, slab, end = list[Kept](), 0, None, 0
+        bundle, size, due, slab, end, is_full = list[Kept](), 0, 0, None, 0, False
         slots, full, most = self.slots, self.hello.segment_transitions, self.habits.bundle_bytes
         for place in range(-min(self._offered - sent, len(kept)), 0):  # from the new end, where it is quick
-            next_ = kept[place]
-            seq, row, arena = next_
+            seq, row, arena = each = kept[place]
             if seq > last:
                 break
             if seq <= sent:
                 continue
+            was_full, is_full = is_full, row.transitions == full
             if bundle:
                 if slots:
-                    is_apart = seq % slots == 0 or not bundle[-1].row.transitions == row.transitions == full
+                    is_apart = seq % slots == 0 or not (was_full and is_full)
                 else:
                     is_apart = size > APART_BYTES and (arena.slab is not slab or arena.start != end)
-                follows = seq == bundle[0].seq + len(bundle)
-                if is_apart or not follows or size + arena.nbytes > most or len(bundle) == MAX_BUNDLE:
+                if is_apart or seq != due or size + arena.nbytes > most or len(bundle) == MAX_BUNDLE:
                     found.append(self._bundle(bundle))
                     bundle, size = [], 0
-            bundle.append(next_)
+            bundle.append(each)
             size += arena.nbytes
-            slab, end = arena.slab, arena.start + arena.nbytes
+            due, slab, end = seq + 1, arena.slab, arena.start + arena.nbytes
         if bundle and may_wait and 2 * size < most and 2 * len(bundle) < MAX_BUNDLE:
-            last = bundle[0].seq - 1
+            last = bundle[0][0] - 1
         elif bundle:
             found.append(self._bundle(bundle))
         self._sent = last
         return found
 
     def _bundle(self, bundle: list[Kept]) -> Outgoing:
-        _, rows, arenas = zip(*bundle, strict=True)
-        return Outgoing(Segments(self.epoch, bundle[0].seq, self.slots > 0, Rows.of(*rows)), arenas)
+        numbers, rows, arenas = zip(*bundle, strict=True)
+        return Outgoing(Segments(self.epoch, numbers[0], self.slots > 0, Rows(rows)), arenas)
 
     def _settle(self, last_seq: int, durable_seq: int) -> None:
         self._acked = max(self._acked, min(last_seq, self._offered))
-        while self._kept and self._kept[0].seq <= durable_seq:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        self._kept_bytes -= self._kept.popleft().arena.nbytes
+        while self._kept and self._kept[0][0] <= durable_seq:
+            self._kept_bytes -= self._kept.popleft()[2].nbytes
 
     def _hello(self) -> Hello:
-        oldest = self._kept[0].seq if self._kept else self._offered + 1
+        oldest = self._kept[0][0] if self._kept else self._offered + 1
         return dataclasses.replace(self.hello, oldest=oldest)
 
     def _say(self, sentence: str) -> None:

@@ -98,6 +98,18 @@ class Settings:
         "Where the learner computes; auto takes a GPU if there is one.",
         one_of=("auto", "cpu", "cuda", "mps"),
     )
+    devices: int = _setting(
+        1,
+        "GPUs among which the learner shares each batch: equal parts, the mean of their gradients. For networks "
+        "that keep one GPU busy; the batch must have so many equal parts.",
+        least=1,
+    )
+    precision: str = _setting(
+        "float32",
+        "Of the learner's products of matrices and convolutions: bfloat16 is faster for large networks on recent "
+        "GPUs, and rounds to 3 digits.",
+        one_of=("float32", "bfloat16"),
+    )
     threads: int = _setting(
         1, "Numerical threads of the learner, at most L2R_CPUS. Small networks are fastest with 1.", least=1
     )

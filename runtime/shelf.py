@@ -1,9 +1,10 @@
 """Weights for peers on the learner's own host: written once into memory that all of them map.
 
 There are three places, and version v lies in place `v % 3`. In front of them stand, as 64-bit words, the version in
-each place (0 while it is written) and the newest that is whole. A reader copies and looks at the word again: if it
-has changed, the copy is of two versions and is made anew from the newest. So nobody waits for anybody, and a reader
-gets the newest there is, be it newer than the one that it was told of.
+each place (0 while it is written) and the newest that is whole. A reader looks at the word again when it has used
+what is there, for a copy or for a step: if it has changed, what came of it is of two versions and is made anew from
+the newest. So nobody waits for anybody, and a reader gets the newest there is, be it newer than the one that it was
+told of. Weights that are used where they lie are in the processor's cache once for all workers of a host.
 """
 
 from __future__ import annotations
@@ -74,18 +75,31 @@ class ShelfReader:
         self._memory = Opened(memory.place(), shared.pid, shared.descriptor, shared.nonce, size)
         self._places = np.frombuffer(self._memory.content, dtype="<f4").reshape(PLACES, shared.floats)
 
+    def newest(self) -> tuple[int, NDArray[np.float32]]:
+        """Return the newest version and its weights where they lie: of use as long as it `holds`.
+
+        SharedMemoryError if the writer overtakes the reader again and again.
+        """
+        for _ in range(_ATTEMPTS):
+            version = self._word(_NEWEST)
+            if version and self.holds(version):
+                return version, self._places[version % PLACES]
+        raise SharedMemoryError("the learner writes faster than this process reads")
+
+    def holds(self, version: int) -> bool:
+        """Say whether nobody has begun to write over the weights of a version."""
+        return self._word(NONCE_BYTES + version % PLACES * _WORD.size) == version
+
     def read(self, into: NDArray[np.float32]) -> int:
         """Copy the newest weights and return their version.
 
         SharedMemoryError if the writer overtakes the reader again and again; `into` is spoiled then.
         """
         for _ in range(_ATTEMPTS):
-            version = self._word(_NEWEST)
-            at = NONCE_BYTES + version % PLACES * _WORD.size
-            if version and self._word(at) == version:
-                np.copyto(into, self._places[version % PLACES])
-                if self._word(at) == version:
-                    return version
+            version, weights = self.newest()
+            np.copyto(into, weights)
+            if self.holds(version):
+                return version
         raise SharedMemoryError("the learner writes faster than this process reads")
 
     def _word(self, at: int) -> int:

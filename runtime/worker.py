@@ -64,6 +64,10 @@ def _proof(context: Context) -> bytes:
     return proof_of(context.token, context.run_id)
 
 
+class _OvertakenError(Exception):
+    """The learner has written over the weights while they were used."""
+
+
 class Worker:
     """The loop of one worker process."""
 
@@ -100,7 +104,7 @@ class Worker:
             is_too_old = self._remote is None and peer.is_too_old
             may_step = peer.session.has_credit and not is_too_old and self._has_policy
             peer.exchange(0.0 if may_step else WAIT_SECONDS)
-            peer.adopt()
+            peer.adopt(in_place=self._rollout is not None)  # a gradient takes longer than a policy may be lent
             if may_step:
                 self._step(stop)
             if time.monotonic() - self._recorded >= RECORD_SECONDS:
@@ -115,7 +119,10 @@ class Worker:
             if answered is None:
                 return
             self._said, self._peer.policy_version = answered
-        finished = self._collect(self._peer.policy_version)
+        try:
+            finished = self._collect(self._peer.policy_version)
+        except _OvertakenError:
+            return  # nothing was stepped: newer weights are adopted and asked
         self._peer.env_steps += self._steps_each
         if finished is not None:
             self._peer.offer(finished.segment, finished.memory)
@@ -160,12 +167,17 @@ class Worker:
             return self._plan.action_space.at_random(len(obs), self._rng), None
         if self._said is not None:
             said, self._said = self._said, None
-            if self._plan.is_on_policy:
-                return self._peer.actor.draw_with_log_prob(said, self._rng)
-            return self._peer.actor.draw(said, self._rng), None
+            return self._draw(said)
+        outputs = self._peer.actor.outputs(obs)
+        if self._peer.is_overtaken:
+            raise _OvertakenError
+        return self._draw(outputs)
+
+    def _draw(self, outputs: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
+        """Draw actions of what the network gave, with their probability for a method that asks for it."""
         if self._plan.is_on_policy:
-            return self._peer.actor.act_with_log_prob(obs, self._rng)
-        return self._peer.actor.act(obs, self._rng), None
+            return self._peer.actor.draw_with_log_prob(outputs, self._rng)
+        return self._peer.actor.draw(outputs, self._rng), None
 
     def _record(self) -> None:
         self._recorded = time.monotonic()

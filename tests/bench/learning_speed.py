@@ -63,12 +63,11 @@ class Rate:
 
 
 def ours(epochs: int) -> tuple[Ours, ...]:
-    """IMPALA with workers that never wait, and PPO in turns."""
+    """IMPALA and PPO, both with batches that wait."""
     shape = {"num_envs": 64, "segment_steps": BATCH // 64}
-    impala: dict[str, Any] = {"batch_steps": BATCH, "queue_batches": 4}
-    if epochs > 1:
-        impala |= {"clip": 0.2, "epochs": epochs}
-    ppo = {"batch_steps": BATCH, "minibatch_size": BATCH, "epochs": epochs, "is_synchronous": False}
+    queue: dict[str, Any] = {"batch_steps": BATCH, "queue_batches": 4}
+    impala = {**queue, "clip": 0.2, "epochs": epochs} if epochs > 1 else queue
+    ppo = {**queue, "minibatch_size": BATCH, "epochs": epochs, "is_synchronous": False}
     return (
         Ours("l2rtui IMPALA, 1 worker of 64", 1, {**shape, "algorithm": "impala", "impala": impala}),
         Ours("l2rtui PPO, 1 worker of 64", 1, {**shape, "algorithm": "ppo", "ppo": ppo}),

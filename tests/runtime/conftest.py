@@ -85,6 +85,17 @@ def no_leaks(warm_zmq: None) -> Iterator[None]:
     assert me.num_fds() <= descriptors, "file descriptors left open"
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute in one thread, as a learner of small networks does."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class Started:
     """One process of a run under test."""
 

@@ -20,12 +20,7 @@ SPACE = ObsSpace(2, ((12, 16, 3), (9, 9, 1)))
 KERNELS = ((4, 4, 2), (8, 3, 1))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows(count: int, seed: int, space: ObsSpace = SPACE) -> np.ndarray:

@@ -79,7 +79,7 @@ def arrive(
     membership: Membership, message: Message, now: float = 0.0, route: bytes = b"a", size: int | None = None
 ) -> list[Instruction]:
     """What comes of a message and of the tick that follows it."""
-    whole = 10 * sum(message.rows.transitions) if isinstance(message, Segments) else 0
+    whole = 10 * sum(message.rows.columns.transitions) if isinstance(message, Segments) else 0
     done = membership.handle(Arrived(now, route, message, whole if size is None else size))
     return done + membership.handle(Ticked(now, membership.ceiling))
 

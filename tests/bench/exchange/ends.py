@@ -19,7 +19,7 @@ from runtime.framing import decode, encode
 from runtime.layout import Columns, Field, Layout
 from runtime.members import Terms, window_of
 from runtime.membership import Membership
-from runtime.messages import Hello, Ringed, Segments, Trajectory, Welcome
+from runtime.messages import BUNDLE_BYTES, Hello, Ringed, Segments, Trajectory, Welcome
 from runtime.pacing import Pace
 from runtime.policy_store import PolicyStore
 from runtime.ring import RingWriter
@@ -44,8 +44,8 @@ SHAPES = {"small": (SMALL, 128), "image": (IMAGE, 64)}
 MEMORY_BYTES = 4 * 2**20
 """Of the slots in which everything ends: few, so that it is the way that counts and not the memory at its end.
 ``--memory`` of a measurement makes them more."""
-SOURCE_BYTES = 576 * 1024
-"""Of the segments that a worker, or a raw sender, has and sends again and again: one message, or one segment."""
+SOURCE_BYTES = BUNDLE_BYTES
+"""Of the segments that a worker, or a raw sender, has and sends again and again: a full message, or one segment."""
 
 
 class Slots:

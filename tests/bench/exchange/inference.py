@@ -1,7 +1,9 @@
 """Remote inference: from an observation to the action that the learner's policy gives for it, on loopback.
 
 A learner process answers with an MLP 64x64; workers are processes of their own that ask, draw and ask again. Beside
-it a raw ZeroMQ echo of the same size, and the same policy in the worker itself, in the same round.
+it an echo of the same size over a plain socket and over ZeroMQ, and the same policy in the worker itself, in the
+same round. A round trip is mostly what the machine needs to wake a process, so the ratios to the plain socket are
+what can be compared between machines.
 
     python -m tests.bench.exchange inference [--rounds 5] [--seconds 2] [--workers 1 8] [--over ipc tcp curve]
 """
@@ -32,6 +34,7 @@ from runtime.remote import RemotePolicy
 SHAPE = ActorShape(33, 2, (64, 64), head="gaussian", activation="tanh")
 PROOF = proof_of("bench", "bench")
 WARM = 200
+PLAIN = "tcp, plain socket echo"
 
 
 def shapes(copies: int) -> Shapes:
@@ -102,6 +105,33 @@ def raw(address: str, seconds: float) -> list[float]:
     return took[WARM:]
 
 
+def plain_echo(port: int) -> None:
+    """Send everything back over one plain socket."""
+    with socket.create_connection(("127.0.0.1", port)) as stream:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while received := stream.recv(1 << 16):
+            stream.sendall(received)
+
+
+def plain(seconds: float) -> list[float]:
+    """Round trips of a question's size over TCP: what no exchange can beat on this machine."""
+    took: list[float] = []
+    message = bytes(32 + SHAPE.obs_dim * 4)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process = mp.Process(target=plain_echo, args=(server.getsockname()[1],), daemon=True)
+        process.start()
+        stream, _ = server.accept()
+        with stream:
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end = time.perf_counter() + seconds
+            while (began := time.perf_counter()) < end or len(took) < 2 * WARM:
+                stream.sendall(message)
+                stream.recv(1 << 16)
+                took.append(time.perf_counter() - began)
+        process.join()
+    return took[WARM:]
+
+
 def local(copies: int, seconds: float) -> list[float]:
     """The same policy where the observations are."""
     rng, actor = np.random.default_rng(0), NumpyActor(SHAPE)
@@ -164,6 +194,7 @@ def main(arguments: Sequence[str]) -> None:
         found.setdefault("in the worker itself", []).append(
             line("in the worker itself", local(options.copies, options.seconds / 2))
         )
+        found.setdefault(PLAIN, []).append(line(PLAIN, plain(options.seconds / 2)))
         for over in options.over:
             with tempfile.TemporaryDirectory(prefix="l2r-") as folder:
                 is_ipc = over == "ipc"
@@ -177,7 +208,8 @@ def main(arguments: Sequence[str]) -> None:
                     name = f"{over}, {workers} worker{'s' * (workers > 1)}"
                     found.setdefault(name, []).append(line(name, took))
                     print(f"    {tally['rows'] / max(1, tally['batches']):.2f} rows a batch", flush=True)
-    print(f"medians of {options.rounds} rounds")
+    print(f"medians of {options.rounds} rounds; ratios of p50 to the plain socket's in the same round")
     for name, pairs in found.items():
         p50, p95 = (statistics.median(each) for each in zip(*pairs, strict=True))
-        print(f"  {name:34} p50 {p50:7.0f} us   p95 {p95:7.0f} us")
+        ratio = statistics.median(pair[0] / base[0] for pair, base in zip(pairs, found[PLAIN], strict=True))
+        print(f"  {name:34} p50 {p50:7.0f} us   p95 {p95:7.0f} us   x{ratio:5.2f}")

@@ -1,8 +1,9 @@
-"""Segments from one worker to one learner: raw TCP, the exchange over TCP, with CURVE, and through memory."""
+"""Segments from one worker to one learner: raw TCP, bare ZeroMQ, the exchange over TCP, with CURVE, by memory."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import random
@@ -13,14 +14,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 
 import numpy as np
 import psutil
+import zmq
 
+from runtime.memory import keep_freed
 from tests.bench.exchange.ends import MEMORY_BYTES, SHAPES, SOURCE_BYTES, Case, Learner, worker
 
 SPAWN = multiprocessing.get_context("spawn")
+BARE_MESSAGES = 8
+"""Of half a megabyte or more, that wait at each end where no credit bounds them."""
 
 
 def free_port() -> int:
@@ -54,6 +60,19 @@ def measure(taken: Callable[[], int], seconds: float, child: int) -> tuple[float
     return count / (time.perf_counter() - began), (cpu_of(child) - cpu) / max(1, count)
 
 
+def _while_received(
+    receive: Callable[[], None], taken: Callable[[], int], seconds: float, child: BaseProcess, stop: Event
+) -> tuple[float, float]:
+    """Measure while a thread receives what a child sends, then end both."""
+    thread = threading.Thread(target=receive)
+    thread.start()
+    found = measure(taken, seconds, child.pid or 0)
+    stop.set()
+    thread.join()
+    child.join()
+    return found
+
+
 def _raw_sender(port: int, size: int, stop: Event) -> None:
     many = max(1, SOURCE_BYTES // size)
     data = memoryview(np.zeros(many * size, dtype=np.uint8))
@@ -82,13 +101,47 @@ def raw(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[f
                     at = (at + got) % len(slots)
                     taken[0] += got
 
-        thread = threading.Thread(target=receive)
-        thread.start()
-        found = measure(lambda: taken[0] // size, seconds, child.pid or 0)
-        stop.set()
-        thread.join()
-        child.join()
-    return found
+        return _while_received(receive, lambda: taken[0] // size, seconds, child, stop)
+
+
+def _bare_sender(port: int, size: int, stop: Event) -> None:
+    many = max(1, SOURCE_BYTES // size)
+    data = memoryview(np.zeros(many * size, dtype=np.uint8))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.setsockopt(zmq.SNDHWM, BARE_MESSAGES)
+        dealer.setsockopt(zmq.SNDTIMEO, 100)
+        dealer.connect(f"tcp://127.0.0.1:{port}")
+        while not stop.is_set():
+            with contextlib.suppress(zmq.Again):
+                dealer.send(data, copy=False)
+
+
+def bare(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[float, float]:
+    """ZeroMQ without an exchange: no header, no check, no accounts, and one copy into the slots."""
+    layout, transitions = SHAPES[shape]
+    size = layout.item_bytes * transitions
+    slots, at, taken = memoryview(np.ones(max(2, memory_bytes // size) * size, dtype=np.uint8)), 0, [0]
+    keep_freed()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.RCVHWM, BARE_MESSAGES)
+        stop, port = SPAWN.Event(), router.bind_to_random_port("tcp://127.0.0.1")
+        child = SPAWN.Process(target=_bare_sender, args=(port, size, stop))
+        child.start()
+
+        def receive() -> None:
+            nonlocal at
+            while not stop.is_set():
+                if router.poll(100):
+                    router.recv()
+                    data = router.recv(copy=False).buffer
+                    at = at if at + len(data) <= len(slots) else 0
+                    slots[at : at + len(data)] = data
+                    at += len(data)
+                    taken[0] += len(data)
+
+        return _while_received(receive, lambda: taken[0] // size, seconds, child, stop)
 
 
 def copies(shape: str, seconds: float, memory_bytes: int = MEMORY_BYTES) -> tuple[float, float]:
@@ -135,6 +188,7 @@ def ours(
 CONTENDERS: dict[str, Callable[[str, float, int], tuple[float, float]]] = {
     "raw TCP": raw,
     "one copy in memory": copies,
+    "bare ZeroMQ, one copy": bare,
     "exchange, TCP": lambda shape, seconds, memory: ours(shape, seconds, memory, transport="tcp"),
     "exchange, ipc socket": lambda shape, seconds, memory: ours(shape, seconds, memory, transport="ipc"),
     "exchange, memory ring": lambda shape, seconds, memory: ours(

@@ -60,7 +60,7 @@ def _worker(endpoint: str, index: int, form: str, got: Semaphore, stop: Event) -
         seen = 0
         while peer.finished is None and not stop.is_set():
             peer.exchange(0.2)
-            peer.adopt()
+            peer.adopt(in_place=True)  # as a worker does
             if peer.policy_version > seen:
                 seen = peer.policy_version
                 got.release()

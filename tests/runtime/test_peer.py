@@ -1,0 +1,162 @@
+"""Weights that a worker uses where the learner wrote them: never of two versions, never of one that is gone."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runtime import memory
+from runtime.channels import LearnerChannel
+from runtime.endpoint import parse
+from runtime.exchange import Exchange
+from runtime.members import Terms
+from runtime.membership import Membership
+from runtime.messages import Get
+from runtime.metrics import Console
+from runtime.pacing import Pace
+from runtime.peer import Peer
+from runtime.policy_store import F4, PolicyStore
+from runtime.process import Context, environment_plan, make_environment
+from runtime.replay import Replay
+from runtime.settings import Settings
+from runtime.stopping import Stop
+from runtime.worker import Worker
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="needs sealed memory files"),
+    pytest.mark.usefixtures("no_leaks"),
+]
+SETTINGS = Settings(environment="Pendulum-v1", num_envs=2, segment_steps=4, hidden=(160, 160), warmup_steps=0)
+"""A policy of 100 KB: large enough for the learner's memory."""
+
+
+def context_at(folder: Path) -> Context:
+    return Context("r", "id", "w-0", "worker", 0, 1, parse(f"ipc://{folder}"), "", None, 1.0, SETTINGS)
+
+
+class Learner:
+    """The exchange of a learner that only publishes: a version is its number in every weight."""
+
+    def __init__(self, folder: Path, epoch: int) -> None:
+        plan = environment_plan(SETTINGS, make_environment(SETTINGS, 1, {}))
+        terms = Terms(
+            run="r",
+            run_id="id",
+            token="",
+            epoch=epoch,
+            environment=SETTINGS.environment,
+            layout=plan.layout.text,
+            actor_floats=plan.shape.size,
+            transition_bytes=plan.layout.item_bytes,
+            segment_transitions=plan.segment_transitions,
+            max_policy_lag=1_000,
+        )
+        self._floats = plan.shape.size
+        self._policies = PolicyStore(epoch, "")
+        self.store = Replay(10_000, plan.layout, 0)
+        channel = LearnerChannel(parse(f"ipc://{folder}"), terms.largest_message)
+        pace = Pace(0, 1.0, 10**9)
+        self._exchange = Exchange(
+            channel, Membership(terms), self.store, self._policies, pace, lambda _: None, deque()
+        )
+        self._exchange.start()
+
+    def publish(self, version: int) -> None:
+        self._policies.answer(Get("", 0, 0, F4, memory.place()))  # some worker of this host always asks
+        self._policies.publish(version, np.full(self._floats, version * 1e-6, dtype=np.float32))
+        self._exchange.published(version, 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exchange.close()
+
+
+@contextmanager
+def peer_at(folder: Path) -> Iterator[Peer]:
+    context = context_at(folder)
+    plan = environment_plan(SETTINGS, make_environment(SETTINGS, 1, {}))
+    with Peer(context, plan.shape, plan.layout, plan.segment_transitions, Console()) as peer:
+        yield peer
+
+
+def until_adopted(peer: Peer, version: int, *, in_place: bool = True) -> bool:
+    peer.exchange(0.01)
+    peer.adopt(in_place=in_place)
+    return peer.policy_version == version
+
+
+def is_all_of(weights: NDArray[Any], version: int) -> bool:
+    return bool((weights == np.float32(version * 1e-6)).all())
+
+
+def test_weights_in_place_are_the_learner_s_own_until_it_writes_over_them(short_folder, wait_until) -> None:
+    with Learner(short_folder, 1) as learner, peer_at(short_folder) as peer:
+        learner.publish(1)
+        wait_until(lambda: until_adopted(peer, 1), "the first version")
+        lent = peer.actor.weights
+        assert is_all_of(lent, 1)
+        assert not lent.flags.writeable
+        for version in (2, 3):
+            learner.publish(version)
+            assert not peer.is_overtaken
+        assert is_all_of(lent, 1), "two later versions leave it as it is"
+        learner.publish(4)
+        assert peer.is_overtaken
+        peer.adopt(in_place=True)
+        assert (peer.policy_version, peer.is_overtaken) == (4, False), "the newest, without another word"
+        assert is_all_of(peer.actor.weights, 4)
+        learner.publish(5)
+        wait_until(lambda: until_adopted(peer, 5, in_place=False), "a copy of the fifth")
+        for version in range(6, 10):
+            learner.publish(version)
+        assert is_all_of(peer.actor.weights, 5), "a copy is nobody else's"
+        assert not peer.is_overtaken
+
+
+def test_weights_of_a_learner_that_is_gone_stay_until_those_of_the_next_come(short_folder, wait_until) -> None:
+    with peer_at(short_folder) as peer:
+        with Learner(short_folder, 1) as first:
+            first.publish(1)
+            wait_until(lambda: until_adopted(peer, 1), "the first version")
+        assert is_all_of(peer.actor.weights, 1)
+        assert not peer.is_overtaken
+        with Learner(short_folder, 2) as second:
+            second.publish(7)
+            wait_until(lambda: until_adopted(peer, 7), "the next learner's")
+            assert is_all_of(peer.actor.weights, 7)
+
+
+def test_a_step_with_weights_of_two_versions_is_not_taken(short_folder, wait_until) -> None:
+    with Learner(short_folder, 1) as learner, peer_at(short_folder) as peer:
+        learner.publish(1)
+        wait_until(lambda: until_adopted(peer, 1), "the first version")
+        env = make_environment(SETTINGS, SETTINGS.num_envs, {})
+        plan = environment_plan(SETTINGS, env)
+        worker = Worker(context_at(short_folder), plan, env, peer, Console())
+        outputs, stop, used = peer.actor.outputs, Stop(), list[tuple[int, bool]]()
+
+        def disturbed(obs: NDArray[Any]) -> NDArray[np.float32]:
+            found = outputs(obs)
+            if len(used) == 5:
+                for version in range(2, 5):
+                    learner.publish(version)
+            used.append((peer.policy_version, peer.is_overtaken))
+            if len(used) == 9:
+                stop.reason = "enough"
+            return found
+
+        peer.actor.outputs = disturbed
+        worker.loop(stop)
+        assert used == [*[(1, False)] * 5, (1, True), *[(4, False)] * 3]
+        assert peer.env_steps == 8 * SETTINGS.num_envs, "one of nine was not taken"
+        wait_until(lambda: learner.store.inserted == 2 * SETTINGS.segment_transitions, "both segments")
