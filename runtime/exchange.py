@@ -182,6 +182,16 @@ class Exchange:
                     return
                 self._changed.wait(0.1)
 
+    def await_latecomers(self, joiners: int, most_seconds: float, give_up: Callable[[], bool]) -> int:
+        """Wait until so many peers have been told of the end or have left before; return how many have not."""
+        deadline = time.monotonic() + most_seconds
+        with self._changed:
+            while (missing := joiners - len(self._membership.parted)) > 0:
+                if time.monotonic() >= deadline or give_up():
+                    break
+                self._changed.wait(0.1)
+            return max(0, missing)
+
     def holdings(self, most_bytes: int) -> Holdings:
         """Copy experience, at most so many bytes, and accounts as they are at one moment."""
         with self._changed:

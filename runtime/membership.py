@@ -75,6 +75,8 @@ class Membership:
     members: dict[bytes, Member] = field(default_factory=dict)
     garbled: int = 0
     foreign: int = 0
+    parted: set[str] = field(default_factory=set)
+    """Pods that said goodbye, or were told that the run is done."""
     env_steps: int = field(init=False)
     credits: Credits = field(init=False)
     _finished: str | None = None
@@ -126,6 +128,7 @@ class Membership:
                     return [_refused(event.route, Refusal.PROTOCOL, str(event.error))]
             case Finished():
                 self._finished = event.reason
+                self.parted.update(member.hello.pod for member in self.members.values())
                 return [Send(each, Done(self.terms.epoch, event.reason)) for each in self.members]
         return []
 
@@ -161,6 +164,7 @@ class Membership:
             yield Note(f"{hello.role} {hello.pod} was refused: {refusal[1]}")
             return
         if self._finished is not None:
+            self.parted.add(hello.pod)
             yield Send(route, Done(self.terms.epoch, self._finished))
             return
         twin = next((each for each in self.members.values() if each.hello.pod == hello.pod), None)
@@ -178,6 +182,7 @@ class Membership:
             yield from self._part(self.members[route])
         member = Member(route, hello, account, joined=now, heard=now, moved=now, limit=account.last_seq)
         self.members[route] = member
+        self.parted.discard(hello.pod)
         self._workers += member.is_worker
         self.credits.queue(member)
         self._grant()
@@ -218,6 +223,7 @@ class Membership:
     def _bye(self, member: Member, bye: Bye) -> Iterator[Instruction]:
         member.account.claim(bye.sent)
         yield from self._part(member)
+        self.parted.add(member.hello.pod)
         yield Send(member.route, self._ack(member))
         yield Note(f"{_who(member)} left: {bye.reason}; {self._count()}")
 

@@ -51,6 +51,8 @@ class Context:
     settings: settings.Settings
     keys_folder: Path | None = None
     status: str = ""
+    joiners: int = 0
+    """Of a learner: how many processes are to join it, as far as the launcher says."""
 
     def learner_folder(self) -> Path:
         """Return the folder of a learner. Raises UsageError if there is none, or if strangers could join it."""
@@ -133,6 +135,7 @@ class Context:
             settings=training,
             keys_folder=Path(environ[contract.ENV_KEYS]) if environ.get(contract.ENV_KEYS) else None,
             status=_text(environ, contract.ENV_STATUS, ""),
+            joiners=_integer(environ, contract.ENV_JOINERS),
         )
 
 

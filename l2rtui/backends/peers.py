@@ -1,4 +1,4 @@
-"""How the processes of a run find each other where no learner is between them: variables, the same everywhere.
+"""What the processes of a run are told of each other beside where the learner is: variables, the same everywhere.
 
 Backends give addresses; which variable holds them, and in whose words, is written here once: our own, TensorFlow's
 ``TF_CONFIG``, and the plain ones of the Helm chart ``distributed-tensorflow``.
@@ -14,6 +14,14 @@ from runtime import contract
 
 Address = Callable[[SetSpec, int], str]
 """Address of one replica of a set."""
+
+
+def learner_variables(run: RunSpec, one: SetSpec) -> dict[str, str]:
+    """What a learner is told of those that join it; nothing for any other process."""
+    if one.role is not Role.LEARNER:
+        return {}
+    joiners = sum(other.replicas for other in run.sets if other.role in {Role.WORKER, Role.EVALUATOR})
+    return {contract.ENV_JOINERS: str(joiners)}
 
 
 def has_peers(run: RunSpec) -> bool:

@@ -409,6 +409,16 @@ def test_the_end_of_the_run_is_told_to_those_here_and_those_who_ask() -> None:
     arrive(membership, HELLO)
     assert sent(membership.handle(Finished("enough")), Done) == [Done(5, "enough")]
     assert sent(arrive(membership, replace(HELLO, pod="w-1"), route=b"b"), Done) == [Done(5, "enough")]
+    assert membership.parted == {"w-0", "w-1"}
+
+
+def test_who_comes_back_after_a_goodbye_has_not_left() -> None:
+    membership = machine()
+    arrive(membership, HELLO)
+    arrive(membership, Bye(5, 0, "SIGTERM"))
+    assert membership.parted == {"w-0"}
+    arrive(membership, replace(HELLO, incarnation=HELLO.incarnation + 1))
+    assert not membership.parted
 
 
 def test_accounts_of_a_checkpoint_continue_where_they_were() -> None:

@@ -140,6 +140,26 @@ def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(
         assert each.process.wait(60) == contract.EXIT_DONE, each.text()
 
 
+def test_a_learner_that_is_done_stays_for_those_that_never_came(run: RunUnderTest, wait_until: Wait) -> None:
+    """A worker whose simulator takes long to start would otherwise look for its learner for ever."""
+    run.settings["total_updates"] = 20
+    joiners = {contract.ENV_JOINERS: "3"}
+    learner, worker = run.start("learner", **joiners), run.start("worker")
+    wait_until(lambda: "2 of 3 processes have not come" in learner.text(), "the learner to be done", log=learner)
+    assert worker.process.wait(30) == contract.EXIT_DONE
+    assert list((run.folder / "run" / "checkpoints").glob("*.safetensors")), "all is saved before it waits"
+    late = [run.start("worker", 1), run.start("evaluator")]
+    for each in (*late, learner):
+        assert each.process.wait(30) == contract.EXIT_DONE, each.text()
+    assert "worker ends: " in late[0].text()
+
+    again = run.start("learner", **joiners)
+    wait_until(lambda: "3 of 3 processes have not come" in again.text(), "the learner to be done", log=again)
+    began = time.monotonic()
+    assert again.end() == contract.EXIT_DONE
+    assert time.monotonic() - began < 5, "who is told to end waits for nobody"
+
+
 def test_networks_that_are_not_finite_end_the_learner_before_they_spoil_a_policy_or_a_checkpoint(
     run: RunUnderTest, wait_until: Wait
 ) -> None:
