@@ -43,7 +43,8 @@ class Habits:
 
     `kept_bytes` bounds the segments that are taken but not yet in a checkpoint; beyond it the oldest are let go,
     and the learner counts them as lost if it should need them. Segments that come faster than one in
-    `linger_seconds` wait for each other until half of `bundle_bytes` are together.
+    `linger_seconds` wait for each other until half of `bundle_bytes` are together; half of `ring_bundle_bytes` where
+    they lie in a ring: of those only the rows go through the socket, and each message wakes both ends.
     """
 
     hello_seconds: float = 1.0
@@ -52,6 +53,7 @@ class Habits:
     kept_bytes: int = 64 * 1024 * 1024
     linger_seconds: float = 0.002
     bundle_bytes: int = BUNDLE_BYTES
+    ring_bundle_bytes: int = 2 * BUNDLE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,8 @@ class Session:
         if sent >= last:
             return found
         bundle, size, due, slab, end, is_full = list[Kept](), 0, 0, None, 0, False
-        slots, full, most = self.slots, self.hello.segment_transitions, self.habits.bundle_bytes
+        slots, full = self.slots, self.hello.segment_transitions
+        most = self.habits.ring_bundle_bytes if slots else self.habits.bundle_bytes
         for place in range(-min(self._offered - sent, len(kept)), 0):  # from the new end, where it is quick
             seq, row, arena = each = kept[place]
             if seq > last:

@@ -203,6 +203,22 @@ def test_a_ring_is_used_once_the_learner_took_it_and_its_end_parts_a_bundle() ->
     assert [each.ring for each in again if isinstance(each, Segments)] == [False]
 
 
+def test_a_message_stands_for_more_of_what_lies_in_a_ring() -> None:
+    found = []
+    for has_ring in (False, True):
+        session = Session(HELLO, Habits(bundle_bytes=2, ring_bundle_bytes=4))
+        out(session, 0.0)
+        session.receive(0.0, replace(WELCOME, limit=8, window=16))
+        if has_ring:
+            session.bring_ring(Ring(0, "here", 1, 2, 16, 80, "n"))
+            out(session, 0.1)
+            session.receive(0.2, Ringed(5, "n", True))
+        for _ in range(8):
+            session.offer(SEGMENT, arena())
+        found.append([len(each.rows) for each in out(session, 0.3) if isinstance(each, Segments)])
+    assert found == [[2, 2, 2, 2], [4, 4]]
+
+
 def test_only_refused_and_done_end_it() -> None:
     for last, attribute in ((Refused(1, "token", "no"), "refused"), (Done(5, "enough"), "done")):
         session = joined()
