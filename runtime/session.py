@@ -43,8 +43,8 @@ class Habits:
 
     `kept_bytes` bounds the segments that are taken but not yet in a checkpoint; beyond it the oldest are let go,
     and the learner counts them as lost if it should need them. Segments that come faster than one in
-    `linger_seconds` wait for each other until half of `bundle_bytes` are together; half of `ring_bundle_bytes` where
-    they lie in a ring: of those only the rows go through the socket, and each message wakes both ends.
+    `linger_seconds` wait for each other until half of `bundle_bytes` are together, or half of `ring_bundle_bytes`
+    where they lie in a ring: of those only the rows go through the socket, and each message wakes both ends.
     """
 
     hello_seconds: float = 1.0
