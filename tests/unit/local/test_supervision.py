@@ -62,6 +62,9 @@ async def test_pods_run_with_the_contract_in_their_environment(lab):
     assert (token.stat().st_mode & 0o777, len(token.read_text())) == (0o600, 64)
     assert environ["L2R_ENDPOINT"].startswith("ipc:///")
     assert lab.state.stat().st_mode & 0o777 == 0o700
+    learner = await lab.pod(lambda pod: pod.ready, "run-learner-0")
+    assert psutil.Process(learner.pid).environ()["L2R_JOINERS"] == "1"
+    assert "L2R_JOINERS" not in environ
 
 
 @pytest.mark.parametrize(
