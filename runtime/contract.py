@@ -49,9 +49,9 @@ ENV_CONFIG: Final = "L2R_CONFIG"
 ENV_CPUS: Final = "L2R_CPUS"
 """CPU cores that this process may use for numerical threads, a positive number."""
 ENV_JOINERS: Final = "L2R_JOINERS"
-"""How many processes the launcher lets join this learner. When the run is done it waits a minute for those that it
-has not seen: they are only now starting, or start again, and nobody else could tell them that there is nothing to
-do. Not set: it waits for nobody."""
+"""How many processes the launcher lets join this learner or parameter server. When the run is done it waits a
+minute for those that it has not told: they are only now starting, or start again, and nobody else could tell them.
+Not set: it waits for nobody."""
 ENV_SIMULATOR: Final = "L2R_SIM"
 """Set by a worker in every process of a simulator that it starts, with an id of that start: what a leak check of
 one simulator finds. They carry the run's variables too."""

@@ -47,6 +47,8 @@ from runtime.ring import RingReader
 
 TICK_SECONDS: Final = 0.02
 """How often credits and leases are looked at when nothing arrives."""
+LATECOMER_SECONDS: Final = 60.0
+"""How long a finished learner stays for those that never came: what starts with a simulator may take that long."""
 
 T = TypeVar("T")
 
@@ -182,15 +184,20 @@ class Exchange:
                     return
                 self._changed.wait(0.1)
 
-    def await_latecomers(self, joiners: int, most_seconds: float, give_up: Callable[[], bool]) -> int:
-        """Wait until so many peers have been told of the end or have left before; return how many have not."""
-        deadline = time.monotonic() + most_seconds
+    def await_latecomers(self, joiners: int, give_up: Callable[[], bool]) -> None:
+        """Stay a minute for those of so many peers that have not left: they would look for us for ever."""
+        deadline = time.monotonic() + LATECOMER_SECONDS
+        if missing := self._missing(joiners):
+            self._say(
+                f"the run is done and {missing} of {joiners} processes have not been told; waiting for them for "
+                f"{LATECOMER_SECONDS:.0f} s at most"
+            )
         with self._changed:
-            while (missing := joiners - len(self._membership.parted)) > 0:
-                if time.monotonic() >= deadline or give_up():
-                    break
+            while self._missing(joiners) and time.monotonic() < deadline and not give_up():
                 self._changed.wait(0.1)
-            return max(0, missing)
+
+    def _missing(self, joiners: int) -> int:
+        return max(0, joiners - len(self._membership.parted))
 
     def holdings(self, most_bytes: int) -> Holdings:
         """Copy experience, at most so many bytes, and accounts as they are at one moment."""

@@ -60,8 +60,6 @@ WAIT_SECONDS: Final = 0.2
 """Longest wait for data; a signal is seen within it."""
 FAREWELL_SECONDS: Final = (2.0, 5.0)
 """How long a finished learner stays at least, and at most, to tell its peers."""
-LATECOMER_SECONDS: Final = 60.0
-"""How long a finished learner stays for those that never came: what starts with a simulator may take that long."""
 VERSIONS_AHEAD: Final = 64
 """Policy versions that one entry in the journal makes sure of; after a kill up to so many numbers are left out."""
 STOPPED_PATIENCE_SECONDS: Final = 4.0
@@ -240,17 +238,7 @@ class Learner:
         if end is None:
             self._console.say(f"learner ends on {stop.reason}")
         else:
-            self._tell_latecomers(stop)
-
-    def _tell_latecomers(self, stop: Stop) -> None:
-        """Stay for those that have not come, all being saved: they would look for this learner for ever."""
-        joiners = self._context.joiners
-        if missing := self._exchange.await_latecomers(joiners, 0.0, stop.is_set):
-            self._console.say(
-                f"{missing} of {joiners} processes have not come; the learner stays at most "
-                f"{LATECOMER_SECONDS:.0f} s to tell them that the run is done"
-            )
-            self._exchange.await_latecomers(joiners, LATECOMER_SECONDS, stop.is_set)
+            self._exchange.await_latecomers(self._context.joiners, stop.is_set)
 
     def _listen(self) -> StatusServer | None:
         """Answer questions about the run; a port that is taken is no reason not to train."""

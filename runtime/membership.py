@@ -76,7 +76,7 @@ class Membership:
     garbled: int = 0
     foreign: int = 0
     parted: set[str] = field(default_factory=set)
-    """Pods that said goodbye, or were told that the run is done."""
+    """Pods that said goodbye and have not come back."""
     env_steps: int = field(init=False)
     credits: Credits = field(init=False)
     _finished: str | None = None
@@ -128,7 +128,6 @@ class Membership:
                     return [_refused(event.route, Refusal.PROTOCOL, str(event.error))]
             case Finished():
                 self._finished = event.reason
-                self.parted.update(member.hello.pod for member in self.members.values())
                 return [Send(each, Done(self.terms.epoch, event.reason)) for each in self.members]
         return []
 
@@ -162,10 +161,6 @@ class Membership:
         if refusal is not None:
             yield _refused(route, *refusal)
             yield Note(f"{hello.role} {hello.pod} was refused: {refusal[1]}")
-            return
-        if self._finished is not None:
-            self.parted.add(hello.pod)
-            yield Send(route, Done(self.terms.epoch, self._finished))
             return
         twin = next((each for each in self.members.values() if each.hello.pod == hello.pod), None)
         if twin is not None and twin.hello.incarnation > hello.incarnation:
@@ -201,6 +196,8 @@ class Membership:
         )
         if twin is None or twin.hello.incarnation != hello.incarnation:
             yield Note(f"{_who(member)} joined; {self._count()}")
+        if self._finished is not None:  # it was welcomed to learn which weights are the last
+            yield Send(route, Done(self.terms.epoch, self._finished))
 
     def _shadow(self, now: float, route: bytes, newer: Member) -> Iterator[Instruction]:
         """An older process of a pod asks. It is refused once it is sure that the newer one is alive beside it.

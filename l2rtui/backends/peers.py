@@ -16,9 +16,9 @@ Address = Callable[[SetSpec, int], str]
 """Address of one replica of a set."""
 
 
-def learner_variables(run: RunSpec, one: SetSpec) -> dict[str, str]:
-    """What a learner is told of those that join it; nothing for any other process."""
-    if one.role is not Role.LEARNER:
+def joined_variables(run: RunSpec, one: SetSpec) -> dict[str, str]:
+    """What a learner or a parameter server is told of those that join it; nothing for any other process."""
+    if one.role not in {Role.LEARNER, Role.PS}:
         return {}
     joiners = sum(other.replicas for other in run.sets if other.role in {Role.WORKER, Role.EVALUATOR})
     return {contract.ENV_JOINERS: str(joiners)}

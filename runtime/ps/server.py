@@ -65,6 +65,7 @@ class Server:
     def __init__(self, place: Place, context: Context, console: Console) -> None:
         self._place, self._console = place, console
         self._steps = place.hyper.train_steps
+        self._joiners = context.joiners
         number = place.index
         layout = place.layout(number)
         self._adam = Adam(place.first_weights()[place.shard(number)].copy(), place.hyper.learning_rate)
@@ -118,6 +119,7 @@ class Server:
             )
         self._console.say(f"server {place.index} is done: global step {self._counters.kept_updates}")
         self._exchange.finish(f"{self._steps} global steps", *FAREWELL_SECONDS)
+        self._exchange.await_latecomers(self._joiners, stop.is_set)
 
     def close(self) -> None:
         """Stop answering."""

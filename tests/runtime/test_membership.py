@@ -407,9 +407,16 @@ def test_goodbye_frees_the_place_and_the_credit() -> None:
 def test_the_end_of_the_run_is_told_to_those_here_and_those_who_ask() -> None:
     membership = machine()
     arrive(membership, HELLO)
+    membership.handle(Published(7))
     assert sent(membership.handle(Finished("enough")), Done) == [Done(5, "enough")]
-    assert sent(arrive(membership, replace(HELLO, pod="w-1"), route=b"b"), Done) == [Done(5, "enough")]
-    assert membership.parted == {"w-0", "w-1"}
+    late = replace(HELLO, pod="w-1", oldest=1)
+    answers = arrive(membership, late, route=b"b")
+    (welcome,) = sent(answers, Welcome)
+    assert (welcome.limit, welcome.policy_version) == (0, 7), "it may send nothing, and fetch the last weights"
+    assert sent(answers, Done) == [Done(5, "enough")]
+    assert not membership.parted
+    arrive(membership, Bye(5, 0, "the run is done"), route=b"b")
+    assert membership.parted == {"w-1"}
 
 
 def test_who_comes_back_after_a_goodbye_has_not_left() -> None:

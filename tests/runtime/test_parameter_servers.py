@@ -74,6 +74,22 @@ def test_two_servers_and_two_workers_learn_within_200_steps_and_end(programs):
     assert "resumed" in again[0].text()
 
 
+def test_a_worker_that_comes_after_the_end_gets_the_last_weights_and_ends(programs):
+    job = Job(programs, 200)
+    servers = [job.start("ps", n, **{contract.ENV_JOINERS: "2"}) for n in range(2)]
+    first = job.start("ps-worker", 0)
+    assert first.code() == contract.EXIT_DONE, first.text()
+    wait_for(lambda: all("1 of 2 processes" in each.text() for each in servers), "servers that wait", *servers)
+    late = job.start("ps-worker", 1)
+    for each in (late, *servers):
+        assert each.code() == contract.EXIT_DONE, each.text()
+    record = late.records("ps")[-1]
+    assert (record["global_step"], record["local_step"]) == (200, 0)
+    assert late.records("evaluation") == [
+        {**first.records("evaluation")[0], "time": late.records("evaluation")[0]["time"]}
+    ]
+
+
 def test_a_dead_worker_is_missed_by_nobody_and_a_dead_server_goes_on_from_its_checkpoint(programs):
     job = Job(programs, 0)
     servers = [job.start("ps", n) for n in range(2)]

@@ -145,7 +145,9 @@ def test_a_learner_that_is_done_stays_for_those_that_never_came(run: RunUnderTes
     run.settings["total_updates"] = 20
     joiners = {contract.ENV_JOINERS: "3"}
     learner, worker = run.start("learner", **joiners), run.start("worker")
-    wait_until(lambda: "2 of 3 processes have not come" in learner.text(), "the learner to be done", log=learner)
+    wait_until(
+        lambda: "2 of 3 processes have not been told" in learner.text(), "the learner to be done", log=learner
+    )
     assert worker.process.wait(30) == contract.EXIT_DONE
     assert list((run.folder / "run" / "checkpoints").glob("*.safetensors")), "all is saved before it waits"
     late = [run.start("worker", 1), run.start("evaluator")]
@@ -154,7 +156,7 @@ def test_a_learner_that_is_done_stays_for_those_that_never_came(run: RunUnderTes
     assert "worker ends: " in late[0].text()
 
     again = run.start("learner", **joiners)
-    wait_until(lambda: "3 of 3 processes have not come" in again.text(), "the learner to be done", log=again)
+    wait_until(lambda: "3 of 3 processes have not been told" in again.text(), "the learner to be done", log=again)
     began = time.monotonic()
     assert again.end() == contract.EXIT_DONE
     assert time.monotonic() - began < 5, "who is told to end waits for nobody"

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from l2rtui.backends.docker import labels
-from l2rtui.backends.peers import learner_variables, peer_variables
+from l2rtui.backends.peers import joined_variables, peer_variables
 from l2rtui.domain.containers import Binding, Mount, Security
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of, socket_problem
@@ -157,7 +157,7 @@ def _variables(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, str]:
         contract.ENV_SET: pod.set_spec.name,
         contract.ENV_INDEX: str(pod.index),
         contract.ENV_SEED: str(run.spec.seed),
-        **learner_variables(run.spec, pod.set_spec),
+        **joined_variables(run.spec, pod.set_spec),
         contract.ENV_TOKEN_FILE: TOKEN_FILE,
         contract.ENV_DIR: DATA_DIR,
         contract.ENV_CONFIG: run.spec.train,

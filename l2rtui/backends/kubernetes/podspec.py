@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes import bindings, lab, labels, naming, programs, sidecars
 from l2rtui.backends.kubernetes.bindings import DEVICE_VARIABLES, WHOLE_GPU, Bound, CudaIndex
-from l2rtui.backends.peers import learner_variables
+from l2rtui.backends.peers import joined_variables
 from l2rtui.domain.containers import Mount, PodSettings, Security, Toleration
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.quantity import format_cores
@@ -168,7 +168,7 @@ def _identity(run: RunPlan, pods: Sequence[PodPlan]) -> dict[str, str]:
         contract.ENV_ROLE: str(pod.set_spec.role),
         contract.ENV_SET: pod.set_spec.name,
         contract.ENV_SEED: str(run.spec.seed),
-        **learner_variables(run.spec, pod.set_spec),
+        **joined_variables(run.spec, pod.set_spec),
     }
     if len(pods) == 1 and pod.set_spec.bounds is None:  # elastic nodes are alike, however many there are now
         found[contract.ENV_INDEX] = str(pod.index)

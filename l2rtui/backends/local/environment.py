@@ -12,7 +12,7 @@ from l2rtui.backends.local.layout import RunFolder
 from l2rtui.backends.local.processes import ENV_FOLDER
 from l2rtui.backends.local.records import RunRecord
 from l2rtui.backends.local.secretfiles import variables
-from l2rtui.backends.peers import learner_variables
+from l2rtui.backends.peers import joined_variables
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.workload import PROGRAM_WORD
 from runtime import contract
@@ -59,7 +59,7 @@ def pod_environ(
         contract.ENV_SET: plan.set_spec.name,
         contract.ENV_INDEX: str(plan.index),
         contract.ENV_SEED: str(record.spec.seed),
-        **learner_variables(record.spec, plan.set_spec),
+        **joined_variables(record.spec, plan.set_spec),
         contract.ENV_ENDPOINT: record.endpoint,
         contract.ENV_TOKEN_FILE: str(folder.token),
         contract.ENV_DIR: record.volume or str(folder.data),
