@@ -1,13 +1,16 @@
 # Every target sets up what it needs inside this folder; nothing is installed outside .venv.
 #   make run     the app on this machine, no cluster needed
-#   make test    the whole suite that needs no cluster
+#   make test    the quick tests: those that start no other process
 # Variables: PYTHON=python3.12 picks another interpreter; PIP_ARGS adds options to every pip call,
 # for example an index that serves CPU builds of torch.
 
 PYTHON ?= python3
 PIP_ARGS ?=
+# Workers of the tests, one for each core.
+JOBS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest --ignore=tests/bench -n $(JOBS) --dist loadgroup
 SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 # One line for each download: silence for a minute reads like a hang, and everything is too much.
@@ -18,7 +21,7 @@ SHOWN := awk '/Downloading|Installing collected/ {print substr($$0, 1, 110) > "/
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-cluster coverage check format bench screenshots curves dist wheel lock clean
+.PHONY: help setup run test test-process test-slow test-gpu test-cluster coverage check format bench screenshots curves dist wheel lock clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,20 +48,30 @@ setup: $(VENV)/runtime  ## make .venv and install the app and the runtime into i
 run: $(VENV)/runtime  ## open the app on this machine
 	@$(BIN)/l2rtui --backend local $(ARGS)
 
-test: $(VENV)/dev  ## run every test that needs no cluster
-	@$(BIN)/python -m pytest -m "not cluster" --ignore=tests/bench $(ARGS)
+test: $(VENV)/dev  ## run the tests that stay in one process: minutes
+	@$(PYTEST) -m "not process and not slow and not cluster and not gpu" $(ARGS)
+
+test-process: $(VENV)/dev  ## run the tests that start processes
+	@$(PYTEST) -m "process and not slow and not cluster and not gpu" $(ARGS)
+
+test-slow: $(VENV)/dev  ## run the tests that take long: learning, faults, building the one file
+	@$(PYTEST) -m "slow and not cluster and not gpu" $(ARGS)
+
+test-gpu: $(VENV)/dev  ## run the tests that need a graphics card
+	@$(BIN)/python -m pytest --ignore=tests/bench -m gpu $(ARGS)
 
 test-cluster: $(VENV)/dev  ## run the tests that need a Kubernetes behind $KUBECONFIG
 	@$(BIN)/python -m pytest -m cluster $(ARGS)
 
 coverage: $(VENV)/dev  ## fail unless the tests reach every branch of the domain
-	@$(BIN)/python -m pytest tests/unit/domain --quiet --cov=l2rtui.domain --cov-branch --cov-report=term --cov-fail-under=100
+	@$(BIN)/python -m pytest tests/l2rtui/domain --quiet --cov=l2rtui.domain --cov-branch --cov-report=term --cov-fail-under=100
 
-check: $(VENV)/dev  ## format, lint, types, contracts
+check: $(VENV)/dev  ## format, lint, types, contracts, house rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.house
 
 format: $(VENV)/dev  ## rewrite the sources in the house style
 	@$(BIN)/ruff format .

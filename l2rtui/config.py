@@ -1,13 +1,13 @@
-"""Settings: file, then environment, then flags, each over the one before; and where files live.
+"""Settings from file, environment and flags, each over the one before; and the folders of files.
 
-The file is ``config.toml`` in ``config_dir()`` (or ``$L2RTUI_CONFIG``); the environment says ``L2RTUI_`` and the
-name in capitals. Importing this costs next to nothing: a TOML parser is loaded only when there is a file.
+The file is ``config.toml`` in ``config_dir()`` (or ``$L2RTUI_CONFIG``); a variable is ``L2RTUI_`` and the name in
+capitals. Importing this costs next to nothing: a TOML parser is loaded only when there is a file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,17 @@ if TYPE_CHECKING:
     from dataclasses import Field
 
 PREFIX = "L2RTUI_"
-
-
 CONTEXT_TABLE = "context"
-"""Table of the file with a part for each context: ``[context.NAME]``."""
+"""Table of the file with a table for each context: ``[context.NAME]``."""
 _FILE_ONLY = ("keys", "filters", "protected")
-"""Settings that make no sense as a variable: tables, and what a wrong variable must not switch off."""
+"""Settings that no variable may set: tables, and a protection that a stray variable must not switch off."""
 
 
 def _setting(
-    default: object, *, low: float | None = None, high: float | None = None, words: tuple[str, ...] = ()
+    default: object, *, low: float | None = None, high: float | None = None, choices: tuple[str, ...] = ()
 ) -> Any:
-    """A field with the smallest and largest value that it may have, both allowed, or the only words."""
-    return field(default=default, metadata={"low": low, "high": high, "words": words})
+    """Return a field with its smallest and largest value, both allowed, or with its only choices."""
+    return field(default=default, metadata={"low": low, "high": high, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +80,8 @@ class Settings:
     context: str = _setting("")
     namespaces: tuple[str, ...] = _setting(())
     image: str = _setting("")
-    binding: str = _setting("env", words=("env", "device-plugin", "shared", "hami", "dra", "cpu"))
-    cuda_index: str = _setting("zero", words=("same", "zero"))
+    binding: str = _setting("env", choices=("env", "device-plugin", "shared", "hami", "dra", "cpu"))
+    cuda_index: str = _setting("zero", choices=("same", "zero"))
     claims_namespace: str = _setting("")
     slots_by_product: tuple[str, ...] = _setting(())
     readonly: bool = _setting(default=False)
@@ -100,12 +98,16 @@ class Settings:
     filters: tuple[tuple[str, str], ...] = _setting(())
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            _check_range(one, getattr(self, one.name), f"Settings.{one.name}")
+        for setting in fields(self):
+            _check_range(setting, getattr(self, setting.name), f"Settings.{setting.name}")
+
+    def grace(self, grace_seconds: float | None) -> float | None:
+        """Return the grace of a kill or destroy: the given one, else that of the settings (None: each set's)."""
+        return self.grace_seconds if grace_seconds is None else grace_seconds
 
 
 def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """Join the file, the environment and the flags.
+    """Merge the file, the environment and the flags into checked settings.
 
     Args:
         flags: Values by name of the setting, typed or as text; None stands for a flag that was not given.
@@ -115,26 +117,27 @@ def load_settings(flags: Mapping[str, object] | None = None, environ: Mapping[st
     """
     environ = os.environ if environ is None else environ
     values, contexts = _from_file(environ)
-    given: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for name, text in environ.items():
         if name.startswith(PREFIX) and name != f"{PREFIX}CONFIG":
             key = name.removeprefix(PREFIX).lower()
             if key in _FILE_ONLY:
                 raise ConfigError(f"The variable {name} means nothing: {key} is set in the file alone.")
-            given[key] = _decode(key, text, f"The variable {name}", PREFIX)
+            overrides[key] = _decode(key, text, f"The variable {name}", PREFIX)
     for key, value in (flags or {}).items():
         if value is not None:
-            given[key] = _decode(key, value, f"The flag --{key.replace('_', '-')}")
+            overrides[key] = _decode(key, value, f"The flag --{key.replace('_', '-')}")
+    # After flags and environment: they may choose the context whose table counts.
     if contexts:
-        values |= contexts.get(context_name({**values, **given}, environ), {})
-    return Settings(**values | given)
+        values |= contexts.get(context_name({**values, **overrides}, environ), {})
+    return Settings(**values | overrides)
 
 
 def context_name(values: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> str:
-    """What ``[context.NAME]`` calls the place that is looked at: a backend that has no contexts, or a context.
+    """Return the name of the ``[context.NAME]`` table that applies: a kubeconfig context, or a backend without any.
 
     Args:
-        values: Of the settings ``backend`` and ``context``, as far as they are given.
+        values: The settings ``backend`` and ``context``, as far as they are given.
     """
     backend, context = values.get("backend", ""), values.get("context", "")
     if backend not in ("", "kubernetes"):
@@ -143,7 +146,9 @@ def context_name(values: Mapping[str, Any], environ: Mapping[str, str] | None = 
 
 
 def current_context(environ: Mapping[str, str]) -> str:
-    """The context that the kubeconfig marks as current; read as text: a YAML parser costs more than the answer."""
+    """Return the current context of the kubeconfig; empty where it names none."""
+    # Read as text: loading a YAML parser would double the time of a command on this machine's own backend.
+    # kubectl takes the value of the first file that has one.
     listed = [Path(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
     for path in listed or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]:
         try:
@@ -157,17 +162,17 @@ def current_context(environ: Mapping[str, str]) -> str:
 
 
 def state_dir() -> Path:
-    """Folder for what must survive a restart: ``$XDG_STATE_HOME/l2rtui``, by default ``~/.local/state/l2rtui``."""
+    """Return the folder of lasting state: ``$XDG_STATE_HOME/l2rtui``, by default ``~/.local/state/l2rtui``."""
     return _xdg("XDG_STATE_HOME", ".local/state")
 
 
 def config_dir() -> Path:
-    """Folder of the configuration file: ``$XDG_CONFIG_HOME/l2rtui``, by default ``~/.config/l2rtui``."""
+    """Return the folder of the configuration file: ``$XDG_CONFIG_HOME/l2rtui``, by default ``~/.config/l2rtui``."""
     return _xdg("XDG_CONFIG_HOME", ".config")
 
 
 def user_name() -> str:
-    """Who we are to other people: the login name, or the number of a user without one."""
+    """Return the owner of new runs: the login name, or the number of a user without one."""
     import getpass
 
     try:
@@ -177,11 +182,11 @@ def user_name() -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """``Did you mean X?`` for the most similar name, or nothing."""
+    """Return ``Did you mean X?`` for the most similar name, or an empty text."""
     import difflib
 
-    found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"Did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"Did you mean {matches[0]}?" if matches else ""
 
 
 def _xdg(variable: str, default: str) -> Path:
@@ -191,7 +196,7 @@ def _xdg(variable: str, default: str) -> Path:
 
 
 def _from_file(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Settings of the file, and those of each context."""
+    """Return the settings of the file, and those of each context."""
     named = environ.get(f"{PREFIX}CONFIG", "")
     path = Path(named) if named else config_dir() / "config.toml"
     if not named and not path.exists():
@@ -201,20 +206,17 @@ def _from_file(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, di
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"The configuration file {path} cannot be read: {error.strerror}.",
-            "Correct its path or its permissions.",
-        ) from error
+        sentence = f"The configuration file {path} cannot be read: {error.strerror}."
+        raise ConfigError(sentence, "Correct its path or its permissions.") from error
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"The configuration file {path} is not TOML: {error}.", "Correct that line.") from error
     contexts = table.pop(CONTEXT_TABLE, {}) if isinstance(table.get(CONTEXT_TABLE), dict) else {}
     parts: dict[str, dict[str, Any]] = {}
     for name, part in contexts.items():
         if not isinstance(part, dict):
-            raise ConfigError(
-                f"context.{name} in {path} is {part!r}: a table [context.{name}] is wanted.",
-                'One context for all is written `context = "NAME"`.',
-            )
+            sentence = f"context.{name} in {path} is {part!r}: a table [context.{name}] is wanted."
+            raise ConfigError(sentence, 'One context for all is written `context = "NAME"`.')
+        # They choose the table itself, so inside it they could only contradict it.
         for key in ("backend", "context"):
             if key in part:
                 raise ConfigError(f"The setting context.{name}.{key} in {path} would change which context it is.")
@@ -225,28 +227,28 @@ def _from_file(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, di
 
 
 def _decode(key: str, value: object, source: str, prefix: str = "") -> Any:
-    """Give the value of one setting in its own type. Text is read as a person writes it."""
-    known: dict[str, Field[Any]] = {one.name: one for one in fields(Settings)}
-    if key not in known:
-        shown = f"{prefix}{key.upper()}" if prefix else key
-        names = [f"{prefix}{name.upper()}" if prefix else name for name in known]
-        raise ConfigError(
-            f"{source} is not known.", nearest(shown, names) or f"The settings are {', '.join(names)}."
-        )
-    kind = str(known[key].type)
+    """Return the value of one setting in its type; text (of a variable or flag) is parsed."""
+    settings: dict[str, Field[Any]] = {setting.name: setting for setting in fields(Settings)}
+    if key not in settings:
+        label = f"{prefix}{key.upper()}" if prefix else key
+        names = [f"{prefix}{name.upper()}" if prefix else name for name in settings]
+        hint = nearest(label, names) or f"The settings are {', '.join(names)}."
+        raise ConfigError(f"{source} is not known.", hint)
+    # The annotation as text, by `from __future__ import annotations`: no type has to be evaluated.
+    decode, description = _TYPES[str(settings[key].type)]
     try:
-        decoded = _DECODERS[kind](value)
+        decoded = decode(value)
     except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{source} is {value!r}: {_WANTED[kind]} is wanted.") from error
-    _check_range(known[key], decoded, source)
+        raise ConfigError(f"{source} is {value!r}: {description} is wanted.") from error
+    _check_range(settings[key], decoded, source)
     return decoded
 
 
-def _check_range(one: Field[Any], value: object, source: str) -> None:
-    words = one.metadata["words"]
-    if words and value not in words:
-        raise ConfigError(f"{source} is {value!r}: write {' or '.join(words)}.", nearest(str(value), words))
-    low, high = one.metadata["low"], one.metadata["high"]
+def _check_range(setting: Field[Any], value: object, source: str) -> None:
+    choices = setting.metadata["choices"]
+    if choices and value not in choices:
+        raise ConfigError(f"{source} is {value!r}: write {' or '.join(choices)}.", nearest(str(value), choices))
+    low, high = setting.metadata["low"], setting.metadata["high"]
     if low is None or value is None or not isinstance(value, int | float):
         return
     if not low <= value <= high:
@@ -269,26 +271,20 @@ def _names(value: object) -> tuple[str, ...]:
 def _pairs(value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, dict):
         raise TypeError
-    return tuple((_text(name), _text(one)) for name, one in value.items())
+    return tuple((_text(name), _text(text)) for name, text in value.items())
 
 
 def _switch(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    words = {
-        "1": True,
-        "true": True,
-        "yes": True,
-        "on": True,
-        "0": False,
-        "false": False,
-        "no": False,
-        "off": False,
-    }
-    return words[_text(value).lower() or "off"]
+    word = _text(value).lower()
+    if word not in ("1", "true", "yes", "on", "0", "false", "no", "off", ""):  # VARIABLE= in a shell switches off
+        raise ValueError
+    return word in ("1", "true", "yes", "on")
 
 
-def _whole(value: object) -> int:
+def _integer(value: object) -> int:
+    # bool is a subclass of int: `slots_per_gpu = true` must not mean 1.
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError
     return int(value)
@@ -300,25 +296,13 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _number_or_none(value: object) -> float | None:
-    return None if value == "" else _number(value)
-
-
-_DECODERS = {
-    "str": _text,
-    "tuple[str, ...]": _names,
-    "tuple[tuple[str, str], ...]": _pairs,
-    "bool": _switch,
-    "int": _whole,
-    "float": _number,
-    "float | None": _number_or_none,
+_TYPES: dict[str, tuple[Callable[[object], object], str]] = {
+    "str": (_text, "text"),
+    "tuple[str, ...]": (_names, "a list of names, or names with commas between"),
+    "tuple[tuple[str, str], ...]": (_pairs, "a table of names and texts"),
+    "bool": (_switch, "true or false"),
+    "int": (_integer, "a whole number"),
+    "float": (_number, "a number"),
+    "float | None": (lambda value: None if value == "" else _number(value), "a number, or nothing"),
 }
-_WANTED = {
-    "str": "text",
-    "tuple[str, ...]": "a list of names, or names with commas between",
-    "tuple[tuple[str, str], ...]": "a table of names and texts",
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "float | None": "a number, or nothing",
-}
+"""Decoder of a setting, and the words for its values, by its annotation."""

@@ -1,7 +1,7 @@
-"""The errors that people see: what failed, on which object, and what to do next.
+"""Expected errors: what failed, on which object, and the next step.
 
 Every expected failure of l2rtui is an L2RError; the command line prints its sentence and ends with its
-``exit_code``, the app shows it. Anything else is a defect and keeps its traceback.
+``exit_code``, the app shows it. Anything else is a defect: it keeps its traceback and is logged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EXIT_LEFT_BEHIND = 4
 
 
 class L2RError(Exception):
-    """A failure with a sentence for people.
+    """An expected failure, with a sentence for people.
 
     Args:
         message: What failed, naming the object.
@@ -35,13 +35,13 @@ class L2RError(Exception):
 
 
 class UsageError(L2RError):
-    """The words of the command or the fields of a spec are wrong; nothing was touched."""
+    """The arguments of a command or the fields of a spec are wrong; nothing was changed."""
 
     exit_code: ClassVar[int] = EXIT_USAGE
 
 
 class SpecError(UsageError):
-    """A spec file cannot be used: names the file, the line and the field."""
+    """A spec file cannot be used; names the file, the line and the field."""
 
 
 class ConfigError(UsageError):
@@ -59,11 +59,11 @@ class NotFoundError(L2RError):
 
 
 class BackendError(L2RError):
-    """The place where things run failed or refused; the cause is chained."""
+    """A backend or a cloud service failed or refused; the cause is chained."""
 
 
 class LaunchError(BackendError):
-    """A launch stopped half-way; the message says what was taken back."""
+    """A launch was not completed; the message says what was rolled back."""
 
 
 class LeftBehindError(LaunchError):

@@ -1,15 +1,16 @@
-"""`l2r-runtime`: start one process of a run. A launcher does this; by hand it serves for trying things out.
+"""Command `l2r-runtime`: start one process of a run. Launchers call it; by hand it is good for experiments.
 
-`main` takes over the signals first and imports afterwards: a process that is asked to end while it still starts
-ends in order, and `--help` pays for nothing but itself.
+`main` installs the signal handlers first and imports afterwards: a process that gets SIGTERM while it still starts
+ends in order, and `--help` imports nothing heavy.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from runtime.stopping import Stop
+from runtime.base.signals import Stop
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +33,7 @@ exit codes: 0 finished or ended by SIGTERM, 1 failed, 2 wrong use, 3 refused by 
 143 ended by SIGTERM before the work was done (elastic, classify, step, fetch, ps, ps-worker)
 """
 _BEFORE_COMMANDS: Final = ("elastic", "fetch", "step")
-"""What runs a command that stands behind ``--``."""
+"""Roles that run a command, which follows ``--``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,45 +41,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = Stop()
     stop.install()
     options = _options(sys.argv[1:] if arguments is None else arguments)
-    if options.role == "simulator":
-        return _simulate(options)
-    if options.role == "simulators":
-        from runtime.sim import visit
-
-        return visit.run(options)
-
-    from runtime import contract
-    from runtime.commands import FailedError, InterruptedWorkError
-    from runtime.endpoint import EndpointError
-    from runtime.process import NotFiniteError, RefusedError, UsageError
-    from runtime.settings import SettingsError
-    from runtime.sim.errors import SimulatorError
+    from runtime.base import contract
+    from runtime.base.endpoint import EndpointError
+    from runtime.base.errors import FailedError, InterruptedWorkError, NotFiniteError, PeerRefusedError, SetupError
+    from runtime.rl.settings import SettingsError
+    from runtime.sim.wire.errors import SimulatorError
 
     try:
-        if options.start is not None:
-            return int(options.start(options, stop))
-        if options.role == "config":
-            _config(as_json=options.json)
-        else:
-            _start(options.role, stop)
-    except (UsageError, SettingsError) as error:
+        return int(options.start(options, stop))
+    except (SetupError, SettingsError) as error:
         return _complain(error, contract.EXIT_USAGE)
-    except RefusedError as error:
+    except PeerRefusedError as error:
         return _complain(error, contract.EXIT_REFUSED)
     except InterruptedWorkError as error:
         return _complain(error, contract.EXIT_INTERRUPTED)
     except (EndpointError, FailedError, NotFiniteError, SimulatorError, OSError) as error:
         return _complain(error, contract.EXIT_FAILED)
-    return contract.EXIT_DONE
 
 
-def _options(words: Sequence[str]) -> argparse.Namespace:
-    """Return what the command line says; `command` is what stands behind the first ``--``."""
-    at = words.index("--") if "--" in words else len(words)
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; `command` is everything after the first ``--``."""
+    # Cut first: argparse would take the options of the command for its own.
+    separator = argv.index("--") if "--" in argv else len(argv)
     parser = _parser()
-    options = parser.parse_args(words[:at])
-    options.command = list(words[at + 1 :])
-    options.start = getattr(options, "start", None)
+    options = parser.parse_args(argv[:separator])
+    options.command = list(argv[separator + 1 :])
     if options.command and options.role not in _BEFORE_COMMANDS:
         parser.error(f"{options.role} takes no command behind --")
     return options
@@ -87,21 +74,21 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 def _parser() -> argparse.ArgumentParser:
     import argparse
 
-    from runtime.classify import options as classify
-    from runtime.elastic import options as elastic
-    from runtime.fetching import options as fetching
-    from runtime.ps import options as ps
-    from runtime.sim import visit
+    from runtime.jobs.classify import options as classify
+    from runtime.jobs.elastic import options as elastic
+    from runtime.jobs.fetch import options as fetching
+    from runtime.jobs.parameter_server import options as ps
+    from runtime.jobs.steps import options as steps
+    from runtime.sim.control import control_cli
     from runtime.sim.reference import options as simulator
-    from runtime.steps import options as steps
 
     class Version(argparse.Action):
-        """Looks the version up only when it is asked for."""
+        """Action that looks the version up only when needed: importlib.metadata takes tens of milliseconds."""
 
         def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
             from importlib.metadata import PackageNotFoundError, version
 
-            from runtime.contract import PROTOCOL_VERSION
+            from runtime.base.contract import PROTOCOL_VERSION
 
             try:
                 release = version("l2rtui")
@@ -121,63 +108,67 @@ def _parser() -> argparse.ArgumentParser:
     roles.add_parser("learner", help="take segments in, update the policy, publish it, keep checkpoints")
     roles.add_parser("worker", help="fetch the policy, roll out, send")
     roles.add_parser("evaluator", help="fetch the policy, drive from the start line, report")
-    simulator.add_parser(roles)
-    visit.add_parser(roles)
-    for each in (elastic, classify, ps, steps, fetching):
-        each.add_parser(roles)
+    for module in (simulator, control_cli, elastic, classify, ps, steps, fetching):
+        module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
+    config.set_defaults(start=_config)
+    roles.choices["simulator"].set_defaults(start=_simulate)
+    roles.choices["simulators"].set_defaults(start=lambda options, _: control_cli.run(options))
+    # Defaults of the parser itself serve the commands that set none.
+    parser.set_defaults(start=_start)
     return parser
 
 
-def _config(*, as_json: bool) -> None:
-    import os
-
-    from runtime import contract, settings
+def _config(options: argparse.Namespace, _stop: Stop) -> int:
+    from runtime.base import contract
+    from runtime.rl import settings
 
     described = list(settings.describe(settings.parse(os.environ.get(contract.ENV_CONFIG, ""))))
-    if as_json:
+    if options.json:
         print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
-        return
+        return contract.EXIT_DONE
     for name, value, meaning in described:
         print(f"{name:24} {value}\n{'':24} {meaning}")
+    return contract.EXIT_DONE
 
 
-def _start(role: str, stop: Stop) -> None:
-    """Run one process of a run to its end. The numerical libraries are imported after their threads are bounded."""
-    import os
+def _start(options: argparse.Namespace, stop: Stop) -> int:
+    """Run one process of a run to its end."""
+    from runtime.base import contract
+    from runtime.base.metrics import Console
+    from runtime.rl.roles.launch_context import Context, bound_numeric_threads
 
-    from runtime.metrics import Console
-    from runtime.process import Context, bound_numeric_threads
-
-    context = Context.from_environment(os.environ, role)
-    folder = context.learner_folder() if role == "learner" else None
+    context = Context.from_environment(os.environ, options.role)
+    # Checked before torch is imported: a mistake in the variables is reported at once, not after three seconds.
+    folder = context.learner_folder() if options.role == "learner" else None
+    # OpenMP and BLAS read the number of threads when they are loaded, so this precedes the imports below.
     bound_numeric_threads(context)
     if folder is not None:
-        from runtime import learner
+        from runtime.rl.roles import learner
 
         learner.run(context, folder, stop, Console())
-    elif role == "worker":
-        from runtime import worker
+    elif options.role == "worker":
+        from runtime.rl.roles import worker
 
         worker.run(context, stop, Console())
     else:
-        from runtime import evaluator
+        from runtime.rl.roles import evaluator
 
         evaluator.run(context, stop, Console())
+    return contract.EXIT_DONE
 
 
-def _simulate(options: argparse.Namespace) -> int:
-    """Run a reference simulator; it belongs to no run and needs none of a run's variables."""
-    from runtime import contract
+def _simulate(options: argparse.Namespace, _stop: Stop) -> int:
+    """Run a reference simulator; it belongs to no run and needs no variables of one."""
+    from runtime.base import contract
+    from runtime.base.errors import SetupError
     from runtime.sim.reference import options as simulator
 
     try:
         simulator.start(options)
     except ValueError as error:
-        return _complain(error, contract.EXIT_USAGE)
-    except OSError as error:
-        return _complain(error, contract.EXIT_FAILED)
+        raise SetupError(str(error)) from error
     return contract.EXIT_DONE
 
 

@@ -1,10 +1,21 @@
-"""How long property tests may take, which examples they see, and that what they start may be interrupted."""
+"""Tiers of the tests, limits of property tests, and signals as a foreground program has them.
+
+Unmarked tests stay in their own process (fakes listen on the loopback). `process` starts others, `slow` takes
+longer than about eight seconds, `cluster` needs a Kubernetes, `gpu` a graphics card; the Makefile has a target for
+each.
+"""
 
 from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+PROCESS_FIXTURES = frozenset(
+    {"lab", "local", "programs", "run", "siege", "simulators", "simulator", "terminal", "training"}
+)
+"""Fixtures that start processes: a test that asks for one is marked by that alone, so that none is forgotten."""
 
 # A busy machine is slow and not wrong: pytest's own timeout bounds a test. The same examples each time, so that a
 # change is judged by what it changed; `pytest --hypothesis-profile=search` looks for new ones.
@@ -15,3 +26,11 @@ settings.load_profile("same")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background; children would ignore it, too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the fixtures that they use."""
+    for item in items:
+        if PROCESS_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.process)

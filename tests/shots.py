@@ -105,7 +105,7 @@ async def take_all(studio: Studio) -> None:
     await pilot.resize_terminal(160, 45)
     await pilot.press("P")
     await studio.until_top("PlaceScreen")
-    await studio.until(lambda: app.screen.stage.specs, "the spec")  # type: ignore[attr-defined]
+    await studio.until(lambda: app.screen.draft.specs, "the spec")  # type: ignore[attr-defined]
     await pilot.press("a")
     await pilot.pause(1.0)
     await studio.shoot("place-mode")

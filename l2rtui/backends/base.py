@@ -1,159 +1,42 @@
-"""What a place to run things must offer: one protocol for this machine, Docker and Kubernetes.
+"""The protocol that every backend implements: this machine, Docker, Kubernetes and the in-memory demo.
 
-Every method may raise BackendError (with a sentence); NotFoundError where it takes a name that is not there.
-Nothing here blocks an event loop. Streams are generators: close them (``contextlib.aclosing``) to let go of what
+Methods of ``Backend`` exist everywhere. What only some backends can do is an attribute that is the part or None
+(``backend.volumes``, ``backend.inspector``), so a caller asks ``is None`` and a type checker sees that it did.
+
+Every method may raise BackendError (with a sentence); NotFoundError where it takes a name that does not exist.
+Nothing here blocks an event loop. Streams are generators: close them (``contextlib.aclosing``) to release what
 they hold. Values go in and out; no client library's types cross this border.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Protocol
 
 from l2rtui.domain.change import Change
+from l2rtui.domain.event import KubeEvent
+from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
 from l2rtui.domain.node import Node
-from l2rtui.domain.plan import LaunchPlan, ScalePlan, Step
+from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
+from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
+from l2rtui.domain.secret import Secret, SecretView
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.domain.workload import RunSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What this backend can do, so that screens grey out the rest instead of failing later."""
-
-    has_contexts: bool = False
-    has_namespaces: bool = False
-    has_events: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StepDone:
-    """One step of a launch was carried out (``error`` empty) or failed (``error`` says how)."""
-
-    step: Step
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Leftover:
-    """Something that should not be there any more."""
-
-    kind: str
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class DestroyProgress:
-    """How many objects of each kind are still there: ``(("Pod", 3), ("Run", 1))``."""
-
-    left: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The end of a destroy, counted on the machine or server itself and not in our own books.
-
-    Attributes:
-        objects: How many objects the run had. left: those that are still there; empty is the proof.
-        kept: Where results were kept on purpose (checkpoints, metrics); empty when there are none.
-    """
-
-    run: str
-    objects: int
-    left: tuple[Leftover, ...]
-    seconds: float
-    kept: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The line that people read."""
-        if self.left:
-            names = ", ".join(f"{one.kind} {one.name} ({one.reason})" for one in self.left)
-            return f"{len(self.left)} left of {self.run}: {names}"
-        return f"nothing left of {self.run} ({self.objects} objects, 0 leaks, {self.seconds:.1f} s)"
-
-
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """An object of a run that no longer exists, or that nobody looks after."""
-
-    run: str
-    kind: str
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class KubeEvent:
-    """What a cluster says has happened to an object.
-
-    Attributes:
-        time: When it happened last, seconds since the epoch. level: Normal or Warning.
-        object: ``Pod racing-sac-w-x7k2p``. count: how often it happened.
-    """
-
-    time: float
-    level: str
-    reason: str
-    object: str
-    message: str
-    namespace: str = ""
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LogQuery:
-    """Which lines of one pod's log are wanted.
-
-    Attributes:
-        follow: Go on with new lines, across restarts, until the pod is gone for good.
-        tail: Only the last lines; None means all that are kept.
-        since: Only lines later than this, seconds since the epoch.
-        previous: The process before the present one.
-        seam: With ``follow``: give one LogLine with ``is_seam`` between what was there and what comes, so that a
-            reader of many pods can sort the first and needs no second stream for the other.
-    """
-
-    follow: bool = False
-    tail: int | None = None
-    since: float | None = None
-    previous: bool = False
-    seam: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line as it was written: raw text, to be sanitised before it is shown.
-
-    Attributes:
-        time: When it was written, seconds since the epoch.
-        is_mark: The backend wrote it, not the process: a restart with its exit code and reason.
-        container: Which container of the pod; empty where it has one alone.
-        is_seam: No line at all: what was kept ends here, what follows is new; see ``LogQuery.seam``.
-    """
-
-    time: float
-    pod: str
-    text: str
-    is_mark: bool = False
-    container: str = ""
-    is_seam: bool = False
-
-
-@runtime_checkable
+# --- optional parts --------------------------------------------------------------------------------------------
 class Inspector(Protocol):
-    """What a backend offers besides Backend where its pods are objects with a history and ports of their own."""
+    """Descriptions, events and ports of a backend whose pods are objects with a history and ports of their own."""
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
-        """All that is known of one object, line by line, its events last."""
-        ...
+        """Return everything that is known of one object, line by line, its events last."""
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
-        """What has happened lately to an object, or to all that can be seen; newest last, at most some hundred."""
-        ...
+        """Return recent events of an object, or of every visible one; newest last, at most some hundred."""
 
     def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
         """Carry connections to a port of this machine to a port of a pod, until the generator is closed.
@@ -164,83 +47,115 @@ class Inspector(Protocol):
         Yields:
             One sentence when it listens, then one for each connection that could not be carried.
         """
-        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """What a command beside a pod's process said, at most some megabytes of each, and how it ended."""
-
-    code: int
-    out: bytes
-    err: bytes
-
-
-@runtime_checkable
-class Capturing(Protocol):
-    """What a backend offers besides Backend where a command's output can be had without lending the terminal."""
-
-    async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
-        """Run a command beside the pod's process, without input; cancelled, it is ended where that is possible."""
-        ...
-
-
-@runtime_checkable
-class Permitting(Protocol):
-    """What a backend offers besides Backend where somebody else decides what one may do."""
-
-    async def denied(self) -> Mapping[str, str]:
-        """Why deeds are not possible, by name: ``launch``, ``kill``, ``scale``, ``destroy``, ``exec``, ``forward``.
-
-        Each reason names the missing verb; deeds that are possible are left out.
-        """
-        ...
-
-
-@runtime_checkable
-class Placed(Protocol):
-    """What a backend offers besides Backend where there are several places of its kind."""
-
-    @property
-    def place(self) -> str:
-        """Which one this is, for people: its context and namespaces; empty until it is connected."""
-        ...
-
-
-@runtime_checkable
 class Renderer(Protocol):
-    """What a backend offers besides Backend where a launch makes objects that can be printed beforehand."""
+    """Objects of a launch before they are sent, where a launch makes objects that can be printed."""
 
     async def planned(self, plan: LaunchPlan) -> LaunchPlan:
-        """The plan with every object that launch() will make as a step of its own."""
-        ...
+        """Return the plan with every object that launch() will make as a step of its own."""
 
     async def manifests(self, plan: LaunchPlan) -> Sequence[dict[str, Any]]:
-        """The objects of a plan as they will be sent, in that order; secrets are left out."""
-        ...
+        """Return the objects of a plan as they will be sent, in that order; secrets are left out."""
 
     async def differences(self, plan: LaunchPlan) -> tuple[str, ...]:
-        """Lines of a unified diff from what is there to what the plan wants; empty when there is none."""
-        ...
+        """Return a unified diff, as lines, from the present objects to the planned ones; empty when equal."""
 
 
+class VolumeFiles(Protocol):
+    """The files of one open volume. Paths are relative to its root."""
+
+    async def entries(self, path: str = "") -> tuple[FileEntry, ...]:
+        """List what lies directly under a path, folders first; a file gives itself."""
+
+    async def sizes(self, path: str = "") -> tuple[FileEntry, ...]:
+        """List every file under a path, at any depth."""
+
+    async def get(self, path: str, target: Path, progress: Callable[[int], None]) -> int:
+        """Copy a file, or all under a folder, to this machine; the number of files. Existing ones are skipped."""
+
+    async def put(self, source: Path, path: str, progress: Callable[[int], None]) -> int:
+        """Copy a file, or all under a folder, to the volume; the number of files. Existing ones are skipped."""
+
+
+class VolumeStore(Protocol):
+    """Storage that outlives pods; what is made is labelled with the user's name."""
+
+    async def list(self) -> tuple[Volume, ...]:
+        """List every volume, with the pods that mount it."""
+
+    async def create(
+        self, name: str, size: str, *, storage_class: str = "", modes: tuple[str, ...] = ("RWO",)
+    ) -> Volume:
+        """Create a volume; ``size`` is a quantity such as 50Gi, ``modes`` are RWO, RWX, ROX or RWOP."""
+
+    async def delete(self, name: str) -> None:
+        """Delete a volume that no pod mounts."""
+
+    def files(self, name: str, image: str = "") -> AbstractAsyncContextManager[VolumeFiles]:
+        """Open the files of a volume; ``image`` is for the pod that carries them, empty means the settings'."""
+
+
+class SecretStore(Protocol):
+    """Secrets for runs; values go in and never come out here."""
+
+    async def list(self) -> tuple[SecretView, ...]:
+        """List the secrets that l2rtui made, by name."""
+
+    async def keep(self, secret: Secret, *, replace: bool = False) -> None:
+        """Store a secret.
+
+        Raises:
+            RefusedError: the name is taken (and ``replace`` is False), or the secret is not l2rtui's.
+        """
+
+    async def delete(self, name: str) -> None:
+        """Delete a secret.
+
+        Raises:
+            NotFoundError: the name does not exist. RefusedError: the secret is not l2rtui's.
+        """
+
+
+# --- the backend -----------------------------------------------------------------------------------------------
 class Backend(Protocol):
-    """A place where runs live."""
+    """The nodes, slots and runs of one machine, Docker Engine or cluster."""
 
     name: str
-    capabilities: Capabilities
+
+    # Read-only properties, so that a class attribute, a property or a method can implement each of them.
+    @property
+    def location(self) -> str | None:
+        """Context and namespaces, for people; empty until connected. None: there is one per machine."""
+
+    @property
+    def inspector(self) -> Inspector | None:
+        """Descriptions, events, port forwarding."""
+
+    @property
+    def renderer(self) -> Renderer | None:
+        """Manifests of a plan."""
+
+    @property
+    def volumes(self) -> VolumeStore | None:
+        """Storage that outlives pods."""
+
+    @property
+    def secrets(self) -> SecretStore | None:
+        """Secrets that runs refer to by name."""
+
+    @property
+    def adopt(self) -> Callable[[str], Awaitable[None]] | None:
+        """Give the run of this name a living supervisor; None where a service of the system supervises runs."""
 
     async def snapshot(self) -> ClusterSnapshot:
-        """Look once at everything."""
-        ...
+        """Return the present state of everything that is visible."""
 
     def watch(self) -> AsyncGenerator[tuple[Change, ...], None]:
-        """Give changes as they happen, for ever; the first batch builds everything from EMPTY_SNAPSHOT."""
-        ...
+        """Yield changes as they happen, for ever; the first batch builds everything from EMPTY_SNAPSHOT."""
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
-        """Find out what only this backend can know about a plan: commands, folders, rights. Creates nothing."""
-        ...
+        """Check what only this backend can know of a plan: commands, folders, permissions. Creates nothing."""
 
     def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone, None]:
         """Carry out a plan, one StepDone for each of ``plan.steps()``.
@@ -248,19 +163,15 @@ class Backend(Protocol):
         Slots are claimed atomically: of two launches on the same slot one gets RefusedError. When it raises or is
         cancelled, what was created stays visible in the snapshot for destroy().
         """
-        ...
 
     async def spec(self, run: str) -> RunSpec:
-        """The spec with which a run was launched, with its present replicas."""
-        ...
+        """Return the spec with which a run was launched, with its present replicas."""
 
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
-        """Start and stop replicas of a set; returns when the wish is recorded, the watch shows it come true."""
-        ...
+        """Start and stop replicas of a set; returns when the new count is recorded, the watch shows the rest."""
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
         """Stop these pods: SIGTERM, grace, SIGKILL. Their set replaces them; grace None means the set's own."""
-        ...
 
     def destroy(
         self, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
@@ -269,26 +180,30 @@ class Backend(Protocol):
 
         Args:
             purge: Also delete results (checkpoints, metrics), which are kept otherwise.
-            force: Take pods that outstay their grace out of the books, whatever their processes do.
+            force: Delete pods that outlive their grace period at once, without proof that their processes ended.
         """
-        ...
 
     async def leaks(self) -> tuple[Leak, ...]:
-        """Look for what runs that are gone have left behind."""
-        ...
+        """Find objects of runs that no longer exist."""
 
     def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine, None]:
-        """Lines of one pod in the order in which they were written."""
-        ...
+        """Yield lines of one pod in the order in which they were written."""
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
-        """Run a command beside the pod's process, on the caller's own terminal; its exit code."""
-        ...
+        """Run a command in the pod on the caller's own terminal; its exit code."""
+
+    # Apart from exec(): the app calls it while it owns the terminal.
+    async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
+        """Run a command in the pod without input, and return its output; when cancelled, end it if possible."""
+
+    async def denied(self) -> Mapping[str, str]:
+        """Return why actions are denied: ``launch``, ``kill``, ``scale``, ``destroy``, ``exec``, ``forward``.
+
+        Each reason names the missing verb; permitted actions are left out.
+        """
 
     async def doctor(self) -> tuple[Finding, ...]:
-        """What works here, what does not, and what to do about it."""
-        ...
+        """Diagnose the backend: what works, what does not, and what to do about it."""
 
     async def close(self) -> None:
-        """Let go of connections and tasks; runs go on."""
-        ...
+        """Close connections and tasks; runs go on."""

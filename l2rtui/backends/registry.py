@@ -1,7 +1,8 @@
-"""Backend names and how each is made; only the one that was chosen is imported."""
+"""Names and factories of the backends; only the chosen one is imported."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 
@@ -9,7 +10,10 @@ from l2rtui.backends.base import Backend
 from l2rtui.config import Settings, current_context, nearest, user_name
 from l2rtui.errors import UsageError
 
+_log = logging.getLogger(__name__)
 
+
+# Each import is inside its function: the command line would otherwise pay for every client library.
 def _local(settings: Settings) -> Backend:
     from l2rtui.backends.local.backend import LocalBackend
 
@@ -36,7 +40,7 @@ def eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, 
     Raises:
         ImportError: Amazon's library is not installed. BackendError: there are no credentials.
     """
-    from l2rtui.backends.aws.eks_token import sign_eks_token
+    from l2rtui.cloud.aws.eks_token import sign_eks_token
 
     return sign_eks_token(cluster, region, profile, role)
 
@@ -55,26 +59,27 @@ _FACTORIES: dict[str, Callable[[Settings], Backend]] = {
 }
 
 BACKENDS: tuple[str, ...] = tuple(_FACTORIES)
-"""Names that ``--backend`` takes."""
+"""Values of ``--backend``."""
 
 
 def make_backend(name: str, settings: Settings) -> Backend:
-    """Make the backend with this name; an empty name chooses.
+    """Make the backend with this name; an empty name means ``chosen_backend``.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no backend of this name.
     """
     name = name or chosen_backend(settings)
     factory = _FACTORIES.get(name)
     if factory is None:
-        raise UsageError(
-            f"There is no backend {name!r}.", nearest(name, BACKENDS) or f"Use {' or '.join(BACKENDS)}."
-        )
+        sentence = f"There is no backend {name!r}."
+        raise UsageError(sentence, nearest(name, BACKENDS) or f"Use {' or '.join(BACKENDS)}.")
+    _log.info("backend %s%s", name, f", context {settings.context}" if settings.context else "")
     return factory(settings)
 
 
 def chosen_backend(settings: Settings, environ: Mapping[str, str] | None = None) -> str:
-    """The backend for somebody who names none: the cluster that a kubeconfig points at, else this machine."""
+    """Return the backend when none is named: the cluster of a kubeconfig, else this machine."""
+    # Both settings have a meaning only in a cluster.
     if settings.context or settings.namespaces:
         return "kubernetes"
     return "kubernetes" if current_context(os.environ if environ is None else environ) else "local"

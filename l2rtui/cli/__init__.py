@@ -1,7 +1,7 @@
-"""The command line: the app by default, and headless verbs over the same services.
+"""Command line: the app by default, and headless verbs over the same services.
 
-A package, since its verbs would outgrow one file: ``parser`` says which words there are, ``main`` runs them and
-turns errors into exit codes, ``output`` writes, ``documents`` and ``views`` say what each object looks like, and
-``verbs`` holds what each verb does. Data goes to stdout, talk to stderr. Nothing heavy is imported before a verb
-needs it, so that ``--help`` and ``--version`` answer at once.
+``parser`` defines verbs and options, ``main`` runs them and turns errors into exit codes, ``output`` writes,
+``json_output`` and ``table_output`` format objects, ``verbs`` has one module for each verb or group. Data goes to
+stdout, messages to stderr. Nothing heavy is imported before a verb needs it, so that ``--help`` and ``--version``
+answer at once.
 """

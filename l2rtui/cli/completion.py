@@ -1,6 +1,6 @@
-"""Completion: a short script for each shell, which asks the hidden verb ``__complete`` what may come next.
+"""Shell completion: a short script for each shell, which calls the hidden verb ``__complete``.
 
-The words and options come from the parser itself, the names of runs, sets and pods from the backend at that moment.
+Verbs and options come from the parser itself, the names of runs, sets and pods from the backend at that moment.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
-from l2rtui.cli.parser import SHELLS, VERBS, Parser, app_parser, split_verb, verb_parser
+from l2rtui.cli.argument_parser import Parser
+from l2rtui.cli.parser import SHELLS, VERBS, app_parser, split_verb, verb_parser
 from l2rtui.errors import EXIT_DONE
 
 SCRIPTS = {
@@ -37,7 +38,8 @@ _SNAPSHOT_SECONDS = 2.0
 
 
 def complete(words: Sequence[str]) -> int:
-    """Print what may stand in place of the last word, one a line."""
+    """Print the candidates for the last word, one a line."""
+    # The word under the cursor may be empty, and is still the one to complete.
     *before, last = list(words[1:] if words[:1] == ["--"] else words) or [""]
     for candidate in _candidates(before, last):
         if candidate.startswith(last):
@@ -69,7 +71,7 @@ def _values(parser: Parser, option: str) -> Iterable[str]:
 
 
 def _live_names(verb: str, words: Sequence[str]) -> Iterable[str]:
-    """Names that are there now; none when the backend does not answer, since a prompt is no place for errors."""
+    """Return current names; none when the backend does not answer, since errors must not disturb a prompt."""
     if verb not in ("scale", "kill", "destroy", "logs", "metrics", "exec", "describe", "events", "port-forward"):
         return ()
     import asyncio
@@ -92,12 +94,13 @@ async def _names(verb: str, args: Namespace) -> list[str]:
     settings = settings_of(args)
     backend = make_backend(settings.backend, settings)
     try:
+        # A cluster that does not answer must not freeze the prompt.
         async with asyncio.timeout(_SNAPSHOT_SECONDS):
             snapshot = await backend.snapshot()
     finally:
         await backend.close()
     runs = sorted(run.name for run in snapshot.runs.values())
-    sets = [f"{run.name}/{one.name}" for run in snapshot.runs.values() for one in run.sets]
+    sets = [f"{run.name}/{set_view.name}" for run in snapshot.runs.values() for set_view in run.sets]
     match verb:
         case "scale":
             return sets

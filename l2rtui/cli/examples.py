@@ -1,4 +1,4 @@
-"""Examples that ``l2rtui VERB --help`` ends with; a test reads every one as the command line does."""
+"""Examples at the end of ``l2rtui VERB --help``; a test parses every one."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def epilog(verb: str) -> str:
-    """The end of a verb's help."""
-    found = EXAMPLES.get(verb, ())
-    return "\n".join(("examples:", *(f"  {line}" for line in found))) if found else ""
+    """Return the examples of a verb's help."""
+    lines = EXAMPLES.get(verb, ())
+    return "\n".join(("examples:", *(f"  {line}" for line in lines))) if lines else ""

@@ -1,27 +1,30 @@
-"""Objects as JSON has them. ``docs/json.md`` describes the fields; they are kept when the program grows.
+"""JSON documents of objects. ``docs/json.md`` describes the fields, which are stable across versions.
 
-A text that is not there is null, a time is RFC 3339 in UTC, a span is in seconds, memory in bytes.
+A missing text is null, a time is RFC 3339 in UTC, a duration is in seconds, memory in bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
+from l2rtui.domain.plan import planned_view
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView, has_finished
 from l2rtui.domain.status import Phase
 
 if TYPE_CHECKING:
-    from l2rtui.backends.base import Leak, LogLine, Receipt
+    from l2rtui.domain.log import LogLine
+    from l2rtui.domain.metrics import RunMetrics
     from l2rtui.domain.node import Node
     from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan
     from l2rtui.domain.preflight import Finding
+    from l2rtui.domain.receipt import Leak, Receipt
     from l2rtui.domain.snapshot import ClusterSnapshot
-    from l2rtui.services.metrics import RunMetrics
-    from l2rtui.services.standing import RunProgress
+    from l2rtui.services.job_status import RunProgress
 
 
 def when(seconds: float | None) -> str | None:
@@ -66,7 +69,7 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
         "memory_bytes": node.memory_bytes,
         "memory_used_bytes": node.memory_used_bytes,
         "gpus": gpus,
-        "taints": [{"key": one.key, "value": one.value, "effect": one.effect} for one in node.taints],
+        "taints": [asdict(taint) for taint in node.taints],
         "labels": dict(node.labels),
         "message": node.message or None,
     }
@@ -151,62 +154,46 @@ def set_documents(run: RunView, pods: Sequence[PodView]) -> list[dict[str, Any]]
     """The sets of a run."""
     return [
         {
-            "set": one.name,
-            "role": str(one.role),
-            "replicas": one.replicas,
-            "ready": sum(pod.ready for pod in pods if pod.set_name == one.name),
+            "set": set_view.name,
+            "role": str(set_view.role),
+            "replicas": set_view.replicas,
+            "ready": sum(pod.ready for pod in pods if pod.set_name == set_view.name),
         }
-        for one in run.sets
+        for set_view in run.sets
     ]
 
 
 def launched_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]:
     """A run that was just launched, with its pods."""
     pods = snapshot.pods_of(run.name)
+    return _launched(run, pods, [pod_document(pod) for pod in pods])
+
+
+def _launched(run: RunView, pods: Sequence[PodView], pod_documents: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "run": run.name,
         "uid": run.uid,
         "experiment": run.experiment,
         "seed": run.seed,
         "sets": set_documents(run, pods),
-        "pods": [pod_document(pod) for pod in pods],
+        "pods": pod_documents,
     }
 
 
 def started_document(run: RunPlan) -> dict[str, Any]:
     """A run that was just launched where it takes a moment until its pods show: the pods that were planned."""
     spec = run.spec
-    pods = [
-        PodView(
-            uid="",
-            name=pod.name,
-            node=pod.node,
-            owner=run.owner,
-            run=spec.name,
-            set_name=pod.set_spec.name,
-            role=pod.set_spec.role,
-            index=pod.index,
-            seed=spec.seed,
-        )
-        for pod in run.pods
-    ]
-    sets = tuple(SetView(one.name, one.role, one.replicas) for one in spec.sets)
+    pods = [planned_view(pod, spec.name, run.owner, spec.seed) for pod in run.pods]
+    sets = tuple(SetView(set_spec.name, set_spec.role, set_spec.replicas) for set_spec in spec.sets)
     view = RunView(run.uid, spec.name, spec.experiment, run.owner, spec.seed, str(spec.kind), sets=sets)
     documents = [pod_document(pod) for pod in pods]
     for document, pod in zip(documents, run.pods, strict=True):
         document |= {"uid": None, "slots": [str(slot) for slot in pod.seat.slots]}
-    return {
-        "run": spec.name,
-        "uid": run.uid,
-        "experiment": spec.experiment,
-        "seed": spec.seed,
-        "sets": set_documents(view, pods),
-        "pods": documents,
-    }
+    return _launched(view, pods, documents)
 
 
 def plan_document(plan: LaunchPlan, findings: Iterable[Finding], *, is_refused: bool) -> dict[str, Any]:
-    """What a launch would create, and what speaks for and against it."""
+    """Plan of a launch: what it would create, and the findings of preflight."""
     return {
         "refused": is_refused,
         "runs": [_planned_run(run) for run in plan.runs],
@@ -223,8 +210,8 @@ def _planned_run(run: RunPlan) -> dict[str, Any]:
         "seed": spec.seed,
         "kind": str(spec.kind),
         "sets": [
-            {"set": one.name, "role": str(one.role), "replicas": one.replicas, "slots": one.slots}
-            for one in spec.sets
+            {"set": part.name, "role": str(part.role), "replicas": part.replicas, "slots": part.slots}
+            for part in spec.sets
         ],
         "pods": [planned_pod(pod, spec.name) for pod in run.pods],
     }
@@ -245,7 +232,7 @@ def planned_pod(pod: PodPlan, run: str) -> dict[str, Any]:
 
 
 def scale_document(plan: ScalePlan) -> dict[str, Any]:
-    """What a scale has asked for."""
+    """Requested change of a scale."""
     return {
         "run": plan.run,
         "set": plan.set_name,
@@ -258,7 +245,7 @@ def scale_document(plan: ScalePlan) -> dict[str, Any]:
 def finding_document(finding: Finding) -> dict[str, Any]:
     """One finding of preflight or of the doctor."""
     return {
-        "weight": str(finding.weight),
+        "weight": str(finding.severity),
         "subject": finding.subject,
         "sentence": finding.sentence,
         "hint": finding.hint or None,
@@ -266,90 +253,59 @@ def finding_document(finding: Finding) -> dict[str, Any]:
 
 
 def receipt_document(receipt: Receipt) -> dict[str, Any]:
-    """The end of a destroy."""
+    """Receipt of a destroy."""
     return {
         "run": receipt.run,
         "objects": receipt.objects,
         "left": len(receipt.left),
-        "leftovers": [{"kind": one.kind, "name": one.name, "reason": one.reason} for one in receipt.left],
+        "leftovers": [asdict(leftover) for leftover in receipt.left],
         "seconds": round(receipt.seconds, 3),
-        "kept": receipt.kept or None,
+        "kept": receipt.results_location or None,
     }
 
 
 def leak_document(leak: Leak) -> dict[str, Any]:
-    """Something that a run which is gone has left behind."""
-    return {"run": leak.run, "kind": leak.kind, "name": leak.name, "reason": leak.reason}
+    """Leftover of a run that is gone."""
+    return asdict(leak)
 
 
 def line_document(line: LogLine) -> dict[str, Any]:
     """One line of a log."""
-    return {
-        "time": when(line.time),
-        "pod": line.pod,
-        "container": line.container,
-        "text": line.text,
-        "mark": line.is_mark,
-    }
+    pod, container = line.pod, line.container
+    return {"time": when(line.time), "pod": pod, "container": container, "text": line.text, "mark": line.is_mark}
 
 
 def progress_document(progress: RunProgress) -> dict[str, Any]:
-    """Where a run without a learner stands."""
+    """Progress of a run without a learner."""
     evaluation = progress.evaluation
     return {
         "run": progress.run,
         "kind": progress.kind,
         "steps": [
             {
-                "step": one.name,
-                "state": one.state,
-                "exit_code": one.exit_code,
-                "seconds": one.seconds,
-                "detail": one.detail or None,
-                "time": when(one.time),
+                "step": step.name,
+                "state": step.state,
+                "exit_code": step.exit_code,
+                "seconds": step.seconds,
+                "detail": step.detail or None,
+                "time": when(step.time),
             }
-            for one in progress.steps
+            for step in progress.steps
         ],
         "nodes": [
-            {
-                "pod": one.pod,
-                "state": one.state or None,
-                "rank": one.rank,
-                "world_size": one.world_size,
-                "round": one.round,
-                "epoch": one.epoch,
-                "step": one.step,
-                "loss": one.loss,
-                "accuracy": one.accuracy,
-                "time": when(one.time),
-            }
-            for one in progress.nodes
+            {**asdict(node), "state": node.state or None, "time": when(node.time)} for node in progress.nodes
         ],
         "peers": [
-            {
-                "pod": one.pod,
-                "role": one.role or None,
-                "index": one.index,
-                "global_step": one.global_step,
-                "local_step": one.local_step,
-                "loss": one.loss,
-                "time": when(one.time),
-            }
-            for one in progress.peers
+            {**asdict(process), "role": process.role or None, "time": when(process.time)}
+            for process in progress.peers
         ],
-        "evaluation": None
-        if evaluation is None
-        else {
-            "accuracy": evaluation.accuracy,
-            "samples": evaluation.samples,
-            "classes": dict(evaluation.classes),
-            "time": when(evaluation.time),
-        },
+        "evaluation": evaluation
+        and {**asdict(evaluation), "classes": dict(evaluation.classes), "time": when(evaluation.time)},
     }
 
 
 def metrics_document(metrics: RunMetrics) -> dict[str, Any]:
-    """Where the training of a run stands."""
+    """Newest metrics of a run's learner."""
     return {
         "run": metrics.run,
         "env_steps": metrics.env_steps,

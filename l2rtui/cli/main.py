@@ -6,10 +6,13 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from l2rtui.cli.parser import app_parser, find_verb, split_verb, verb_parser
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, L2RError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
 
 EXIT_BROKEN_PIPE = 141
 """As for a program that SIGPIPE has ended: shells then know that the reader wanted no more."""
@@ -42,11 +45,18 @@ def _guarded(words: Sequence[str]) -> int:
         _drop(sys.stdout)
         return EXIT_BROKEN_PIPE
     except OSError as error:
+        # A full disk or a closed descriptor behind a redirection; other OSErrors are defects or have been
+        # translated.
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             raise
         _drop(sys.stdout)
         _complain(f"The output cannot be written: {error.strerror}.")
         return EXIT_FAILED
+    except Exception:  # a defect: Python prints its traceback, and the log keeps it
+        import logging
+
+        logging.getLogger(__name__).exception("unexpected error")
+        raise
     return code
 
 
@@ -57,11 +67,13 @@ def _repair_streams() -> None:
         if stream is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123  (open to the end)
         elif mode == "w" and hasattr(stream, "reconfigure"):
+            # A terminal with a narrow encoding must not turn a log line into a UnicodeEncodeError.
             stream.reconfigure(errors="backslashreplace")
 
 
 def _drop(stream: TextIO) -> None:
     """Let what is still to be written go nowhere; Python flushes once more at its end."""
+    # Python flushes stdout at exit and would print a second BrokenPipeError on its own.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -92,8 +104,10 @@ def _run_verb(name: str, words: list[str]) -> int:
     args = verb_parser(verb).read(words)
     args.command = command
     args.verb = verb.name
+    # Each verb imports its own client libraries: `runs --backend local` must not pay for boto3.
     from importlib import import_module
 
+    _configure_log(args)
     module = import_module(f"l2rtui.cli.verbs.{verb.module}")
     run = getattr(module, f"run_{verb.name.replace('-', '_')}")
     if verb.module in ("files", "serve"):  # these need no backend
@@ -113,16 +127,24 @@ def _open_app(words: list[str]) -> int:
         _complain(f"The app cannot draw on a terminal of kind {term or 'unknown'!r}. Set TERM, or use a verb.")
         return EXIT_USAGE
     from l2rtui.cli.session import settings_of
-    from l2rtui.ui.watchdog import guarded
+    from l2rtui.ui.terminal_guard import guarded
 
     settings = settings_of(args)
 
     def app() -> int:
-        from l2rtui.ui.start import run  # after the fork: the parent that watches over the terminal stays small
+        # After the fork: the parent that watches over the terminal stays small.
+        from l2rtui.ui.bootstrap import run
 
+        _configure_log(args, is_app=True)
         return int(run(settings) or EXIT_DONE)
 
     return guarded(app)
+
+
+def _configure_log(args: Namespace, *, is_app: bool = False) -> None:
+    from l2rtui import log
+
+    log.configure(is_verbose=args.verbose, is_debug=args.debug, is_app=is_app)
 
 
 def _complain(sentence: str) -> None:

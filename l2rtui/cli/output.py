@@ -1,7 +1,8 @@
-"""What verbs write: data on stdout as a table or as JSON, YAML or names, talk on stderr.
+"""Output of verbs: data on stdout as a table, JSON, YAML or names; messages on stderr.
 
-Text from outside (names, reasons, log lines) may hold anything, so a table passes through ``sanitize`` and JSON
-and YAML escape whatever a terminal would obey or hide. Colours appear on a terminal alone, and never with NO_COLOR.
+Text from outside (names, reasons, log lines) may hold anything, so tables pass through ``sanitize``, and JSON and
+YAML escape every character that a terminal would interpret or hide. Colours are used on a terminal alone, and never
+with NO_COLOR.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Document = Mapping[str, Any]
 """One object as JSON has it; ``docs/json.md`` lists the fields."""
 
 _NUMBER_WIDTH = 8
-"""Of a column of numbers whose later rows are not known yet."""
+"""Width of a column of numbers in a stream, whose later rows are unknown."""
 _COLOURS = {Level.OK: "32", Level.WAIT: "36", Level.WARN: "33", Level.BAD: "31", Level.DONE: "2"}
 
 
@@ -32,30 +33,43 @@ class Column:
 
     Attributes:
         header: In capitals.
-        value: The cell of a document: text, a number, True or False, or None for nothing.
+        value: Key of the cell in a document, or a function that returns it: text, number, bool or None.
         is_wide: Shown with ``-o wide`` alone.
-        is_number: Stands at the right.
+        is_number: Aligned to the right.
         level: Colour by meaning; None leaves the cell plain.
     """
 
     header: str
-    value: Callable[[Document], object]
+    value: str | Callable[[Document], object]
     is_wide: bool = False
     is_number: bool = False
     level: Callable[[Document], Level | None] | None = None
 
+    def cell(self, document: Document) -> object:
+        """Return the value of this column in a document."""
+        return document[self.value] if isinstance(self.value, str) else self.value(document)
+
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How documents of one kind look: their columns, and their name for ``-o name``."""
+    """Table layout of documents of one kind: their columns, and their name (key or function) for ``-o name``."""
 
-    name: Callable[[Document], str]
+    name: str | Callable[[Document], str]
     columns: tuple[Column, ...]
+
+    def name_of(self, document: Document) -> str:
+        """Return the name of a document."""
+        return str(document[self.name]) if isinstance(self.name, str) else self.name(document)
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether colour sequences are welcome there."""
+    """Return True if colour sequences may be written to a stream."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def can_ask() -> bool:
+    """Return True if stdin and stderr are terminals, so that a question can be asked and answered."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 class Output:
@@ -114,14 +128,14 @@ class Output:
 
     def _names(self, view: View, documents: Iterable[Document]) -> None:
         for document in documents:
-            self.line(sanitize(view.name(document)))
+            self.line(sanitize(view.name_of(document)))
 
     def _columns(self, view: View) -> list[Column]:
         return [column for column in view.columns if self.form == "wide" or not column.is_wide]
 
     def _table(self, view: View, documents: Sequence[Document]) -> None:
         columns = self._columns(view)
-        rows = [[_cell(column.value(document)) for column in columns] for document in documents]
+        rows = [[_cell(column.cell(document)) for column in columns] for document in documents]
         widths = [max([len(column.header), *(len(row[n]) for row in rows)]) for n, column in enumerate(columns)]
         self.line(self._aligned(columns, widths, [column.header for column in columns]))
         for row, document in zip(rows, documents, strict=True):
@@ -129,7 +143,7 @@ class Output:
 
     def _row_of_stream(self, view: View, document: Document) -> None:
         columns = self._columns(view)
-        row = [_cell(column.value(document)) for column in columns]
+        row = [_cell(column.cell(document)) for column in columns]
         if not self._widths:  # later rows are not known: leave room for growing numbers
             self._widths = [
                 max(len(column.header), len(cell) + 2, _NUMBER_WIDTH * column.is_number)
@@ -143,6 +157,7 @@ class Output:
     ) -> str:
         cells = []
         for column, width, text in zip(columns, widths, row, strict=True):
+            # Aligned before it is coloured: escape sequences have a length but no width.
             cell = text.rjust(width) if column.is_number else text.ljust(width)
             if document is not None and column.level is not None:
                 cell = self.coloured(cell, column.level(document))
@@ -156,7 +171,7 @@ class Output:
         return f"\x1b[{_COLOURS[level]}m{text}\x1b[0m"
 
 
-class Talk:
+class StderrReporter:
     """stderr: sentences for people, and a live line on a terminal. When nobody listens, work goes on."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -172,6 +187,8 @@ class Talk:
     def progress(self, text: str) -> None:
         """Write how far something is: over the last such line on a terminal, as a line of its own elsewhere."""
         if self._is_live:
+            # One column less than the terminal: a full line wraps, and the carriage return would overwrite its tail
+            # only.
             self._write(sanitize(text)[: _columns_of_terminal() - 1])
             self._has_live_line = True
         elif text != self._last_progress:
@@ -193,6 +210,7 @@ class Talk:
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError):
+            # A live line is cleared before anything else is written over it.
             self._stream.write(f"\r\x1b[K{text}" if self._has_live_line else text)
             self._stream.flush()
         self._has_live_line = False
@@ -210,6 +228,7 @@ def _cell(value: object) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
+        # Four digits are enough for a table; JSON has the exact value.
         case float():
             return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
         case _:
@@ -218,6 +237,7 @@ def _cell(value: object) -> str:
 
 def to_json(data: Any, indent: int | None = 2) -> str:
     """Write JSON that no terminal obeys: UTF-8, with control, bidirectional and invisible characters escaped."""
+    # allow_nan=False: NaN is not JSON, and a document with one is a defect that must not reach a parser.
     text = json.dumps(data, ensure_ascii=False, indent=indent, allow_nan=False)
     return HIDDEN.sub(_escaped, text)
 

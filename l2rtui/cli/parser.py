@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from l2rtui import __version__
-from l2rtui.cli import arguments
+from l2rtui.cli import parser_groups as groups
+from l2rtui.cli.argument_parser import Parser, nearest
 from l2rtui.cli.examples import epilog
 from l2rtui.errors import UsageError
 
@@ -23,46 +24,6 @@ DEFAULT_WAIT_SECONDS = 120.0
 DEFAULT_SERVE_PORT = 8000
 VALUE_OPTIONS = ("--backend", "--context", "-n", "--namespace", "--config", "-o", "--output")
 """Options that may stand before the verb and take the next word."""
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with errors as sentences, the nearest right word in them, and no abbreviations."""
-
-    def __init__(self, prog: str, **settings: Any) -> None:
-        super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
-        self._name = prog.removeprefix("l2rtui").strip()
-        self.hint = ""
-        """The next step for a word too many, where ``--help`` is not the best."""
-        self.options: list[str] = ["-h", "--help"]
-        self.values: dict[str, tuple[str, ...]] = {}
-        """Options that take the next word, with the words that it may be; empty when it may be anything."""
-
-    def option(self, *names: str, **settings: Any) -> None:
-        """Add one argument and remember its names for completion and for hints."""
-        if names[0].startswith("-"):
-            self.options += names
-            if "action" not in settings or "metavar" in settings:
-                self.values |= dict.fromkeys(names, settings.get("choices", ()))
-        self.add_argument(*names, **settings)
-
-    def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse, or raise UsageError with the nearest option for each unknown one."""
-        known, unknown = self.parse_known_intermixed_args(words)
-        if not unknown:
-            return known
-        word = unknown[0]
-        if not word.startswith("-"):
-            raise UsageError(f"{self._name} takes no further argument {word!r}.", self.hint or self._see())
-        name = word.partition("=")[0]
-        hint = nearest(name, self.options) or self._see()
-        raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
-
-    def error(self, message: str) -> NoReturn:
-        """Turn argparse's complaint into ours."""
-        raise UsageError(f"{self._name}: {message}." if self._name else f"{message}.", self._see())
-
-    def _see(self) -> str:
-        return f"See `{self.prog} --help`."
 
 
 class Verb(NamedTuple):
@@ -87,28 +48,24 @@ def _nothing(parser: Parser) -> None:
 
 def _plan(parser: Parser) -> None:
     _spec(parser)
-    parser.option("--diff", action="store_true", help="print how it differs from what is there")
+    parser.flag("--diff", "print how it differs from what is there")
     _places(parser)
 
 
 def _spec(parser: Parser) -> None:
     parser.option("-f", "--file", required=True, metavar="SPEC", help="spec file, or Kubernetes objects, in YAML")
-    parser.option(
-        "--set", action="append", default=[], metavar="K=V", help="change one field, such as workers.0.replicas=8"
-    )
+    parser.repeated("--set", "K=V", "change one field, such as workers.0.replicas=8")
     parser.option("--seeds", type=_seeds, default=(), metavar="LIST", help="one run for each seed: 0-11 or 1,5,7")
     parser.option("--name", default="", help="name of the run, in place of the one in the file")
-    parser.option(
-        "--image", default="", metavar="NAME", help="image of the run, by the digest that NAME stands for now"
-    )
-    parser.option("--no-pin", action="store_true", help="with --image: by its tag, whatever that stands for later")
+    parser.text("--image", "NAME", "image of the run, by the digest that NAME stands for now")
+    parser.flag("--no-pin", "with --image: by its tag, whatever that stands for later")
 
 
 def _places(parser: Parser) -> None:
     parser.option("--on", type=_pins, metavar="PINS", help="use only these GPUs or slots: node/0-3,node/5.1")
     parser.option("--policy", choices=POLICIES, help="fill one GPU after the other, or go round all of them")
     parser.option("--binding", choices=BINDINGS, help="how pods get their GPU, in place of what the spec says")
-    parser.option("--overcommit", action="store_true", help="use slots that are held when none is free")
+    parser.flag("--overcommit", "use slots that are held when none is free")
     parser.option(
         "--wave", type=_count, default=0, metavar="N", help="start N pods, wait until they run, then the next N"
     )
@@ -120,13 +77,13 @@ def _launch(parser: Parser) -> None:
 
 
 def _relaunch(parser: Parser) -> None:
-    parser.option("target", nargs="?", default="", metavar="RUN", help="run or experiment; by default the last one")
+    parser.optional("target", "RUN", "run or experiment; by default the last one")
     _start(parser)
 
 
 def _start(parser: Parser) -> None:
     _places(parser)
-    parser.option("--wait", action="store_true", help="return when every pod runs")
+    parser.flag("--wait", "return when every pod runs")
     parser.option(
         "--timeout",
         type=_seconds,
@@ -153,13 +110,11 @@ def _kill(parser: Parser) -> None:
 def _destroy(parser: Parser) -> None:
     parser.option("targets", nargs="*", metavar="RUN", help="run, experiment, or RUN/SET for one set of it")
     parser.option("--seed", type=_seeds, default=(), metavar="LIST", help="of an experiment only these: 3 or 0-2,7")
-    parser.option("--all-mine", action="store_true", help="every run that is yours")
-    parser.option("--purge", action="store_true", help="also delete results: checkpoints and metrics")
+    parser.flag("--all-mine", "every run that is yours")
+    parser.flag("--purge", "also delete results: checkpoints and metrics")
     _grace(parser)
-    parser.option(
-        "--force",
-        action="store_true",
-        help="take pods that outstay their grace off the cluster's books; their processes may live on",
+    parser.flag(
+        "--force", "take pods that outstay their grace off the cluster's books; their processes may live on"
     )
     _admin(parser)
     _yes(parser)
@@ -167,18 +122,18 @@ def _destroy(parser: Parser) -> None:
 
 def _logs(parser: Parser) -> None:
     parser.option("targets", nargs="+", metavar="TARGET", help="pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
-    parser.option("-f", "--follow", action="store_true", help="go on with new lines")
+    parser.flag("--follow", "go on with new lines", short="-f")
     parser.option("--since", metavar="WHEN", help="only lines later than: 10m, 2h, or an RFC 3339 time")
     parser.option("--tail", type=_count, metavar="N", help="only the last N lines; --grep chooses among those")
-    parser.option("--previous", action="store_true", help="of the process before the present one")
-    parser.option("--grep", default="", metavar="RE", help="only lines in which this pattern is found")
-    parser.option("--exclude", default="", metavar="RE", help="no lines in which this pattern is found")
-    parser.option("--timestamps", action="store_true", help="begin each line with its time, UTC")
+    parser.flag("--previous", "of the process before the present one")
+    parser.text("--grep", "RE", "only lines in which this pattern is found")
+    parser.text("--exclude", "RE", "no lines in which this pattern is found")
+    parser.flag("--timestamps", "begin each line with its time, UTC")
 
 
 def _metrics(parser: Parser) -> None:
     parser.option("run", metavar="RUN", help="the run")
-    parser.option("-w", "--watch", action="store_true", help="one line now and one for each new record")
+    parser.flag("--watch", "one line now and one for each new record", short="-w")
 
 
 def _exec(parser: Parser) -> None:
@@ -211,7 +166,7 @@ def _grace(parser: Parser) -> None:
 
 
 def _admin(parser: Parser) -> None:
-    parser.option("--admin", action="store_true", help="also what belongs to other people")
+    parser.flag("--admin", "also what belongs to other people")
 
 
 def _describe(parser: Parser) -> None:
@@ -219,7 +174,7 @@ def _describe(parser: Parser) -> None:
 
 
 def _events(parser: Parser) -> None:
-    parser.option("target", nargs="?", default="", metavar="TARGET", help="pod, run or node; all when left out")
+    parser.optional("target", "TARGET", "pod, run or node; all when left out")
 
 
 def _port_forward(parser: Parser) -> None:
@@ -235,56 +190,48 @@ def _simulator(parser: Parser) -> None:
     parser.option(
         "--index", type=_count, default=0, metavar="N", help="which of the worker's simulators (default 0)"
     )
-    parser.option("--signal", default="", metavar="NAME", help="for signal: its name or number, such as USR1")
-    parser.option("--camera", default="", metavar="NAME", help="for frame: such as CameraBirdsEye")
-    parser.option("--to", default="", metavar="FILE", help="for frame: write a PPM in place of showing it")
+    parser.text("--signal", "NAME", "for signal: its name or number, such as USR1")
+    parser.text("--camera", "NAME", "for frame: such as CameraBirdsEye")
+    parser.text("--to", "FILE", "for frame: write a PPM in place of showing it")
     _admin(parser)
     _yes(parser)
 
 
 def _yes(parser: Parser) -> None:
-    parser.option("-y", "--yes", action="store_true", help="do not ask")
+    parser.flag("--yes", "do not ask", short="-y")
 
 
 VERBS = {
     verb.name: verb
     for verb in (
-        Verb("nodes", "look", "nodes with their GPUs and load", _nothing),
-        Verb("slots", "look", "every slot of every GPU, and who holds it", _nothing),
-        Verb("pods", "look", "pods: everybody's, with their slots and state", _nothing),
-        Verb("runs", "look", "runs with their sets", _nothing),
+        Verb("nodes", "list", "nodes with their GPUs and load", _nothing),
+        Verb("slots", "list", "every slot of every GPU, and who holds it", _nothing),
+        Verb("pods", "list", "pods: everybody's, with their slots and state", _nothing),
+        Verb("runs", "list", "runs with their sets", _nothing),
         Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
         Verb("relaunch", "launch", "launch again what was destroyed", _relaunch),
-        Verb("scale", "change", "give a set another number of replicas", _scale),
-        Verb("kill", "change", "stop pods; their sets replace them", _kill),
+        Verb("scale", "scale_kill_exec", "give a set another number of replicas", _scale),
+        Verb("kill", "scale_kill_exec", "stop pods; their sets replace them", _kill),
         Verb("destroy", "destroy", "remove runs and all they own, and prove it", _destroy),
-        Verb("leaks", "look", "what runs that are gone have left behind", _nothing),
+        Verb("leaks", "list", "what runs that are gone have left behind", _nothing),
         Verb("logs", "logs", "lines of one or many pods, in the order of time", _logs),
         Verb("metrics", "logs", "where the training of a run stands", _metrics),
-        Verb("exec", "change", "run a command beside a pod's process", _exec, ()),
+        Verb("exec", "scale_kill_exec", "run a command beside a pod's process", _exec, ()),
         Verb(
             "describe", "inspect", "all that is known of one pod, run or node", _describe, ("table", "json", "yaml")
         ),
         Verb("events", "inspect", "what the cluster says has happened, newest last", _events),
         Verb("port-forward", "inspect", "a port of this machine that leads to a port of a pod", _port_forward, ()),
         Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
-        Verb("check", "look", "what works here, what does not, and what to do", _nothing),
-        Verb("image", "image", "container images: build, push, log in to registries, list", arguments.image),
-        Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", arguments.secret),
-        Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", arguments.cluster),
+        Verb("check", "list", "what works here, what does not, and what to do", _nothing),
+        Verb("image", "image", "container images: build, push, log in to registries, list", groups.image),
+        Verb("secret", "secret", "keys and logins for runs: create, list, delete; never shown", groups.secret),
+        Verb("cluster", "cluster", "a cluster in Amazon's cloud: create, look, scale, delete", groups.cluster),
         Verb(
-            "artifacts",
-            "artifacts",
-            "checkpoints in buckets and folders: list, fetch, compare",
-            arguments.artifacts,
+            "artifacts", "artifacts", "checkpoints in buckets and folders: list, fetch, compare", groups.artifacts
         ),
-        Verb(
-            "volume",
-            "volume",
-            "volumes and the files in them: list, make, delete, fetch, put",
-            arguments.volume,
-        ),
+        Verb("volume", "volume", "volumes and the files in them: list, make, delete, fetch, put", groups.volume),
         Verb("serve", "serve", "the app in a browser on this machine, behind a token", _serve, ()),
         Verb("schema", "files", "JSON Schema of spec files", _nothing, ("json", "yaml")),
         Verb("completion", "files", "completion script for a shell", _completion, ()),
@@ -321,9 +268,7 @@ def app_parser() -> Parser:
 def verb_parser(verb: Verb) -> Parser:
     """The words of one verb."""
     parser = Parser(
-        f"l2rtui {verb.name}",
-        description=f"{verb.summary[0].upper()}{verb.summary[1:]}.",
-        epilog=epilog(verb.name),
+        f"l2rtui {verb.name}", description=f"{verb.summary[0].upper()}{verb.summary[1:]}.", epilog=epilog(verb.name)
     )
     verb.add(parser)
     if verb.formats:
@@ -340,6 +285,8 @@ def _common(parser: Parser) -> None:
     parser.option("-n", "--namespace", metavar="NS", help="namespaces, with commas")
     parser.option("--config", metavar="FILE", help="settings file, in place of the usual one")
     parser.option("--readonly", action="store_true", default=None, help="change nothing")
+    parser.flag("--verbose", "log what is done to stderr", short="-v")
+    parser.flag("--debug", "log everything, to stderr and to the log file")
 
 
 def find_verb(word: str) -> Verb:
@@ -354,19 +301,12 @@ def find_verb(word: str) -> Verb:
     return VERBS[word]
 
 
-def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str:
-    """Ask whether one of the known words was meant; empty when none is near."""
-    import difflib
-
-    found = difflib.get_close_matches(word, known, n=2, cutoff=0.5)
-    return f"Did you mean {' or '.join(found)}?" if found else ""
-
-
 # --- values of options ----------------------------------------------------------------------------------------
 # argparse shows the text of an ArgumentTypeError as it is, after the option's name.
 
 
 def _count(text: str) -> int:
+    # isdigit() alone also accepts digits of other scripts, which int() would take without a word.
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
     return int(text)

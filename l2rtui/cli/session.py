@@ -1,9 +1,9 @@
-"""One call of a verb: its settings, its backend, its output, and what the first Ctrl-C does.
+"""Session of one verb: settings, backend, output, and the handling of signals.
 
-The first SIGINT, SIGTERM or SIGHUP cancels the verb, which takes back what is half done; a second one is told to
-wait, since stopping in the middle of that would leave something behind. SIGQUIT still ends the program at once.
-The handlers are plain ones, not the event loop's: a signal is noted at once, even while the verb does not wait for
-anything, and one that comes after the work is done cannot turn a success into a death by signal.
+The first SIGINT, SIGTERM or SIGHUP cancels the verb, which rolls back what is half done. A second one only gets a
+sentence, since stopping the roll-back would leave objects behind. SIGQUIT still ends the program at once. The
+handlers are plain ones, not the event loop's: a signal is noted at once, even while the verb does not await
+anything, and a signal after the end of the work cannot turn a success into a death by signal.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from functools import partial
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.registry import make_backend
-from l2rtui.cli.confirm import can_ask
-from l2rtui.cli.output import Output, Talk
+from l2rtui.cli.output import Output, StderrReporter, can_ask
 from l2rtui.config import Settings, load_settings
 from l2rtui.errors import EXIT_FAILED, RefusedError, UsageError
 
@@ -42,10 +41,10 @@ def settings_of(args: Namespace) -> Settings:
 
 
 class Session:
-    """What a verb works with.
+    """Settings, streams and backend of a verb.
 
     Attributes:
-        args: The words of the command line.
+        args: The parsed command line.
         out: stdout. talk: stderr. backend: where runs live.
     """
 
@@ -53,7 +52,7 @@ class Session:
         self.args = args
         self.settings = settings
         self.out = Output(getattr(args, "output", "table"))
-        self.talk = Talk()
+        self.talk = StderrReporter()
         self.backend: Backend = make_backend(settings.backend, settings)
         self._stopped_by: int | None = None
         self._is_stopping = False
@@ -62,13 +61,12 @@ class Session:
         self._check_flags()
 
     def _check_flags(self) -> None:
-        can = self.backend.capabilities
-        for flag, is_given, is_known in (
-            ("--context", bool(self.args.context), can.has_contexts),
-            ("-n", bool(self.args.namespace), can.has_namespaces),
+        has_locations = self.backend.location is not None
+        for flag, value, what in (
+            ("--context", self.args.context, "contexts"),
+            ("-n", self.args.namespace, "namespaces"),
         ):
-            if is_given and not is_known:
-                what = "contexts" if flag == "--context" else "namespaces"
+            if value and not has_locations:
                 raise UsageError(f"The {self.backend.name} backend has no {what}: {flag} means nothing there.")
 
     def require_change(self, verb: str) -> None:
@@ -76,17 +74,15 @@ class Session:
 
         Raises:
             RefusedError: the settings say readonly.
-            UsageError: nobody can be asked, and ``--yes`` was not given.
+            UsageError: there is no terminal to ask on, and ``--yes`` was not given.
         """
         if self.settings.readonly:
-            raise RefusedError(
-                f"{verb} changes something, and l2rtui is read-only here.",
-                "Leave out --readonly, and the setting `readonly`.",
-            )
+            sentence = f"{verb} changes something, and l2rtui is read-only here."
+            raise RefusedError(sentence, "Leave out --readonly, and the setting `readonly`.")
+        # Before any work: a launch must not be planned for minutes and then fail at the question.
         if not getattr(self.args, "yes", True) and not can_ask():
-            raise UsageError(
-                f"{verb} asks before it acts, and there is no terminal to ask on.", "Add --yes to go ahead."
-            )
+            sentence = f"{verb} asks before it acts, and there is no terminal to ask on."
+            raise UsageError(sentence, "Add --yes to go ahead.")
 
     def confirm(self, question: Callable[[], str], word: str = "") -> bool:
         """Ask on the terminal unless ``--yes`` was given; Ctrl-C at the question stops the verb as anywhere.
@@ -96,46 +92,47 @@ class Session:
         """
         if self.args.yes:
             return True
-        self._is_asking = True
-        try:
-            is_wanted = self.talk.ask(question(), word)
-        except KeyboardInterrupt:
-            self._is_stopping = True
-            raise asyncio.CancelledError from None
-        finally:
-            self._is_asking = False
-        if not is_wanted:
+        with self._prompting():
+            is_confirmed = self.talk.ask(question(), word)
+        if not is_confirmed:
             self.talk.say("Nothing was done.")
-        return is_wanted
+        return is_confirmed
 
     def ask_text(self, question: str) -> str:
         """Ask for one line on the terminal; Ctrl-C stops the verb."""
-        return self._asked(lambda: input(question))
+        return self._answer(lambda: input(question))
 
     def ask_hidden(self, question: str) -> str:
-        """Ask for what nobody may see: the terminal does not echo it. Ctrl-C stops the verb."""
+        """Prompt without echo. Ctrl-C stops the verb."""
         from getpass import getpass
 
-        return self._asked(lambda: getpass(question, sys.stderr))
+        return self._answer(lambda: getpass(question, sys.stderr))
 
-    def _asked(self, ask: Callable[[], str]) -> str:
-        self._is_asking = True
-        try:
+    def _answer(self, ask: Callable[[], str]) -> str:
+        answer = ""
+        with self._prompting(), contextlib.suppress(EOFError):
             answer = ask()
-        except KeyboardInterrupt:
-            self._is_stopping = True
-            raise asyncio.CancelledError from None
-        except EOFError:
-            answer = ""
-        finally:
-            self._is_asking = False
         if not answer:
             raise UsageError("Nothing was entered.", "Try again.")
         return answer
 
     @contextlib.contextmanager
+    def _prompting(self) -> Iterator[None]:
+        """Let Ctrl-C at a prompt stop the verb as anywhere else."""
+        # A read from the terminal blocks the event loop, so the signal handler raises KeyboardInterrupt instead of
+        # cancelling the task; here that becomes the same cancellation.
+        self._is_asking = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._is_stopping = True
+            raise asyncio.CancelledError from None
+        finally:
+            self._is_asking = False
+
+    @contextlib.contextmanager
     def interruption(self, meaning: str) -> Iterator[None]:
-        """Say what it means when a signal stops the verb in here."""
+        """Describe what an interruption means within this block."""
         try:
             yield
         except asyncio.CancelledError:
@@ -143,15 +140,15 @@ class Session:
             raise
 
     def stop_if_asked(self) -> None:
-        """Stop here when a signal has come; for loops that may run through without waiting for anything."""
+        """Raise if a signal has arrived; for loops that may run without awaiting anything."""
         if self._stopped_by is not None and not self._is_stopping:
             self._is_stopping = True
             raise asyncio.CancelledError
 
     @contextlib.contextmanager
     def interrupt_belongs_to_child(self) -> Iterator[None]:
-        """Leave Ctrl-C to a program that runs on this terminal; it gets the signal as we do."""
-        # A handler of ours, unlike SIG_IGN, is not inherited by the program that is started.
+        """Leave Ctrl-C to a child on this terminal, which gets the same signal."""
+        # SIG_IGN would be inherited across exec and make the child deaf; a Python handler is not.
         ours = signal.signal(signal.SIGINT, lambda _number, _frame: None)
         try:
             yield
@@ -163,9 +160,11 @@ class Session:
         try:
             return asyncio.run(self._guarded(verb))
         except asyncio.CancelledError:
+            # As a shell reports a program that died of the signal, so that scripts see the interruption.
             return EXIT_FAILED if self._stopped_by is None else 128 + self._stopped_by
 
     async def _guarded(self, verb: Callable[[Session], Awaitable[int]]) -> int:
+        # Not the loop's own signal handling: it would deliver only between two awaits.
         self._task = asyncio.current_task()
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as for nohup, and for jobs in the background
@@ -188,6 +187,7 @@ class Session:
     def _hear(self, is_first: bool) -> None:
         if not is_first:
             self.talk.say("Still clearing up, one moment.")
+        # Cancelled once only: a second cancellation would break the roll-back that the first one started.
         elif not self._is_stopping and self._task is not None:
             self._is_stopping = True
             self._task.cancel()

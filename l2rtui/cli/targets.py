@@ -1,44 +1,58 @@
-"""From the names that a person wrote to the objects that are meant; a name for nothing is an error."""
+"""Resolution of target names to runs and pods; a name that matches nothing is an error."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from l2rtui.cli.parser import nearest
+from l2rtui.cli.argument_parser import nearest
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
-from l2rtui.errors import NotFoundError
+from l2rtui.errors import NotFoundError, UsageError
 
 _MOST_NAMES = 12
 
 
 def pods_named(snapshot: ClusterSnapshot, targets: Sequence[str]) -> tuple[PodView, ...]:
-    """Pods of all targets, each once, in the order of the targets.
+    """Return the pods of all targets, each once, in the order of the targets.
 
     Raises:
-        NotFoundError: a target names none.
+        NotFoundError: a target matches nothing.
     """
-    found: dict[str, PodView] = {}
+    matches: dict[str, PodView] = {}
     for target in targets:
         pods = snapshot.select(target)
         if not pods:
             raise _nothing(target, snapshot)
-        found.update((pod.uid, pod) for pod in pods)
-    return tuple(found.values())
+        matches.update((pod.uid, pod) for pod in pods)
+    return tuple(matches.values())
+
+
+def one_pod(snapshot: ClusterSnapshot, target: str) -> PodView:
+    """Return the only pod of a target.
+
+    Raises:
+        NotFoundError: it matches nothing. UsageError: it matches several.
+    """
+    pods = pods_named(snapshot, [target])
+    if len(pods) != 1:
+        names = listed(pod.name for pod in pods)
+        raise UsageError(f"{target} names {counted(len(pods), 'pod')}: {names}.", "Name one of them.")
+    return pods[0]
 
 
 def runs_named(snapshot: ClusterSnapshot, targets: Sequence[str]) -> tuple[RunView, ...]:
-    """Runs of all targets, each once.
+    """Return the runs of all targets, each once.
 
     Raises:
-        NotFoundError: a target names none.
+        NotFoundError: a target matches nothing.
     """
-    found: dict[str, RunView] = {}
+    matches: dict[str, RunView] = {}
     for target in targets:
         runs = snapshot.runs_matching(target)
         if not runs:
             raise _no_run(target, snapshot)
-        found.update((run.uid, run) for run in runs)
-    return tuple(found.values())
+        matches.update((run.uid, run) for run in runs)
+    return tuple(matches.values())
 
 
 def _nothing(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
@@ -47,7 +61,7 @@ def _nothing(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
         return _no_run(target, snapshot)
     if not rest:
         return NotFoundError(f"{target} has no pods.", "See `l2rtui runs`.")
-    sets = dict.fromkeys(one.name for run in snapshot.runs_matching(head) for one in run.sets)
+    sets = dict.fromkeys(set_view.name for run in snapshot.runs_matching(head) for set_view in run.sets)
     return NotFoundError(f"{head} has no pod {rest}: its sets are {listed(sets)}.", "See `l2rtui pods`.")
 
 
@@ -58,13 +72,8 @@ def _no_run(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
     return NotFoundError(f"Nothing is named {target!r}: {there}.", nearest(target, [*runs, *pods]))
 
 
-def counted(number: int, noun: str) -> str:
-    """Write ``1 pod`` and ``2 pods``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def listed(names: Iterable[str]) -> str:
-    """Names with commas, and how many more there are when they are many."""
+    """Join names with commas; a long list ends with the number of the others."""
     every = list(names)
     more = len(every) - _MOST_NAMES
     return ", ".join(every[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,1 +1,1 @@
-"""Floor 0: frozen values and pure functions. No I/O, no clock, the standard library alone."""
+"""Frozen values and pure functions: no I/O, no clock, the standard library alone."""

@@ -60,7 +60,7 @@ class RunGone:
 
 @dataclass(frozen=True, slots=True)
 class ProblemsChanged:
-    """What cannot be read now; replaces what could not be read before."""
+    """Parts of the cluster that cannot be read now; replaces the earlier list."""
 
     problems: tuple[str, ...]
 
@@ -69,11 +69,12 @@ Change = NodeChanged | NodeGone | PodChanged | PodGone | RunChanged | RunGone | 
 
 
 def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapshot:
-    """Give the snapshot after the changes; the same object when nothing differs."""
+    """Return the snapshot after the changes; the same object when nothing differs."""
     nodes, pods, runs = _copied(snapshot.nodes), _copied(snapshot.pods), _copied(snapshot.runs)
     problems = snapshot.problems
     touched: set[str] = set()
-    basis = snapshot.next_basis if snapshot.pods else None  # of nothing nothing can be kept
+    # An empty snapshot has no ledger worth reusing: the first batch builds all of it.
+    basis = snapshot.next_basis if snapshot.pods else None
     is_same = True
     for change in changes:
         match change:
@@ -87,9 +88,8 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
                 old = pods.get(pod.uid)
                 touched |= _touched_by_pod(basis, old, pod)
                 pods[pod.uid] = pod
-                is_same &= (
-                    old is not None and old == pod
-                )  # comparing all pods of a large cluster would cost more than all the rest
+                # Only the changed pod is compared: all pods of a large cluster would cost more than all the rest.
+                is_same &= old is not None and old == pod
             case PodGone(uid):
                 gone = pods.pop(uid, None)
                 touched |= _touched_by_pod(basis, gone, None)
@@ -115,41 +115,45 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
 
 
 def _copied(rows: Mapping[str, T]) -> dict[str, T]:
-    """The same rows, to be changed; of a read-only view, dict() would copy one row after the other."""
+    """Return a mutable copy of the rows."""
+    # dict(proxy) copies item by item through __getitem__; proxy.copy() is one C-level copy of the dict behind it.
     return rows.copy() if isinstance(rows, MappingProxyType) else dict(rows)
 
 
 def _touched_by_node(basis: Basis | None, old: Node | None, new: Node) -> AbstractSet[str]:
-    """Whose ledger a change of a node touches: CPU and memory in use change often, and move no slot."""
+    """Names of the nodes whose ledger a change of a node invalidates.
+
+    CPU and memory in use change often and move no slot, so they are not compared.
+    """
     if basis is None:
-        return _NONE  # the whole ledger will be worked out anew
-    is_same = old is not None and (old.gpus, old.ready, old.is_schedulable, old.is_use_known) == (
-        new.gpus,
-        new.ready,
-        new.is_schedulable,
-        new.is_use_known,
+        return _NONE  # without a basis the whole ledger is built anew
+    before, now = (
+        (node.gpus, node.ready, node.is_schedulable, node.is_use_known) if node else None for node in (old, new)
     )
-    return set() if is_same else {new.name}
+    return set() if before == now else {new.name}
 
 
 def _touched_by_pod(basis: Basis | None, old: PodView | None, new: PodView | None) -> AbstractSet[str]:
-    """Nodes whose ledger a change of a pod touches; most changes move no slot."""
+    """Names of the nodes whose ledger a change of a pod invalidates; most changes move no slot."""
     if basis is None:
         return _NONE
-    before, now = (one.holder if one is not None else None for one in (old, new))
-    return set() if before == now else {one.node for one in (before, now) if one is not None}
+    before, now = (holder.holder if holder is not None else None for holder in (old, new))
+    return set() if before == now else {holder.node for holder in (before, now) if holder is not None}
 
 
 def _ordered(nodes: dict[str, Node], before: ClusterSnapshot) -> dict[str, Node]:
-    """They come in any order, and people look for them in one."""
+    """The nodes in natural order of their names."""
+    # Key views compare as sets. The order of `before` was established when its nodes came, and copies keep it.
     if nodes.keys() == before.nodes.keys():
         return nodes
     return {name: nodes[name] for name in sorted(nodes, key=natural_key)}
 
 
 def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> tuple[Change, ...]:
-    """The changes that lead from one snapshot to another; for backends that look instead of being told."""
+    """The changes that lead from one snapshot to another; for backends that poll instead of watching."""
     changes: list[Change] = []
+    # A run comes before its pods and goes after them: a screen that applies the changes one by one never shows a
+    # pod without its run.
     changes.extend(NodeChanged(node) for name, node in new.nodes.items() if old.nodes.get(name) != node)
     changes.extend(NodeGone(name) for name in old.nodes if name not in new.nodes)
     changes.extend(RunChanged(run) for uid, run in new.runs.items() if old.runs.get(uid) != run)

@@ -1,6 +1,6 @@
-"""What only containers have: mounts, secrets, security, and the way in which a pod gets its GPU.
+"""Settings of containers: mounts, secrets, security, and the way in which a pod gets its GPU.
 
-The local backend runs commands and leaves most of this aside; it says so where that would change what a run does.
+The local backend runs commands and ignores most of this; it says so where that changes what a run does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Binding(StrEnum):
-    """How a pod gets the device of its slot.
+    """Mechanism by which a pod gets the device of its slot.
 
     ``env``: both variables name the device, the scheduler knows nothing of it. ``device-plugin``: whole GPUs, by
     limits. ``shared``: a time-sliced or MPS share, by limits. ``hami``: HAMi's annotation with the GPU's UUID.
@@ -26,12 +26,12 @@ class Binding(StrEnum):
 
     @property
     def chooses_gpu(self) -> bool:
-        """Whether the plan says which GPU of the node it is; otherwise the cluster does."""
+        """True where the plan chooses the GPU of the node; otherwise the cluster does."""
         return self in (Binding.ENV, Binding.HAMI, Binding.DRA)
 
 
 class Security(StrEnum):
-    """The Pod Security standard that a pod keeps; Kubernetes' own words."""
+    """Pod Security Standard that a pod meets; the values are Kubernetes' own."""
 
     RESTRICTED = "restricted"
     BASELINE = "baseline"
@@ -59,7 +59,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """A taint that the pod puts up with; an empty key stands for every taint, an empty value for any value."""
+    """Toleration of a taint; an empty key tolerates every taint, an empty value any value."""
 
     key: str = ""
     value: str = ""
@@ -68,7 +68,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
-    """How the pods of a set are set up.
+    """Settings of the pods of a set.
 
     Attributes:
         image: In place of the run's image; empty for none.
@@ -76,10 +76,10 @@ class PodSettings:
         pull_secrets: Secrets with the registry's credentials.
         secrets: Secrets whose keys become variables, for example AWS credentials.
         service_account: Whose token the pod carries; empty for none.
-        node_selector: Node labels that are asked for besides the node itself.
+        node_selector: Node labels that are required besides the node itself.
         shm_bytes: Size of /dev/shm; None leaves the runtime's 64 MiB.
         ports: TCP ports that the learner's Service offers besides the exchange.
-        host_network: The pod sits in the network of its node.
+        host_network: The pod uses the network namespace of its node.
         user: Number of the user that it runs as under ``restricted``.
     """
 
@@ -92,6 +92,7 @@ class PodSettings:
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    # PyTorch's data loaders pass tensors through /dev/shm and die with SIGBUS when it is full.
     shm_bytes: int | None = None
     ports: tuple[int, ...] = ()
     host_network: bool = False
@@ -99,28 +100,31 @@ class PodSettings:
     user: int = 1000
 
     def mount_problem(self) -> str:
-        """Say what is wrong with the mounts; empty when they are right."""
-        seen: set[str] = set()
+        """Return a sentence on the first mount that is wrong; empty when all are right."""
+        paths: set[str] = set()
         for mount in self.mounts:
             path = mount.path.rstrip("/")
+            # Kubernetes forbids a colon in a mount path; `..` would leave the folder that is meant.
             if not path.startswith("/") or ":" in path or ".." in path.split("/"):
                 return f"the mount path {mount.path!r} is not absolute and plain, such as /data"
-            if path in seen:
+            if path in paths:
                 return f"{path} is mounted twice"
             if mount.claim and mount.host_path:
                 return f"the mount {path} names a claim and a folder of the node: choose one"
+            # The name of a claim is one component of a path, on every backend.
             if "/" in mount.claim or mount.claim in (".", ".."):
                 return f"{mount.claim!r} is no name of a claim"
+            # As the Kubernetes API demands of subPath, here for every backend.
             if mount.sub_path.startswith("/") or ".." in mount.sub_path.split("/"):
                 return f"the sub_path {mount.sub_path!r} leaves its volume"
-            seen.add(path)
+            paths.add(path)
         return ""
 
     def loosenings(self) -> tuple[str, ...]:
-        """What keeps the pod from meeting Pod Security ``restricted``, and why it is so."""
-        asked = "" if self.security is Security.RESTRICTED else f"the spec asks for security {self.security}"
+        """Reasons why the pod does not meet Pod Security ``restricted``, a sentence each."""
+        security = "" if self.security is Security.RESTRICTED else f"the spec asks for security {self.security}"
         paths = [
             f"{mount.path} is the node's own folder {mount.host_path}" for mount in self.mounts if mount.host_path
         ]
         network = "it sits in the network of its node" if self.host_network else ""
-        return tuple(filter(None, (asked, *paths, network)))
+        return tuple(filter(None, (security, *paths, network)))

@@ -1,4 +1,4 @@
-"""Names of container images, read as Docker reads them: registry, repository, tag, digest."""
+"""Names of container images, parsed as Docker's distribution/reference does: registry, repository, tag, digest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 HUB = "docker.io"
+# Grammar of distribution/reference: separators inside a component, never at its ends.
 _PATH = re.compile(r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9a-fA-F:]+\](:[0-9]{1,5})?")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -36,11 +37,11 @@ class ImageRef:
 
     @property
     def reference(self) -> str:
-        """What a registry is asked for: the digest, else the tag, else ``latest``."""
+        """Reference for the registry API: the digest, else the tag, else ``latest``."""
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
-        """The whole name."""
+        """Full name as a command line takes it."""
         tag = f":{self.tag}" if self.tag else ""
         return f"{self.name}{tag}{f'@{self.digest}' if self.digest else ''}"
 
@@ -49,7 +50,7 @@ class ImageRef:
         return replace(self, tag=tag, digest="")
 
     def pinned(self, digest: str) -> ImageRef:
-        """The same image by its content: the tag stays for people, registries go by the digest."""
+        """The same image by its content: the tag stays for people, registries use the digest."""
         return replace(self, digest=digest)
 
 
@@ -63,6 +64,7 @@ def parse_image(text: str) -> ImageRef:
     if at and not _DIGEST.fullmatch(digest):
         raise ValueError(f"the digest {digest!r} is not sha256: and 64 hexadecimal digits")
     host, slash, path = rest.partition("/")
+    # Docker's rule: the part before the first slash is a host only if it has a dot or a port, or is localhost.
     has_host = bool(slash) and ("." in host or ":" in host or host == "localhost")
     registry = host if has_host else HUB
     path = path if has_host else rest
@@ -73,17 +75,18 @@ def parse_image(text: str) -> ImageRef:
         raise ValueError(f"the registry {registry!r} is not a host name")
     if not _PATH.fullmatch(path) or len(path) > 255:
         raise ValueError(f"the name {path!r} is not lower-case letters, digits, '.', '_', '-' and '/'")
+    # `docker.io/python` stands for `docker.io/library/python`; a bare `python` stays as people write it.
     if registry == HUB and "/" not in path and has_host:
         path = f"library/{path}"
     return ImageRef(registry, path, tag, digest)
 
 
 def is_loopback(registry: str) -> bool:
-    """Whether a registry is on this machine: Docker then speaks plain HTTP to it."""
+    """True for a registry on this machine, to which Docker speaks plain HTTP."""
     return bool(_LOOPBACK.fullmatch(re.sub(r":[0-9]+$", "", registry)))
 
 
 def ecr_region(registry: str) -> str:
-    """The region of a registry of Amazon's; empty for any other registry."""
-    found = _ECR.fullmatch(registry)
-    return found["region"] if found else ""
+    """AWS region of an ECR registry; empty for any other registry."""
+    match = _ECR.fullmatch(registry)
+    return match["region"] if match else ""

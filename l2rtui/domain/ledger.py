@@ -1,7 +1,7 @@
-"""The slot ledger: who holds each slot of each GPU, derived from nodes and pods alone.
+"""Slot ledger: the holder of each slot of each GPU, derived from nodes and pods alone.
 
-Nothing is remembered between two snapshots, so the ledger cannot drift from the truth. What cannot be known is
-a state of its own: a slot on a node whose pods we may not list reads ``unknown``, never ``free``.
+Nothing is remembered between two snapshots, so the ledger cannot drift from the cluster. What cannot be known has
+a state of its own: a slot on a node whose pods we may not list is ``unknown``, never ``free``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from l2rtui.domain.row import row
 
 
 class SlotState(StrEnum):
-    """What a slot is at this moment."""
+    """State of a slot. OFF: its node is not ready or is cordoned. FAILED: its holder crashes."""
 
     FREE = "free"
     BUSY = "busy"
@@ -25,13 +25,13 @@ class SlotState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What one pod holds of one device.
+class DeviceUsage:
+    """Use of one device by one pod.
 
     Attributes:
-        gpu: Device index on the pod's node; None when the pod holds some device that cannot be told.
-        slot: Slot index; None when the pod holds a part of the device that no plan of ours has numbered.
-        count: How many slots, where they are not numbered.
+        gpu: Device index on the pod's node; None for a device whose index is unknown.
+        slot: Slot index; None when no plan of l2rtui has numbered the part of the device that the pod uses.
+        count: Number of slots, where they are not numbered.
     """
 
     gpu: int | None
@@ -41,10 +41,10 @@ class Claim:
 
 @row(frozen=True, slots=True)
 class Holder:
-    """A pod as the ledger sees it: only those that still hold something are handed in.
+    """Pod as input of the ledger; pods that use no device any more are left out.
 
     Attributes:
-        flags: What about it does not fit together, each a sentence without its name: ``asks for all GPUs``.
+        flags: Inconsistencies, each a sentence without the pod's name: ``asks for all GPUs``.
     """
 
     uid: str
@@ -53,7 +53,7 @@ class Holder:
     owner: str
     run: str
     set_name: str
-    claims: tuple[Claim, ...]
+    devices: tuple[DeviceUsage, ...]
     is_failing: bool = False
     flags: tuple[str, ...] = ()
 
@@ -73,11 +73,11 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class NodeLedger:
-    """The part of one node; two ledgers share it while nothing on the node changes.
+    """Ledger of one node; successive ledgers share it while nothing on the node changes.
 
     Attributes:
-        unplaced: Pods that hold some device of the node which cannot be told.
-        unplaced_slots: How many slots they hold together.
+        unplaced: Pods that use a device of the node whose index is unknown.
+        unplaced_slots: Number of slots that they use together.
     """
 
     slots: Mapping[SlotId, Slot]
@@ -92,9 +92,9 @@ class Ledger:
 
     Attributes:
         slots: By id.
-        problems: Claims that do not fit: two on one slot, a device that is not there, a device that is full.
-        unplaced: Pods that hold some device of a node which cannot be told, by node.
-        nodes: The same by node, also of nodes that are not there but that pods name.
+        problems: Uses that do not fit: two on one slot, a device that is not there, a device that is full.
+        unplaced: Pods that use a device whose index is unknown, by node.
+        nodes: Ledger of each node, including nodes that are not listed but that pods name.
     """
 
     slots: Mapping[SlotId, Slot]
@@ -104,62 +104,63 @@ class Ledger:
 
     def of_gpu(self, node: str, gpu: int) -> tuple[Slot, ...]:
         """Slots of one device, lowest first."""
-        found: list[Slot] = []
-        while (slot := self.slots.get(SlotId(node, gpu, len(found)))) is not None:
-            found.append(slot)
-        return tuple(found)
+        slots: list[Slot] = []
+        while (slot := self.slots.get(SlotId(node, gpu, len(slots)))) is not None:
+            slots.append(slot)
+        return tuple(slots)
 
     def free(self) -> tuple[SlotId, ...]:
-        """Slots that a new worker may take, in order."""
+        """Slots that are available to a new worker, in order."""
         return tuple(slot.id for slot in self.slots.values() if slot.state is SlotState.FREE)
 
     def count(self, state: SlotState) -> int:
-        """How many slots are in this state."""
+        """Number of slots in this state."""
         return sum(slot.state is state for slot in self.slots.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """An earlier ledger, and the nodes on which something has changed since: the others are taken over."""
+    """Earlier ledger to build on, and the nodes that have changed since; the others are reused."""
 
     ledger: Ledger
     touched: frozenset[str]
 
     def touching(self, names: Iterable[str]) -> Basis:
-        """The same with more changes."""
+        """The same basis with more nodes touched."""
         return Basis(self.ledger, self.touched.union(names))
 
-    def known(self, name: str) -> NodeLedger | None:
-        """The part of a node that has not changed; None when it has, or was not there."""
+    def reusable(self, name: str) -> NodeLedger | None:
+        """Ledger of a node that has not changed; None when it has, or was not listed."""
         return None if name in self.touched else self.ledger.nodes.get(name)
 
 
 def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis | None = None) -> Ledger:
     """Derive the ledger.
 
-    Numbered claims are seated first. A claim on a device without a number takes its highest free slots, so that
-    the slots which placement fills first stay with those who were placed. A claim on an unknown device turns all
-    free slots of its node into unknown ones, however few it holds: whoever is placed on an exact slot there may
-    meet it.
+    Numbered uses are seated first. A use of a device without a slot number gets the highest free slots of that
+    device, so that the slots which placement fills first stay with the pods that were placed there. A use of an
+    unknown device turns all free slots of its node into unknown ones, however few it counts: a worker placed on an
+    exact slot there may share it.
 
     Args:
-        holders: With a basis, those on the touched nodes are enough.
+        holders: With a basis, the holders on touched nodes suffice.
     """
     by_node: dict[str, list[Holder]] = {}
     for holder in holders:
-        if holder.claims or holder.flags:
+        if holder.devices or holder.flags:
             by_node.setdefault(holder.node, []).append(holder)
     parts: dict[str, NodeLedger] = {}
     for node in nodes:
-        known = basis.known(node.name) if basis is not None else None
-        parts[node.name] = known or _node_ledger(node, by_node.get(node.name, ()))
-    for name, found in by_node.items():
+        reusable = basis.reusable(node.name) if basis is not None else None
+        parts[node.name] = reusable or _node_ledger(node, by_node.get(node.name, ()))
+    for name, node_holders in by_node.items():
         if name not in parts:
-            parts[name] = _node_ledger(Node(name), found)
+            # Pods on a node that we may not list, or that is gone, must not vanish from the problems.
+            parts[name] = _node_ledger(Node(name), node_holders)
     if basis is not None:
         for name, part in basis.ledger.nodes.items():
             if name not in parts and name not in basis.touched:
-                parts[name] = part  # pods on a node that was not there before and is not there now
+                parts[name] = part  # the same, unchanged: its holders were not passed in again
     slots: dict[SlotId, Slot] = {}
     for part in parts.values():
         slots.update(part.slots)
@@ -168,18 +169,20 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
 
 
 def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
-    # By device and number: hashing a slot's id for each look at it would cost more than all the rest.
+    # Lists by device and number: hashing a SlotId at every access would cost more than all the rest.
     devices = {gpu.index: [_empty(node, slot_id) for slot_id in gpu.slot_ids()] for gpu in node.gpus}
-    claims = [(holder, claim) for holder in holders for claim in holder.claims]
-    claims.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
+    usages = [(holder, usage) for holder in holders for usage in holder.devices]
+    # Exact slots first, then devices without a slot, then unknown devices; by name, so that ties never flicker.
+    usages.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
+    # A dict as an ordered set: a pod with several containers can report the same problem twice.
     problems = {f"{holder.pod} {flag}": None for holder in holders for flag in holder.flags}
     unplaced: list[str] = []
     unplaced_slots = 0
-    for holder, claim in claims:
-        if claim.gpu is None:
+    for holder, usage in usages:
+        if usage.gpu is None:
             unplaced.append(holder.pod)
-            unplaced_slots += claim.count
-        elif problem := _seat(devices.get(claim.gpu, []), holder, claim):
+            unplaced_slots += usage.count
+        elif problem := _seat(devices.get(usage.gpu, []), holder, usage):
             problems[problem] = None
     slots = {slot.id: slot for device in devices.values() for slot in device}
     if unplaced:
@@ -195,24 +198,25 @@ def _empty(node: Node, slot_id: SlotId) -> Slot:
     return Slot(slot_id, SlotState.FREE if node.is_use_known else SlotState.UNKNOWN)
 
 
-def _seat(device: list[Slot], holder: Holder, claim: Claim) -> str:
-    """Write one claim into the slots of its device; return a sentence when it does not fit."""
+def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
+    """Enter one use into the slots of its device; return a sentence when it does not fit."""
     if not device:
-        return f"{holder.pod} names device {claim.gpu} of {holder.node}, which has no such device"
-    if claim.slot is None:
-        wanted = [number for number, slot in enumerate(device) if not slot.pod][::-1][: claim.count]
+        return f"{holder.pod} names device {usage.gpu} of {holder.node}, which has no such device"
+    if usage.slot is None:
+        # From the top, see build_ledger.
+        numbers = [number for number, slot in enumerate(device) if not slot.pod][::-1][: usage.count]
     else:
-        wanted = [claim.slot] if claim.slot < len(device) else []
+        numbers = [usage.slot] if usage.slot < len(device) else []
     state = SlotState.FAILED if holder.is_failing else SlotState.BUSY
     problem = ""
-    for number in wanted:
+    for number in numbers:
         slot = device[number]
         if slot.pod:
+            # The first holder stays in the slot; the sentence names both.
             problem = f"{holder.pod} and {slot.pod} both hold slot {slot.id}"
             continue
         device[number] = Slot(slot.id, state, holder.owner, holder.run, holder.set_name, holder.pod, holder.uid)
-    if len(wanted) < claim.count:
-        problem = (
-            f"{holder.pod} holds more of device {claim.gpu} of {holder.node} than its slots: it is over-committed"
-        )
+    if len(numbers) < usage.count:
+        device_name = f"device {usage.gpu} of {holder.node}"
+        return f"{holder.pod} holds more of {device_name} than its slots: it is over-committed"
     return problem

@@ -16,14 +16,15 @@ _SLOT = re.compile(
 
 
 def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """Sort key by which ``phortx2`` stands before ``phortx10``."""
+    """Sort key that puts ``phortx2`` before ``phortx10``."""
+    # The flag keeps numbers and texts comparable: at one position one name may have a number, another a text.
     parts = re.findall(r"[0-9]+|[^0-9]+", name, re.ASCII)
     return tuple((not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlotId:
-    """Where one worker sits, written ``node/gpu.slot``, for example ``phortx1/3.2``."""
+    """Address of a slot, written ``node/gpu.slot``, for example ``phortx1/3.2``."""
 
     node: str
     gpu: int
@@ -47,7 +48,7 @@ class SlotId:
 
 @lru_cache(maxsize=8192)
 def _slot_ids(node: str, gpu: int, slots: int) -> tuple[SlotId, ...]:
-    """Slots of one device: a ledger asks for the same ones several times a second."""
+    """Ids of the slots of one device; cached, since a ledger is built several times a second."""
     return tuple(SlotId(node, gpu, slot) for slot in range(slots))
 
 
@@ -75,17 +76,17 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """How screens name it: ``GPU3`` or ``cpu``."""
+        """Name on screens: ``GPU3`` or ``cpu``."""
         return "cpu" if self.is_cpu else f"GPU{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What is in use of a GPU, where somebody measures it; apart from Gpu, as it changes often and moves no slot.
+    """Utilisation of a GPU, where a source measures it; apart from Gpu, as it changes often and moves no slot.
 
     Attributes:
-        percent: Of the time in which something ran on it, 0 to 100; None when that is not told.
-        memory_used_bytes: None when that is not told. memory_bytes: all that it has; 0 when that is not known.
+        percent: Share of time with a kernel running, 0 to 100, as nvidia-smi counts; None if unknown.
+        memory_used_bytes: None if unknown. memory_bytes: its total memory; 0 if unknown.
     """
 
     gpu: int
@@ -96,7 +97,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A mark that keeps pods off a node unless they tolerate it."""
+    """Taint of a node: pods that do not tolerate it are not scheduled there."""
 
     key: str
     value: str
@@ -112,8 +113,8 @@ class Node:
         is_schedulable: False when it is cordoned.
         is_use_known: False when the pods on it cannot all be listed, so a slot that looks free may not be.
         cpu_cores, memory_bytes: Allocatable, as Kubernetes uses the word.
-        cpu_used, memory_used_bytes: In use now, or None when nobody measures it.
-        gpu_use: The same of its GPUs; those that nobody measures are left out.
+        cpu_used, memory_used_bytes: In use now, or None when nothing measures it.
+        gpu_use: The same of its GPUs; GPUs without a measurement are left out.
     """
 
     name: str
@@ -135,5 +136,5 @@ class Node:
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     def use(self, index: int) -> GpuUse | None:
-        """What is in use of the device with this index, or None when nobody measures it."""
+        """Utilisation of the device with this index, or None without a measurement."""
         return next((use for use in self.gpu_use if use.gpu == index), None)

@@ -1,7 +1,7 @@
-"""Placement: which replica sits on which slots, by cursor, by name, packed or spread.
+"""Placement of replicas on slots: by cursor, by name, packed or spread.
 
-A conflict is a value that screens show, not an exception: ``Placement.conflicts`` says in sentences why some
-replicas found no place.
+A conflict is a value for screens, not an exception: ``Placement.conflicts`` says in sentences why some
+replicas got no slot.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from l2rtui.domain.node import SlotId
 from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
 
 
-class Policy(StrEnum):
-    """How free slots are chosen."""
+class PlacementPolicy(StrEnum):
+    """Order in which free slots are used: device after device, or round all devices."""
 
     PACK = "pack"
     SPREAD = "spread"
@@ -43,10 +43,10 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Seats in the order of runs, sets and indices, and what found no place.
+    """Seats in the order of runs, sets and indices, and conflicts for replicas without a slot.
 
     Attributes:
-        overcommitted: Slots that were given out although somebody holds them, because it was asked for.
+        overcommitted: Slots that were assigned although another pod holds them, because the caller allowed it.
     """
 
     seats: tuple[Seat, ...] = ()
@@ -79,9 +79,8 @@ def parse_pins(text: str) -> tuple[Pin, ...]:
     for part in text.split(","):
         match = _PIN.fullmatch(part.strip())
         if match is None:
-            raise ValueError(
-                f"{part.strip()!r} names no slot: write node/gpu or node/gpu.slot, such as n1/0-3 or n1/3.2"
-            )
+            sentence = f"{part.strip()!r} names no slot: write node/gpu or node/gpu.slot, such as n1/0-3 or n1/3.2"
+            raise ValueError(sentence)
         for gpu in _span(match["gpus"]):
             slots: Iterable[int | None] = _span(match["slots"]) if match["slots"] else (None,)
             pins.extend(Pin(match["node"], gpu, slot) for slot in slots)
@@ -108,6 +107,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def _span(text: str) -> range:
     first, _, last = text.partition("-")
     low, high = int(first), int(last or first)
+    # The bound keeps a typing mistake such as 0-99999999 from filling the memory.
     if high < low or high - low > 4096:
         raise ValueError(f"{text!r} is no range: write the lower number first, at most 4096 apart")
     return range(low, high + 1)
@@ -115,10 +115,13 @@ def _span(text: str) -> range:
 
 @dataclass(slots=True)
 class _Free:
-    """The free slots that are still to be had, by device, in order; private to one call of place().
+    """Slots that are still available, by device, in order; private to one call of place().
 
-    ``sizes`` counts all slots of each device. ``order`` numbers the slots as pins name them; without pins it tells
-    those on devices that the run uses already (0, and without a number) from all others.
+    Attributes:
+        sizes: Number of all slots of each device, free or not.
+        order: Rank of each slot. With pins: as the pins name it. Without: 0, or no entry, on devices that the run
+            uses already, 1 elsewhere.
+        used: Number of slots assigned by this call, by device.
     """
 
     devices: dict[tuple[str, int], list[SlotId]]
@@ -126,80 +129,78 @@ class _Free:
     order: dict[SlotId, int] = field(default_factory=dict)
     used: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def take(self, one: SetSpec, policy: Policy) -> tuple[SlotId, ...]:
-        """Slots of one device for one replica, or nothing when no device has that many left.
+    def assign(self, worker_set: SetSpec, policy: PlacementPolicy) -> tuple[SlotId, ...]:
+        """Assign slots of one device to one replica; empty when no device has that many left.
 
-        A replica that gets its GPU from the device plugin needs all of it.
+        A replica that gets its GPU from the device plugin needs the whole device.
         """
-        if one.pod.binding is Binding.DEVICE_PLUGIN:
+        if worker_set.pod.binding is Binding.DEVICE_PLUGIN:
             fitting = [key for key, slots in self.devices.items() if len(slots) == self.sizes[key]]
         else:
-            fitting = [key for key, slots in self.devices.items() if len(slots) >= one.slots]
+            fitting = [key for key, slots in self.devices.items() if len(slots) >= worker_set.slots]
         if not fitting:
             return ()
-        if policy is Policy.SPREAD:
-            key = min(fitting, key=lambda one: self.used.get(one, 0))
-        else:  # pins of single slots are taken in the order in which they are named
-            key = min(fitting, key=lambda one: self.order.get(self.devices[one][0], 0))
+        if policy is PlacementPolicy.SPREAD:
+            key = min(fitting, key=lambda device: self.used.get(device, 0))
+        else:
+            # min() is stable: without an order, devices fill in the order of the ledger.
+            key = min(fitting, key=lambda device: self.order.get(self.devices[device][0], 0))
         slots = self.devices[key]
-        count = len(slots) if one.pod.binding is Binding.DEVICE_PLUGIN else one.slots
-        taken, self.devices[key] = tuple(slots[:count]), slots[count:]
+        count = len(slots) if worker_set.pod.binding is Binding.DEVICE_PLUGIN else worker_set.slots
+        chosen, self.devices[key] = tuple(slots[:count]), slots[count:]
         self.used[key] = self.used.get(key, 0) + count
-        return taken
+        return chosen
 
 
 def place(
     runs: Sequence[RunSpec],
     ledger: Ledger,
     *,
-    policy: Policy = Policy.PACK,
+    policy: PlacementPolicy = PlacementPolicy.PACK,
     pins: Sequence[Pin] = (),
-    taken: Iterable[Seat] = (),
+    existing: Iterable[Seat] = (),
     overcommit: bool = False,
 ) -> Placement:
     """Seat every replica of the runs.
 
     Args:
         pins: Only these devices and slots are used, in this order; empty means every free slot.
-        taken: Seats that exist already and are kept out of the result: what scale() adds to. To pack is to begin
-            with the devices that they use.
-        overcommit: When no free slot is left, use those that others hold, or of which nobody knows. Slots of a node
-            that is off are never used.
+        existing: Seats of pods that run already, for a scale-up; they are not part of the result. PACK begins with
+            the devices that they use.
+        overcommit: When no free slot is left, use slots that are busy or unknown. Slots of a node that is off are
+            never used.
     """
-    taken = tuple(taken)
-    kept = {seat.pod for seat in taken}
+    existing = tuple(existing)
+    existing_pods = {seat.pod for seat in existing}
     sizes = Counter((slot.node, slot.gpu) for slot in ledger.slots)
     free = _devices(ledger.free(), pins, sizes)
-    if not pins and (own := {(slot.node, slot.gpu) for seat in taken for slot in seat.slots}):
+    if not pins and (own := {(slot.node, slot.gpu) for seat in existing for slot in seat.slots}):
         free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
-    held = _devices(_usable(ledger) if overcommit else (), pins, sizes)
+    usable = (slot.id for slot in ledger.slots.values() if slot.state is not SlotState.OFF)
+    occupied = _devices(tuple(usable) if overcommit else (), pins, sizes)
     over: list[SlotId] = []
     conflicts = _pin_conflicts(ledger, pins, overcommit=overcommit)
     seats: list[Seat] = []
     for run in runs:
-        for one in run.sets:
+        for worker_set in run.sets:
             missing = 0
-            for index in range(one.replicas):
-                if pod_name(run.name, one.name, index) in kept:
+            for index in range(worker_set.replicas):
+                if pod_name(run.name, worker_set.name, index) in existing_pods:
                     continue
-                if not one.needs_device:
-                    seats.append(Seat(run.name, one.name, index, ()))
+                if not worker_set.needs_device:
+                    seats.append(Seat(run.name, worker_set.name, index, ()))
                     continue
-                slots = free.take(one, policy)
-                if not slots:
-                    slots = held.take(one, policy)
+                slots = free.assign(worker_set, policy)
+                if not slots:  # free slots first, even of a device that fits worse
+                    slots = occupied.assign(worker_set, policy)
                     over.extend(slots)
                 if not slots:
                     missing += 1
                     continue
-                seats.append(Seat(run.name, one.name, index, slots))
+                seats.append(Seat(run.name, worker_set.name, index, slots))
             if missing:
-                conflicts.append(_no_room(run, one, missing, ledger, pins))
+                conflicts.append(_no_room(run, worker_set, missing, ledger, pins))
     return Placement(tuple(seats), tuple(conflicts), tuple(over))
-
-
-def _usable(ledger: Ledger) -> tuple[SlotId, ...]:
-    return tuple(slot.id for slot in ledger.slots.values() if slot.state is not SlotState.OFF)
 
 
 def _devices(slots: tuple[SlotId, ...], pins: Sequence[Pin], sizes: dict[tuple[str, int], int]) -> _Free:
@@ -207,6 +208,7 @@ def _devices(slots: tuple[SlotId, ...], pins: Sequence[Pin], sizes: dict[tuple[s
     if not pins:
         devices = {key: list(group) for key, group in groupby(slots, key=lambda slot: (slot.node, slot.gpu))}
         return _Free(devices, sizes)
+    # dict.fromkeys twice: a pin may be named twice, and two pins may name the same slot.
     named = tuple(dict.fromkeys(slot for pin in dict.fromkeys(pins) for slot in slots if _matches(pin, slot)))
     devices = {}
     for slot in named:
@@ -231,11 +233,11 @@ def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> 
     return conflicts
 
 
-def _no_room(run: RunSpec, one: SetSpec, missing: int, ledger: Ledger, pins: Sequence[Pin]) -> str:
+def _no_room(run: RunSpec, worker_set: SetSpec, missing: int, ledger: Ledger, pins: Sequence[Pin]) -> str:
     where = f" among {', '.join(map(str, pins))}" if pins else ""
-    each = f" of {one.slots} slots on one device" if one.slots > 1 else ""
-    each = " of a whole device" if one.pod.binding is Binding.DEVICE_PLUGIN else each
+    size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
+    size = " of a whole device" if worker_set.pod.binding is Binding.DEVICE_PLUGIN else size
     return (
-        f"{run.name}/{one.name}: {missing} of {one.replicas} replicas{each} find no free slot{where} "
+        f"{run.name}/{worker_set.name}: {missing} of {worker_set.replicas} replicas{size} find no free slot{where} "
         f"({len(ledger.free())} of {len(ledger.slots)} slots are free for the whole plan)"
     )

@@ -1,4 +1,4 @@
-"""Plans: what will be done, step by step, before anything is done.
+"""Plans: every step of a launch or a scale-up before anything is done.
 
 Making a plan is pure; a backend carries it out and reports each step. The same plan is printed by
 ``l2rtui plan``, shown by the app before it asks, and executed.
@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import Placement, Seat
+from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.workload import RunSpec, SetSpec, pod_name
 
 
-class Verb(StrEnum):
-    """What a step does to its object."""
+class StepVerb(StrEnum):
+    """Effect of a step on its object."""
 
     CREATE = "create"
     CLAIM = "claim"
@@ -25,18 +27,26 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """One object and what is done to it; ``detail`` is for people."""
 
-    verb: Verb
+    verb: StepVerb
     kind: str
     name: str
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
+class StepDone:
+    """Result of one step of a launch: ``error`` is empty, or the sentence that says how it failed."""
+
+    step: PlanStep
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PodPlan:
-    """One replica, complete: where it sits and what is started there.
+    """One replica, complete: its slots and the process that is started there.
 
     Attributes:
         node: Empty where the backend chooses.
@@ -73,34 +83,29 @@ class LaunchPlan:
     """Everything that one launch creates.
 
     Attributes:
-        conflicts: Replicas that found no place; preflight refuses the plan for each.
-        objects: What the backend makes of it, where that is more than the runs and their pods; empty otherwise.
+        conflicts: Replicas without a slot; preflight refuses the plan for each.
+        objects: Objects of the backend, where there are more than the runs and their pods; empty otherwise.
         wave: Start so many pods, wait until they run, then the next; 0 starts all at once.
-        overcommitted: Slots that somebody holds already, used because the person asked for it.
+        overcommitted: Slots that another pod holds already, used because the person allowed it.
     """
 
     runs: tuple[RunPlan, ...]
     conflicts: tuple[str, ...] = ()
-    objects: tuple[Step, ...] = ()
+    objects: tuple[PlanStep, ...] = ()
     overcommitted: tuple[SlotId, ...] = ()
     wave: int = 0
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[PlanStep, ...]:
         """The objects, in the order in which they are made."""
         if self.objects:
             return self.objects
-        steps: list[Step] = []
+        steps: list[PlanStep] = []
         for run in self.runs:
-            steps.append(Step(Verb.CREATE, "Run", run.spec.name, f"{run.spec.kind}, seed {run.spec.seed}"))
-            steps.extend(
-                Step(
-                    Verb.CREATE,
-                    "Pod",
-                    pod.name,
-                    f"{pod.set_spec.role} on {_where(pod)}: {' '.join(pod.set_spec.command)}",
-                )
-                for pod in run.pods
-            )
+            steps.append(PlanStep(StepVerb.CREATE, "Run", run.spec.name, f"{run.spec.kind}, seed {run.spec.seed}"))
+            for pod in run.pods:
+                where = " ".join(map(str, pod.seat.slots)) or "any node, no device"
+                detail = f"{pod.set_spec.role} on {where}: {' '.join(pod.set_spec.command)}"
+                steps.append(PlanStep(StepVerb.CREATE, "Pod", pod.name, detail))
         return tuple(steps)
 
 
@@ -120,13 +125,37 @@ class ScalePlan:
     conflicts: tuple[str, ...] = ()
 
 
+def planned_view(
+    plan: PodPlan, run: str, owner: str, seed: int, *, uid: str = "", node: str = "", created: float = 0.0
+) -> PodView:
+    """Return the view of a pod as its plan alone gives it.
+
+    Args:
+        node: Where it is if the plan leaves that to the backend.
+    """
+    return PodView(
+        uid,
+        plan.name,
+        plan.node or node,
+        owner,
+        run,
+        plan.set_spec.name,
+        plan.set_spec.role,
+        plan.index,
+        seed,
+        tuple(DeviceUsage(slot.gpu, slot.slot) for slot in plan.seat.slots),
+        created=created,
+    )
+
+
 def device_env(gpu: Gpu | None) -> tuple[tuple[str, str], ...]:
-    """The variables that show a process its device and no other.
+    """Environment variables that make one device, and no other, visible to a process.
 
     Both carry the GPU's UUID where it is known: an index in ``CUDA_VISIBLE_DEVICES`` counts among the visible
     devices only, so ``3`` finds none in a container that sees one GPU. A process without a GPU gets ``none``
     (NVIDIA container runtime) and an empty list (CUDA), or it would see all of them.
     """
+    # Both variables are set even without a GPU: images of NVIDIA set NVIDIA_VISIBLE_DEVICES=all by default.
     if gpu is None or gpu.is_cpu:
         return (("NVIDIA_VISIBLE_DEVICES", "none"), ("CUDA_VISIBLE_DEVICES", ""))
     device = gpu.uuid or str(gpu.index)
@@ -134,12 +163,7 @@ def device_env(gpu: Gpu | None) -> tuple[tuple[str, str], ...]:
 
 
 def plan_launch(
-    specs: Sequence[RunSpec],
-    placement: Placement,
-    nodes: Mapping[str, Node],
-    *,
-    owner: str,
-    uids: Sequence[str],
+    specs: Sequence[RunSpec], placement: Placement, nodes: Mapping[str, Node], *, owner: str, uids: Sequence[str]
 ) -> LaunchPlan:
     """Join specs and seats into a plan. Replicas without a seat are named in ``conflicts``.
 
@@ -147,30 +171,20 @@ def plan_launch(
         uids: One unique id for each spec.
     """
     seats = {seat.pod: seat for seat in placement.seats}
-    runs = tuple(
-        RunPlan(
-            uid,
-            spec,
-            owner,
-            tuple(
-                plan_pod(spec, one, seat, nodes)
-                for one in spec.sets
-                for index in range(one.replicas)
-                if (seat := seats.get(pod_name(spec.name, one.name, index))) is not None
-            ),
+    runs = []
+    for spec, uid in zip(specs, uids, strict=True):
+        replicas = (
+            (part, pod_name(spec.name, part.name, index)) for part in spec.sets for index in range(part.replicas)
         )
-        for spec, uid in zip(specs, uids, strict=True)
-    )
-    return LaunchPlan(runs, placement.conflicts, overcommitted=placement.overcommitted)
+        pods = tuple(plan_pod(spec, part, seats[name], nodes) for part, name in replicas if name in seats)
+        runs.append(RunPlan(uid, spec, owner, pods))
+    return LaunchPlan(tuple(runs), placement.conflicts, overcommitted=placement.overcommitted)
 
 
-def plan_pod(spec: RunSpec, one: SetSpec, seat: Seat, nodes: Mapping[str, Node]) -> PodPlan:
+def plan_pod(spec: RunSpec, set_spec: SetSpec, seat: Seat, nodes: Mapping[str, Node]) -> PodPlan:
     """One replica on its seat, with the variables of its device."""
     node = nodes.get(seat.slots[0].node) if seat.slots else None
     gpu = node.gpu(seat.slots[0].gpu) if node else None
-    env = (*spec.env, *one.env, *device_env(gpu))
-    return PodPlan(seat.pod, one, seat.index, node.name if node else "", seat, env, gpu)
-
-
-def _where(pod: PodPlan) -> str:
-    return " ".join(map(str, pod.seat.slots)) or "any node, no device"
+    # Later entries win, so a spec cannot take away the device that the placement chose.
+    env = (*spec.env, *set_spec.env, *device_env(gpu))
+    return PodPlan(seat.pod, set_spec, seat.index, node.name if node else "", seat, env, gpu)

@@ -1,4 +1,4 @@
-"""Preflight: everything that can be known before a launch, as findings in one sentence each."""
+"""Preflight: checks of a plan before its launch, as findings of one sentence each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import MAX_SET_NAME, name_problem
 
 
-class Weight(StrEnum):
-    """What a finding means for the launch."""
+class Severity(StrEnum):
+    """Effect of a finding on the launch."""
 
     OK = "ok"
     WARNING = "warning"
@@ -28,74 +28,72 @@ class Finding:
 
     Attributes:
         subject: The object that it is about.
-        sentence: What was found. hint: the next step, empty when none is needed.
+        sentence: The fact. hint: the next step, empty when none is needed.
     """
 
-    weight: Weight
+    severity: Severity
     subject: str
     sentence: str
     hint: str = ""
 
 
 def preflight(plan: LaunchPlan, snapshot: ClusterSnapshot, facts: Iterable[Finding] = ()) -> tuple[Finding, ...]:
-    """Judge a plan against the newest snapshot.
+    """Check a plan against the newest snapshot.
 
     Args:
-        facts: What only the backend can find out: commands, folders, rights.
+        facts: Findings that only the backend can make: commands, folders, rights.
 
     Returns:
         Refusals first, then warnings, then what is in order.
     """
     findings = [*_names(plan, snapshot), *_places(plan, snapshot), *_room(plan, snapshot), *facts]
-    order = (Weight.REFUSAL, Weight.WARNING, Weight.OK)
-    return tuple(sorted(findings, key=lambda finding: order.index(finding.weight)))
+    order = (Severity.REFUSAL, Severity.WARNING, Severity.OK)
+    return tuple(sorted(findings, key=lambda finding: order.index(finding.severity)))
 
 
 def refusals(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Those that forbid the launch."""
-    return tuple(finding for finding in findings if finding.weight is Weight.REFUSAL)
+    """Findings that forbid the launch."""
+    return tuple(finding for finding in findings if finding.severity is Severity.REFUSAL)
 
 
 def _names(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     counted = Counter(run.spec.name for run in plan.runs)
     for run in plan.runs:
         name = run.spec.name
-        problems = [name_problem(name), *(name_problem(one.name, MAX_SET_NAME) for one in run.spec.sets)]
+        problems = [name_problem(name), *(name_problem(set_spec.name, MAX_SET_NAME) for set_spec in run.spec.sets)]
         for problem in filter(None, problems):
-            yield Finding(Weight.REFUSAL, name, problem)
+            yield Finding(Severity.REFUSAL, name, problem)
         if snapshot.run_named(name) is not None:
-            yield Finding(
-                Weight.REFUSAL,
-                name,
-                f"a run named {name} exists",
-                f"Choose another with --name, or `l2rtui destroy {name}` first.",
-            )
+            hint = f"Choose another with --name, or `l2rtui destroy {name}` first."
+            yield Finding(Severity.REFUSAL, name, f"a run named {name} exists", hint)
         elif counted[name] > 1:
-            yield Finding(Weight.REFUSAL, name, f"the plan holds {counted[name]} runs named {name}")
+            yield Finding(Severity.REFUSAL, name, f"the plan holds {counted[name]} runs named {name}")
         else:
-            yield Finding(Weight.OK, name, "the name is free")
+            yield Finding(Severity.OK, name, "the name is free")
 
 
 def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     hint = "Wait, scale down, destroy a run, or name other slots with --on."
     for conflict in plan.conflicts:
+        # placement writes `RUN/SET: sentence`; a conflict about a pin has no subject of its own.
         subject, colon, sentence = conflict.partition(": ")
-        yield Finding(Weight.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
+        yield Finding(Severity.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
     slots = [slot for run in plan.runs for pod in run.pods for slot in pod.seat.slots]
     for slot_id in plan.overcommitted:
         slot = snapshot.ledger.slots.get(slot_id)
         holder = slot.pod if slot is not None and slot.pod else "another worker of this plan"
         shared = f"{slot_id} is over-committed: {holder} sits there too"
-        yield Finding(Weight.WARNING, str(slot_id), shared, "Leave out --overcommit to refuse this.")
+        yield Finding(Severity.WARNING, str(slot_id), shared, "Leave out --overcommit to refuse this.")
     if slots and not plan.conflicts and not plan.overcommitted:
         nodes = ", ".join(sorted({slot.node for slot in slots}))
-        yield Finding(Weight.OK, "slots", f"{nodes}: every slot that is asked for is free")
+        yield Finding(Severity.OK, "slots", f"{nodes}: every slot that is asked for is free")
     for name in sorted({slot.node for slot in slots}):
         node = snapshot.nodes.get(name)
         if node is None:
-            yield Finding(Weight.REFUSAL, name, f"node {name} is gone")
+            yield Finding(Severity.REFUSAL, name, f"node {name} is gone")
+        # A warning and no refusal: with rights on one namespace alone every node is like this.
         elif not node.is_use_known:
-            yield Finding(Weight.WARNING, name, f"others may use the GPUs of {name}: their pods cannot be listed")
+            yield Finding(Severity.WARNING, name, f"others may use the GPUs of {name}: their pods cannot be listed")
 
 
 def _room(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
@@ -105,24 +103,19 @@ def _room(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         cores[pod.node] += pod.set_spec.resources.cpu_cores or 0.0
         memory[pod.node] += pod.set_spec.resources.memory_bytes or 0
     for name in sorted(cores):
-        node = snapshot.nodes.get(name)
-        if node is not None:
+        if (node := snapshot.nodes.get(name)) is not None:
             yield from _room_on(node, cores[name], memory[name])
 
 
 def _room_on(node: Node, cores: float, memory: int) -> Iterable[Finding]:
+    # Warnings: requests above what a node has are slow or get killed, but some people want exactly that.
     if node.cpu_cores and cores > node.cpu_cores:
-        asked, there = format_cores(cores), format_cores(node.cpu_cores)
-        yield Finding(
-            Weight.WARNING,
-            node.name,
-            f"{asked} CPU cores are asked of {node.name}, which has {there}: it will be slow",
-        )
+        requested, available = format_cores(cores), format_cores(node.cpu_cores)
+        sentence = f"{requested} CPU cores are asked of {node.name}, which has {available}: it will be slow"
+        yield Finding(Severity.WARNING, node.name, sentence)
+    # A node without metrics reports no memory in use; its whole memory then counts as available.
     left = node.memory_bytes - (node.memory_used_bytes or 0)
     if node.memory_bytes and memory > left:
-        asked, there = format_bytes(memory), format_bytes(left)
-        yield Finding(
-            Weight.WARNING,
-            node.name,
-            f"{asked} of memory are asked of {node.name}, which has {there} left: processes may be killed",
-        )
+        asked_of = f"{format_bytes(memory)} of memory are asked of {node.name}"
+        sentence = f"{asked_of}, which has {format_bytes(left)} left: processes may be killed"
+        yield Finding(Severity.WARNING, node.name, sentence)

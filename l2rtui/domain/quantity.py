@@ -1,4 +1,4 @@
-"""Kubernetes quantities (``500m``, ``16Gi``) to numbers and back.
+"""Kubernetes quantities (``500m``, ``16Gi``) to numbers and back, and counts with their noun.
 
 Source: the Quantity format of the Kubernetes API, ``apimachinery/pkg/api/resource/quantity.go``.
 """
@@ -18,7 +18,7 @@ _QUANTITY = re.compile(
 
 
 def parse_quantity(text: str | float) -> float:
-    """Give the number that a quantity stands for: cores for CPU, bytes for memory.
+    """Return the number that a quantity stands for: cores for CPU, bytes for memory.
 
     Raises:
         ValueError: the text is not a quantity; the message names it.
@@ -35,11 +35,15 @@ def parse_quantity(text: str | float) -> float:
 def _parse(text: str) -> float:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(
-            f"{text!r} is not a quantity: write a number with an optional suffix, such as 500m or 16Gi"
-        )
+        sentence = f"{text!r} is not a quantity: write a number with an optional suffix, such as 500m or 16Gi"
+        raise ValueError(sentence)
     number, exponent, suffix = match.groups()
     return float(f"{number}e{exponent}") if exponent else float(number) * _SUFFIXES[suffix or ""]
+
+
+def counted(number: int, noun: str) -> str:
+    """Write ``1 pod`` and ``2 pods``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(count: float) -> str:
@@ -48,6 +52,7 @@ def format_bytes(count: float) -> str:
     while abs(count) >= 1024 and len(suffixes) > 1:
         count /= 1024
         suffixes.pop(0)
+    # From 999.5 on, %.3g would round to 1e+03.
     return (f"{count:.3g}" if abs(count) < 999.5 else f"{count:.0f}") + suffixes[0]
 
 

@@ -1,7 +1,7 @@
-"""Frozen dataclasses of which a large cluster has tens of thousands.
+"""Decorator for frozen dataclasses of which a large cluster has tens of thousands.
 
-Python makes a frozen dataclass field by field through ``object.__setattr__``, which costs six times as much as an
-open one: a fifth of the time to the first rows of ten thousand pods. These are frozen for the type checker alone.
+Python fills a frozen dataclass field by field through ``object.__setattr__``, which takes six times as long as a
+mutable one: a fifth of the time to the first rows of ten thousand pods. These are frozen for the type checker only.
 """
 
 from __future__ import annotations

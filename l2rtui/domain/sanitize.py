@@ -1,8 +1,8 @@
-"""Text from outside, made harmless for a terminal.
+"""Sanitisation of text from outside for display in a terminal.
 
-Pod logs, names, labels, messages and error bodies may hold anything. A terminal obeys what it is sent: sequences
-that write the clipboard, change the title, move the cursor or hide text (kubectl had this as CVE-2021-25743).
-Everything that reaches a screen or a printed table passes through here once.
+Pod logs, names, labels, messages and error bodies may hold anything. A terminal executes escape sequences: they can
+write the clipboard, change the title, move the cursor or hide text (CVE-2021-25743 in kubectl). Everything that
+reaches a screen or a printed table passes through here once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 MAX_LINE: Final = 16_384
 """Longest line that is kept, in characters; the rest is cut with a visible mark."""
 
-_SEQUENCE = re.compile(  # each alternative takes what it has read, so that no input is read twice
+_SEQUENCE = re.compile(  # no alternative backtracks over what another has read: linear time on any input
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI, two-byte form
     r"|\x9b[0-?]*[ -/]*[@-~]"  # CSI, C1 form
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC DCS SOS PM APC
@@ -30,12 +30,12 @@ HIDDEN: Final = re.compile(
     "\ud800-\udfff"  # half characters, which cannot be written to a terminal at all
     "]"
 )
-"""What a terminal obeys, or what stands in a text unseen; tab, line feed and carriage return apart."""
+"""Characters that a terminal obeys or that are invisible; tab, line feed and carriage return are treated apart."""
 _MARK_ROOM = 64
 
 
 def sanitize(text: str, *, keep_sgr: bool = False) -> str:
-    r"""Give one line that a terminal can only show. What it gives, it would leave as it is.
+    r"""Return one line that a terminal can only display. Idempotent.
 
     Escape sequences are removed; other control characters, bidirectional controls and zero-width characters become
     visible (``\x07``, ``\u202e``); a tab becomes spaces; a carriage return or line feed becomes a space.
@@ -43,28 +43,32 @@ def sanitize(text: str, *, keep_sgr: bool = False) -> str:
     Args:
         keep_sgr: Keep colour sequences (``ESC [ … m``), for widgets that parse them.
     """
+    # Most lines of most logs leave here: two scans in C against several regular expressions.
     if len(text) <= MAX_LINE and text.isascii() and text.isprintable():
         return text
-    shown = _harmless(text[:MAX_LINE], keep_sgr=keep_sgr)
-    if len(text) <= MAX_LINE and len(shown) <= MAX_LINE:
-        return shown
-    shown = shown[: MAX_LINE - _MARK_ROOM]
-    head, escape, tail = shown.rpartition("\x1b")
+    # Cut first: work on an endless line is bounded by what is displayed of it.
+    clean = _harmless(text[:MAX_LINE], keep_sgr=keep_sgr)
+    if len(text) <= MAX_LINE and len(clean) <= MAX_LINE:
+        return clean
+    # Escapes made visible may be longer than the input, hence the second check and the second cut.
+    clean = clean[: MAX_LINE - _MARK_ROOM]
+    head, escape, tail = clean.rpartition("\x1b")
     if escape and "m" not in tail:  # the cut went through a colour sequence
-        shown = head
-    return f"{shown} … cut, {len(text)} characters in all"
+        clean = head
+    return f"{clean} … cut, {len(text)} characters in all"
 
 
 def _harmless(text: str, *, keep_sgr: bool) -> str:
-    text = _SEQUENCE.sub(_kept if keep_sgr else "", text)
+    text = _SEQUENCE.sub(_sgr_only if keep_sgr else "", text)
     text = text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ").expandtabs(8)
     if not keep_sgr:
         return HIDDEN.sub(_visible, text)
+    # re.split with a group alternates text and separator: odd parts are colour sequences and stay.
     parts = re.split(f"({_SGR.pattern})", text)
     return "".join(part if number % 2 else HIDDEN.sub(_visible, part) for number, part in enumerate(parts))
 
 
-def _kept(match: re.Match[str]) -> str:
+def _sgr_only(match: re.Match[str]) -> str:
     return match[0] if _SGR.fullmatch(match[0]) else ""
 
 

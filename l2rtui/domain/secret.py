@@ -1,19 +1,24 @@
-"""Keys and logins that runs need: kept by the backend, named by specs, never written out again."""
+"""Secrets of runs: stored by the backend, named in specs, and detected where a spec holds one by mistake.
+
+A spec is stored in files, in Kubernetes objects and in shell histories, so it must hold no secret itself.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, Final
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-MAX_BYTES = 512 << 10
+MAX_BYTES = 512 << 10  # Kubernetes allows 1 MiB an object, and base64 adds a third
 REGISTRY_KEY = ".dockerconfigjson"
 
 
 class SecretKind(StrEnum):
-    """What a secret is for."""
+    """Purpose of a secret."""
 
     VARIABLES = "variables"
     REGISTRY = "registry"
@@ -21,10 +26,10 @@ class SecretKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret that is to be kept.
+    """A secret to be stored.
 
     Attributes:
-        values: Text by key: the variables, or the logins of a registry as Docker writes them.
+        values: Text by key: the variables, or the logins of a registry in the format of Docker's config.json.
     """
 
     name: str
@@ -32,7 +37,7 @@ class Secret:
     values: tuple[tuple[str, str], ...] = field(repr=False)
 
     def problem(self) -> str:
-        """Say what is wrong with it, without its values; empty when it is right."""
+        """Return a sentence on the first thing that is wrong, without any value; empty when all is right."""
         if not _NAME.fullmatch(self.name) or len(self.name) > 63:
             return f"{self.name!r} is not a name: use lower-case letters, digits, '-' and '.'"
         if not self.values:
@@ -51,7 +56,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class SecretView:
-    """What is shown of a secret: everything but its values.
+    """Public part of a secret: everything but its values.
 
     Attributes:
         keys: Names of its variables. created: RFC 3339.
@@ -62,3 +67,83 @@ class SecretView:
     keys: tuple[str, ...]
     owner: str = ""
     created: str = ""
+
+
+SpecPath = tuple[str | int, ...]
+"""Keys and indices from the root of a decoded file."""
+
+# Formats that are unmistakable by themselves: prefixes that the issuers publish for secret scanners.
+SECRET_FORMS: Final = (
+    (re.compile(r"(?<![A-Z0-9])(AKIA|ASIA)[A-Z2-7]{16}(?![A-Z0-9])"), "an AWS access key id"),
+    (re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"), "a private key"),
+    (re.compile(r"(?<![A-Za-z0-9])gh[pousr]_[A-Za-z0-9]{36,}"), "a token of GitHub's"),
+    (re.compile(r"(?<![A-Za-z0-9])github_pat_[A-Za-z0-9_]{40,}"), "a token of GitHub's"),
+    (re.compile(r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"), "a token of Hugging Face's"),
+    (re.compile(r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{32,}"), "an API key"),
+    (re.compile(r"(?<![A-Za-z0-9])xox[abprs]-[A-Za-z0-9-]{20,}"), "a token of Slack's"),
+    (re.compile(r"(?<![A-Za-z0-9])glpat-[A-Za-z0-9_-]{20,}"), "a token of GitLab's"),
+    (re.compile(r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"), "a signed token"),
+    (re.compile(r"://[^/\s:@{}$]+:[^/\s:@{}$]{3,}@"), "a password in an address"),
+    (re.compile(r"(?i)\b(password|passwd)\s*=\s*[^\s$&<{][^\s]{3,}"), "a password"),
+    (re.compile(r"(?i)(secret|token|[_-]key)\s*=\s*(?=[^\s]*[0-9])[A-Za-z0-9_+/=.-]{16,}"), "a key"),
+)
+# The formats below are ambiguous: 40 characters may be an AWS secret key or a git revision. They count only
+# under a name that speaks of a secret.
+_SECRET_NAMES = re.compile(
+    r"(?i)(^|_|-|\.)(password|passwd|secret|token|api_?key|access_?key|private_?key|credentials?)$|_KEY$"
+)
+_HARMLESS = re.compile(r"(?i)_(file|path|dir|name|url|id)$")
+_AWS_SECRET = re.compile(r"[A-Za-z0-9/+]{40}")
+_HEX = re.compile(r"[0-9a-f]{32,64}")
+# `$NAME`, `${NAME}`, `$(NAME)` and paths point to a secret and are none.
+_REFERENCE = re.compile(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?|\$\([A-Za-z_][A-Za-z0-9_]*\)|/[\w./-]*")
+_NO_SECRETS = ("pull_secrets", "secrets", "secretName", "secretKeyRef", "imagePullSecrets")
+"""Fields that name secrets and hold none."""
+_HIDDEN_WORDS: Final = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
+
+
+def is_secret_variable(name: str) -> bool:
+    """True for a variable whose value must not be displayed, judged by its name; errs on the side of hiding."""
+    return any(word in name.upper() for word in _HIDDEN_WORDS) and not name.endswith("_FILE")
+
+
+def find_secrets(data: Any, path: SpecPath = ()) -> Iterator[tuple[SpecPath, str]]:
+    """Yield path and kind of each text of a decoded file that looks like a secret; never the text itself.
+
+    Args:
+        path: Where the data stand in the file.
+    """
+    if isinstance(data, Mapping):
+        entry_name = data.get("name")
+        for key, value in data.items():
+            if key in _NO_SECRETS:
+                continue
+            # Kubernetes writes variables as a list of name and value.
+            label = str(entry_name) if key == "value" and isinstance(entry_name, str) else str(key)
+            yield from _check_value(value, (*path, str(key)), label)
+    elif isinstance(data, list):
+        for number, value in enumerate(data):
+            yield from _check_value(value, (*path, number), str(path[-1]) if path else "")
+
+
+def _check_value(value: Any, path: SpecPath, label: str) -> Iterator[tuple[SpecPath, str]]:
+    if isinstance(value, str):
+        if what := _kind_of(value, label):
+            yield path, what
+    else:
+        yield from find_secrets(value, path)
+
+
+def _kind_of(text: str, label: str) -> str:
+    for pattern, what in SECRET_FORMS:
+        if pattern.search(text):
+            return what
+    if not _SECRET_NAMES.search(label) or _HARMLESS.search(label) or _REFERENCE.fullmatch(text):
+        return ""
+    if _HEX.fullmatch(text):
+        return "a key of Weights & Biases" if "WANDB" in label.upper() else "a key"
+    if _AWS_SECRET.fullmatch(text):
+        return "an AWS secret key" if "AWS" in label.upper() else "a key"
+    # Words such as `enabled` or `required` stand under such names too; a password of lower-case letters alone is
+    # missed for their sake.
+    return "a password or key" if len(text) >= 8 and not text.islower() else ""

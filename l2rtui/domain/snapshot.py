@@ -1,4 +1,4 @@
-"""The cluster at one revision: nodes, pods and runs as immutable rows, and the ledger that follows from them."""
+"""Snapshot of the cluster: nodes, pods and runs as immutable rows, and the ledger derived from them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
-from l2rtui.domain.ledger import Basis, Claim, Holder, Ledger, build_ledger
+from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, build_ledger
 from l2rtui.domain.node import Node, SlotId
 from l2rtui.domain.row import row
 from l2rtui.domain.status import Phase, Status, is_failing, pod_status
-from l2rtui.domain.workload import CENTRES, Role
+from l2rtui.domain.workload import DECISIVE_ROLES, Role
 
 
 @row(frozen=True, slots=True)
 class PodView:
-    """One pod or process, ours or somebody else's.
+    """One pod or process, launched by l2rtui or not.
 
     Attributes:
         uid: Unique for ever; a replaced pod has another.
         run, set_name, role: Empty for pods that l2rtui did not launch.
-        claims: The devices that it holds, as far as they can be told.
+        devices: The devices that it uses, as far as they are known.
         created, started: Seconds since the epoch; started is None until its process runs.
-        exit_code: How its last process ended; 128 + n stands for signal n; None when none has ended.
+        exit_code: Of its last process that ended; 128 + n stands for signal n; None when none has ended.
         pid: Process id where the backend knows one.
-        namespace: Where the backend has namespaces. controller: what makes and replaces it, ``ReplicaSet x``.
-        flags: What does not fit together, a sentence each.
+        namespace: Where the backend has namespaces. controller: owner that replaces it, ``ReplicaSet x``.
+        flags: Inconsistencies, a sentence each.
     """
 
     uid: str
@@ -38,7 +38,7 @@ class PodView:
     role: Role | None = None
     index: int = 0
     seed: int = 0
-    claims: tuple[Claim, ...] = ()
+    devices: tuple[DeviceUsage, ...] = ()
     phase: Phase = Phase.PENDING
     reason: str = ""
     message: str = ""
@@ -67,22 +67,22 @@ class PodView:
 
     @property
     def slots(self) -> tuple[SlotId, ...]:
-        """The exact slots that it holds; empty where only the device or the node is known."""
+        """The exact slots that it uses; empty where only the device or the node is known."""
         return tuple(
-            SlotId(self.node, claim.gpu, claim.slot)
-            for claim in self.claims
-            if claim.gpu is not None and claim.slot is not None
+            SlotId(self.node, usage.gpu, usage.slot)
+            for usage in self.devices
+            if usage.gpu is not None and usage.slot is not None
         )
 
     @property
     def is_failing(self) -> bool:
-        """Whether people should look at it."""
+        """True when the pod has failed or crashes in a loop."""
         return is_failing(self.phase, self.reason, is_terminating=self.is_terminating)
 
     @property
     def holder(self) -> Holder | None:
-        """What the ledger reads of it; None while it holds nothing and is odd in nothing."""
-        if not (self.claims or self.flags) or self.phase.is_over:
+        """Input of the ledger; None without devices and inconsistencies, or once the pod is over."""
+        if not (self.devices or self.flags) or self.phase.is_over:
             return None
         return Holder(
             self.uid,
@@ -91,7 +91,7 @@ class PodView:
             self.owner,
             self.run,
             self.set_name,
-            self.claims,
+            self.devices,
             self.is_failing,
             self.flags,
         )
@@ -99,7 +99,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class SetView:
-    """One set of a run: how many replicas are wanted."""
+    """One set of a run and its desired number of replicas."""
 
     name: str
     role: Role
@@ -111,7 +111,7 @@ class RunView:
     """One launched run.
 
     Attributes:
-        reason: Why it is not simply running, for example ``Unsupervised``; empty when all is well.
+        reason: State other than running, for example ``Unsupervised``; empty when all is well.
         message: One sentence on the reason.
     """
 
@@ -128,27 +128,31 @@ class RunView:
     is_terminating: bool = False
     namespace: str = ""
 
+    def set_named(self, name: str) -> SetView | None:
+        """Return the set with this name, or None."""
+        return next((view for view in self.sets if view.name == name), None)
+
 
 def has_finished(run: RunView, pods: Iterable[PodView]) -> bool:
-    """Whether those that a run is about have all ended well, whoever still waits for them.
+    """True when all replicas of the decisive role have succeeded, even while other pods still wait for them.
 
-    Parameter servers of others' making never end by themselves.
+    Parameter servers of the user's own images, for example, never end by themselves.
     """
-    role = next((role for kind, role in CENTRES.items() if kind == run.kind), None)
+    role = next((role for kind, role in DECISIVE_ROLES.items() if kind == run.kind), None)
     centre = [pod for pod in pods if role is not None and pod.role is role and not pod.is_terminating]
-    wanted = sum(one.replicas for one in run.sets if one.role is role)
-    return len(centre) >= wanted > 0 and all(pod.phase is Phase.SUCCEEDED for pod in centre)
+    replicas = sum(worker_set.replicas for worker_set in run.sets if worker_set.role is role)
+    return len(centre) >= replicas > 0 and all(pod.phase is Phase.SUCCEEDED for pod in centre)
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
-    """Everything that is known at one moment.
+    """State of the cluster at one moment.
 
     Attributes:
         nodes: By name. pods: by uid. runs: by uid.
-        revision: Grows with every change; a snapshot never goes back.
+        revision: Grows with every change and never falls, so that a late reader can drop older snapshots.
         problems: What could not be read, one sentence each.
-        basis: An earlier ledger to build on; apply() hands it on.
+        basis: Earlier ledger to build on, passed on by apply().
     """
 
     nodes: Mapping[str, Node] = field(default_factory=lambda: MappingProxyType({}))
@@ -160,62 +164,61 @@ class ClusterSnapshot:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Slots and who holds them; worked out anew only for nodes on which something has changed."""
+        """Slots and their holders; rebuilt only for nodes that have changed. Computed on first access."""
         basis = self.basis
         if basis is None:
             pods: Iterable[PodView] = self.pods.values()
         elif basis.touched:
             pods = (pod for pod in self.pods.values() if pod.node in basis.touched)
         else:
+            # Nothing has moved a slot since: the earlier ledger is this one, by identity, and screens skip their
+            # redraw.
             return basis.ledger
         holders = (pod.holder for pod in pods)
-        return build_ledger(self.nodes.values(), (one for one in holders if one is not None), basis)
+        return build_ledger(self.nodes.values(), (holder for holder in holders if holder is not None), basis)
 
     @property
     def next_basis(self) -> Basis | None:
-        """What the ledger of the next snapshot may build on; None while no ledger was asked for."""
-        known: Ledger | None = self.__dict__.get("ledger")  # cached_property keeps it there
-        return Basis(known, frozenset()) if known is not None else self.basis
+        """Basis for the ledger of the next snapshot; None if no ledger was ever computed."""
+        ledger: Ledger | None = self.__dict__.get("ledger")  # cached_property keeps it there
+        return Basis(ledger, frozenset()) if ledger is not None else self.basis
 
     @cached_property
     def _pods_by_run(self) -> Mapping[str, list[PodView]]:
-        found: dict[str, list[PodView]] = {}
+        pods_by_run: dict[str, list[PodView]] = {}
         for pod in self.pods.values():
             if pod.run:
-                found.setdefault(pod.run, []).append(pod)
-        return found
+                pods_by_run.setdefault(pod.run, []).append(pod)
+        return pods_by_run
 
     def run_named(self, name: str) -> RunView | None:
-        """The run with this name, or None."""
+        """Return the run with this name, or None."""
         return next((run for run in self.runs.values() if run.name == name), None)
 
     def pods_of(self, run: str, set_name: str = "") -> tuple[PodView, ...]:
         """Pods of a run, or of one of its sets, in the order of sets and indices."""
-        found = [pod for pod in self._pods_by_run.get(run, ()) if set_name in ("", pod.set_name)]
-        # Sorted when they are asked for: of a large cluster few runs are looked at.
-        found.sort(key=lambda pod: (pod.role != Role.LEARNER, pod.set_name, pod.index, pod.created))
-        return tuple(found)
+        pods = [pod for pod in self._pods_by_run.get(run, ()) if set_name in ("", pod.set_name)]
+        # Sorted on request and not when built: of a large cluster few runs are displayed.
+        pods.sort(key=lambda pod: (pod.role != Role.LEARNER, pod.set_name, pod.index, pod.created))
+        return tuple(pods)
 
     def select(self, target: str) -> tuple[PodView, ...]:
-        """Pods that a person means by ``RUN``, ``RUN/SET``, ``RUN/SET/INDEX``, an experiment or a pod's name."""
+        """Pods selected by ``RUN``, ``RUN/SET``, ``RUN/SET/INDEX``, the same of an experiment, or a pod's name."""
         head, *rest = target.split("/")
         runs = [run.name for run in self.runs.values() if head in (run.name, run.experiment)]
+        # A run takes precedence over a pod of the same name.
         if not runs and not rest:
             return tuple(pod for pod in self.pods.values() if pod.name == target)
         set_name = rest[0] if rest else ""
         pods = tuple(pod for run in sorted(runs) for pod in self.pods_of(run, set_name))
-        return (
-            tuple(pod for pod in pods if str(pod.index) == rest[1])
-            if len(rest) == 2
-            else pods
-            if len(rest) < 2
-            else ()
-        )
+        if len(rest) < 2:
+            return pods
+        return tuple(pod for pod in pods if rest[1:] == [str(pod.index)])
 
     def runs_matching(self, target: str) -> tuple[RunView, ...]:
         """Runs with this name, or of the experiment with this name; sorted by name."""
-        found = (run for run in self.runs.values() if target in (run.name, run.experiment))
-        return tuple(sorted(found, key=lambda run: run.name))
+        matching = (run for run in self.runs.values() if target in (run.name, run.experiment))
+        return tuple(sorted(matching, key=lambda run: run.name))
 
 
 EMPTY_SNAPSHOT = ClusterSnapshot()

@@ -1,6 +1,6 @@
-"""One word, one level and one sentence for the state of a pod, from what its backend reports.
+"""Status of a pod in one word, one level and one sentence, derived from the report of its backend.
 
-Phases and reasons are Kubernetes' own and are shown verbatim: Pending, Running, Succeeded, Failed, Unknown;
+Phases and reasons are Kubernetes' own and are displayed verbatim: Pending, Running, Succeeded, Failed, Unknown;
 CrashLoopBackOff, OOMKilled, Error, Completed and their kin.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from l2rtui.domain.quantity import counted
 
 
 class Phase(StrEnum):
@@ -21,12 +23,12 @@ class Phase(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether no process of the pod will run again; such a pod holds nothing."""
+        """True when no process of the pod will run again; such a pod uses no slot."""
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
 class Level(StrEnum):
-    """How a state is coloured: by meaning."""
+    """Meaning of a state, which decides its colour and glyph."""
 
     OK = "ok"
     WAIT = "wait"
@@ -37,7 +39,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What people read of a pod."""
+    """Status for display."""
 
     word: str
     level: Level
@@ -50,7 +52,7 @@ _SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7
 
 
 def exit_text(exit_code: int) -> str:
-    """Say how a process ended. 128 + n stands for signal n, as shells and Kubernetes write it."""
+    """Return how a process ended. 128 + n stands for signal n, as shells and Kubernetes write it."""
     if exit_code > 128:
         number = exit_code - 128
         return f"killed by {_SIGNALS.get(number, f'signal {number}')} (exit {exit_code})"
@@ -63,7 +65,7 @@ def _with(exit_code: int, verb: str) -> str:
 
 
 def is_failing(phase: Phase, reason: str, *, is_terminating: bool) -> bool:
-    """Whether pod_status() would give the level BAD: the ledger asks this of every pod, and of none for words."""
+    """True where pod_status() has the level BAD; without its texts, as the ledger calls this for every pod."""
     return not is_terminating and (phase is Phase.FAILED or reason == CRASH_LOOP)
 
 
@@ -76,18 +78,20 @@ def pod_status(
     restarts: int = 0,
     is_terminating: bool = False,
 ) -> Status:
-    """Join phase, reason and last exit into one Status.
+    """Combine phase, reason and last exit into one Status.
 
     Args:
-        reason: The backend's reason for a state that is not plain, for example ``CrashLoopBackOff``.
+        reason: The backend's reason for a state beyond the phase, for example ``CrashLoopBackOff``.
         message: The backend's own sentence, appended.
-        exit_code: How the last process of the pod ended, None when none has.
+        exit_code: Of the last process of the pod that ended, None when none has.
     """
-    times = f"{restarts} restart{'' if restarts == 1 else 's'}"
+    times = counted(restarts, "restart")
     ended = f", last {_with(exit_code, 'ended')}" if exit_code is not None and restarts else ""
     detail = f": {message}" if message else ""
+    # Before everything else: a pod that crashes while it is being deleted needs nobody's attention.
     if is_terminating:
         return Status("Terminating", Level.WAIT, f"is being stopped{detail}")
+    # The phase of a pod in back-off still reads Running.
     if reason == CRASH_LOOP:
         return Status(reason, Level.BAD, f"fails again and again ({times}{ended}){detail}")
     match phase:
@@ -95,9 +99,8 @@ def pod_status(
             again = f"runs, {times}{ended}" if restarts else "runs"
             return Status(reason or "Running", Level.OK if not reason else Level.WARN, f"{again}{detail}")
         case Phase.PENDING:
-            return Status(
-                reason or "Pending", Level.WARN if reason else Level.WAIT, f"waits to start{ended}{detail}"
-            )
+            level = Level.WARN if reason else Level.WAIT
+            return Status(reason or "Pending", level, f"waits to start{ended}{detail}")
         case Phase.SUCCEEDED:
             return Status(reason or "Completed", Level.DONE, f"finished{detail}")
         case Phase.FAILED:

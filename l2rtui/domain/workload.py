@@ -1,7 +1,7 @@
-"""What a person asks for: a run, its sets of equal processes, and what each of them is given.
+"""Specs: a run, its sets of equal processes, their commands, variables and resources.
 
 A RunSpec is the decoded, complete form: every command, environment variable and restart policy is explicit.
-Reading it from YAML, with defaults and sentences for mistakes, is the work of ``services.specfile``.
+``services.spec`` reads it from YAML, with defaults and sentences for mistakes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 MAX_NAME = 40
 """Longest name of a run: pod names add a set and an index and must stay within the 63 of RFC 1123."""
 MAX_SET_NAME = 14
+# NumPy takes 32 bits unsigned, other libraries a signed 32-bit integer: the smaller bound holds for all.
 MAX_SEED = 2**31 - 1
 """Largest seed that every library takes."""
 
 
 class Kind(StrEnum):
-    """How the processes of a run work together."""
+    """Pattern by which the processes of a run work together."""
 
     LEARNER_WORKERS = "learner-workers"
     ELASTIC = "elastic"
@@ -30,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Role(StrEnum):
-    """What a process of a run does."""
+    """Function of a process in its run."""
 
     LEARNER = "learner"
     WORKER = "worker"
@@ -40,29 +41,25 @@ class Role(StrEnum):
     JOB = "job"
 
 
-CENTRES = {
-    Kind.LEARNER_WORKERS: Role.LEARNER,
-    Kind.ELASTIC: Role.WORKER,
-    Kind.PARAMETER_SERVER: Role.WORKER,
-}
-"""Whose success finishes a run, by its kind. A job has no such role: each of its processes ends by itself."""
+DECISIVE_ROLES = {Kind.LEARNER_WORKERS: Role.LEARNER, Kind.ELASTIC: Role.WORKER, Kind.PARAMETER_SERVER: Role.WORKER}
+"""Role whose success finishes a run, by its kind. A job has none: each of its processes ends by itself."""
 
 
 class RestartPolicy(StrEnum):
-    """When a process that ended is started again; Kubernetes' own words."""
+    """Rule for restarting a process that ended; the values are Kubernetes' own."""
 
     ALWAYS = "Always"
     ON_FAILURE = "OnFailure"
     NEVER = "Never"
 
     def restarts_after(self, exit_code: int) -> bool:
-        """Whether a process that ended with this code is started again."""
+        """True when a process that ended with this code is started again."""
         return self is RestartPolicy.ALWAYS or (self is RestartPolicy.ON_FAILURE and exit_code != 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one replica is expected to use; None leaves it open.
+    """Expected resource use of one replica; None leaves it open.
 
     Attributes:
         cpu_cores: CPU cores; also bounds the threads of numerical libraries.
@@ -74,16 +71,16 @@ class Resources:
 
 
 PROGRAM_WORD = "{program}"
-"""Word of a command that stands for the path of the set's program, wherever a backend puts it."""
+"""Word of a command that each backend replaces by the path of the set's program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A file that a set runs besides what its image holds; exactly one of text and url is given.
+    """File that a set runs in addition to its image; exactly one of text and url is set.
 
     Attributes:
         name: Name of the file.
-        text: Its contents, which travel with the spec. url: where it is fetched from before each start.
+        text: Its contents, stored in the spec. url: source from which it is fetched before each start.
     """
 
     name: str
@@ -100,12 +97,11 @@ class SetSpec:
         command: argv, never a shell line.
         env: Variables that the spec adds, in order.
         grace_seconds: Time between SIGTERM and SIGKILL.
-        pod: How its containers are set up; complete, the run's own settings are merged in.
-        template: Pod template in Kubernetes' own words, JSON as text, for a set that was imported as it is; empty
-            for one that l2rtui writes itself.
-        stable: Each replica keeps an index and a name of its own; their number stays as it was launched.
-        port: TCP port at which others find each replica of a stable set by its name; 0 for none.
-        bounds: Fewest and most replicas that it may be scaled to; None for any number.
+        pod: Settings of its containers; complete, the run's own settings are merged in.
+        template: Kubernetes pod template, JSON as text, of an imported set; empty for one that l2rtui writes.
+        stable: Each replica has a fixed index and name, as in a StatefulSet; their number never changes.
+        port: TCP port under which each replica of a stable set is reachable by name; 0 for none.
+        bounds: Minimum and maximum of its replicas; None for any number.
         program: File that the command names as ``{program}``.
     """
 
@@ -126,7 +122,8 @@ class SetSpec:
     program: Program | None = None
 
     def scale_problem(self, replicas: int) -> str:
-        """Say why the set cannot have so many replicas; empty when it can."""
+        """Return a sentence on why the set cannot have so many replicas; empty when it can."""
+        # Addresses of all replicas are written into each process' variables at launch.
         if self.stable and replicas != self.replicas:
             return f"its {self.replicas} replicas know each other by name, and stay as they were launched"
         if self.role is Role.LEARNER and replicas != 1:
@@ -140,7 +137,7 @@ class SetSpec:
 
     @property
     def needs_device(self) -> bool:
-        """Whether each replica sits on slots of a device."""
+        """True when each replica occupies slots of a device."""
         return self.slots > 0 and self.pod.binding is not Binding.CPU
 
 
@@ -151,8 +148,8 @@ class RunSpec:
     Attributes:
         experiment: The name in the spec; with several seeds it groups their runs.
         name: Unique name of the run in its namespace.
-        train: Training settings, a JSON object as text; handed to each process, see also ``domain.sidecar``.
-        extras: Objects in Kubernetes' own words that were imported with the run (Services), JSON list as text.
+        train: Training settings, a JSON object as text; passed to each process, see also ``domain.sidecar``.
+        extras: Kubernetes objects that were imported with the run (Services), JSON list as text.
         image: Container image; the local backend runs without one.
     """
 
@@ -167,23 +164,23 @@ class RunSpec:
     extras: str = "[]"
 
     def set_named(self, name: str) -> SetSpec | None:
-        """The set with this name, or None."""
-        return next((one for one in self.sets if one.name == name), None)
+        """Return the set with this name, or None."""
+        return next((set_spec for set_spec in self.sets if set_spec.name == name), None)
 
     def with_replicas(self, set_name: str, replicas: int) -> RunSpec:
-        """The same run with another number of replicas in one set."""
-        sets = tuple(replace(one, replicas=replicas) if one.name == set_name else one for one in self.sets)
-        return replace(self, sets=sets)
+        """Return the same run with another number of replicas in one set."""
+        sets = (replace(part, replicas=replicas) if part.name == set_name else part for part in self.sets)
+        return replace(self, sets=tuple(sets))
 
 
 def with_binding(spec: RunSpec, binding: Binding) -> RunSpec:
-    """The same run with another binding mode in every set that uses a device."""
-    sets = (replace(one, pod=replace(one.pod, binding=binding)) if one.slots else one for one in spec.sets)
+    """Return the same run with another binding mode in every set that uses a device."""
+    sets = (replace(part, pod=replace(part.pod, binding=binding)) if part.slots else part for part in spec.sets)
     return replace(spec, sets=tuple(sets))
 
 
 def with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
-    """One run for each seed, named ``NAME-sSEED``; without seeds, the run as it is."""
+    """Return one run for each seed, named ``NAME-sSEED``; without seeds, the run as it is."""
     if not seeds:
         return (spec,)
     return tuple(replace(spec, seed=seed, name=f"{spec.name}-s{seed}") for seed in seeds)
@@ -195,7 +192,7 @@ def pod_name(run: str, set_name: str, index: int) -> str:
 
 
 def name_problem(name: str, longest: int = MAX_NAME) -> str:
-    """Say what is wrong with a name of a run or set (RFC 1123 label, first a letter); empty when it is right."""
+    """Return a sentence on what is wrong with the name of a run or set (RFC 1123 label, first a letter)."""
     if len(name) > longest:
         return f"{name!r} has {len(name)} characters: use at most {longest}"
     if not _DNS_LABEL.fullmatch(name):

@@ -1,10 +1,10 @@
-"""Who may speak to the server: whoever was given the address with the token, in the browser that opened it.
+"""Access control of the server: a one-time token, a session cookie, and checks of Host and Origin.
 
-The loopback address is no border: every user of a login node reaches it, and so does every web page that a browser
-on that machine has open. Against the first there is a token; it opens one session and is worth nothing after, so an
-address in a history, a log or on a screen that somebody looks at does not matter. Against the second there is the
-cookie that other sites cannot send along (SameSite), and a look at Host and Origin: a name that was made to resolve
-to 127.0.0.1 (DNS rebinding) is none of ours, and a page of another origin opens no WebSocket.
+The loopback address is no protection by itself: every user of a login node reaches it, and so does every web page
+that is open in a browser on that machine. Against the first there is a token; it opens one session and is void
+afterwards, so an address in a history or a log does no harm. Against the second there is a cookie that other sites
+cannot send (SameSite=Strict), and a check of Host and Origin: a foreign name that resolves to 127.0.0.1 (DNS
+rebinding) is refused, and a page of another origin cannot open a WebSocket (cross-site WebSocket hijacking).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Any port: the far end of a tunnel often has another one."""
+"""Host names, with any port: the far end of a tunnel often has another one."""
 _TOKEN_BYTES = 32
 _FOREIGN = "Another site's page may not speak to this server.\n"
 _HEADERS = {
@@ -32,7 +32,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-# A page, no redirect: a browser that follows a redirect from elsewhere would not send the strict cookie along.
+# A page, not a redirect: a browser does not send a strict cookie with a redirect that another site began.
 _WELCOME = (
     '<!DOCTYPE html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>l2rtui</title>'
     "<body style='background:#0c181f'>"
@@ -40,22 +40,21 @@ _WELCOME = (
 
 
 class Guard:
-    """One token, one session.
+    """Guard of one server: one token, which opens one session.
 
     Attributes:
-        token: What the address carries until it was used.
+        token: Secret in the address; void after its first use.
     """
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
         self._session = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._cookie = (
-            f"l2rtui-{secrets.token_hex(4)}"  # cookies know no ports: two servers must not share one name
-        )
+        # Cookies do not distinguish ports (RFC 6265, 8.5): two servers on a host need different names.
+        self._cookie = f"l2rtui-{secrets.token_hex(4)}"
         self._is_used = False
 
     def middleware(self) -> Middleware:
-        """What stands before every handler, the WebSocket's and the files' too."""
+        """Return the middleware before every handler, those of the WebSocket and of files included."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -69,7 +68,7 @@ class Guard:
 
     @staticmethod
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-        """Say to the browser what the page may do; a signal handler for each response before it begins."""
+        """Add the security headers to a response; a handler of aiohttp's `on_response_prepare`."""
         host = request.host if _name_of(request.host) in _LOOPBACK else ""
         for name, value in _HEADERS.items():
             response.headers[name] = value.format(sockets=f"ws://{host}" if host else "")
@@ -77,13 +76,14 @@ class Guard:
     def _check_names(self, request: web.Request) -> None:
         if _name_of(request.host) not in _LOOPBACK:
             raise web.HTTPMisdirectedRequest(text="This server answers to 127.0.0.1 and localhost alone.\n")
+        # A link on another page may open ours (navigate), but its scripts may fetch nothing from it.
         site = request.headers.get("Sec-Fetch-Site", "none")
         if site not in ("same-origin", "none") and request.headers.get("Sec-Fetch-Mode") != "navigate":
             raise web.HTTPForbidden(text=_FOREIGN)
         origin = request.headers.get("Origin")
         is_socket = request.headers.get("Upgrade", "").lower() == "websocket"
         if origin is None and not is_socket:
-            return  # browsers send none when they open a page of their own accord
+            return  # browsers send no Origin with a plain navigation
         if origin is None or origin != f"http://{request.host}":
             raise web.HTTPForbidden(text=_FOREIGN)
 
@@ -109,13 +109,13 @@ class Guard:
         return response
 
 
-def _is_same(given: str, right: str) -> bool:
-    """Compare without telling by the time how much was right."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), right.encode())
+def _is_same(received: str, expected: str) -> bool:
+    """Compare in constant time."""
+    return hmac.compare_digest(received.encode("utf-8", "surrogateescape"), expected.encode())
 
 
 def _name_of(host: str) -> str:
-    """The name in a Host header, without the port; empty where it is no host."""
+    """Return the name in a Host header, without the port; empty where it is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -1,8 +1,8 @@
-"""textual-serve's server with what it lacks: a guard, a loopback address, and an end that ends everything.
+"""textual-serve's server with a guard, a loopback address and an orderly end.
 
-Its own ``serve()`` binds what it is told, logs with local variables, and prints what an app wrote to standard error
-as it is. Here the page's addresses follow the Host of the request, since at the far end of a tunnel the port is
-another one, and what comes from the apps is made harmless before it reaches this terminal.
+Its own ``serve()`` binds any address, logs local variables, and prints an app's standard error as it is. Here the
+addresses in the page follow the Host header, since at the far end of a tunnel the port is another one, and output
+of the apps is sanitized before it reaches this terminal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from l2rtui.serve.guard import Guard
 
 LOOPBACK = "127.0.0.1"
 _CLOSE_SECONDS = 2.0
-"""How long the apps have to end in good order; after that the end of this process is theirs (they are told so)."""
+"""Time for the apps to end in order; after that they end with this process (see `terminal_guard.end_with`)."""
 
 
 class GuardedServer(Server):
@@ -38,24 +38,25 @@ class GuardedServer(Server):
         self._open: set[asyncio.Transport] = set()
 
     async def make_app(self) -> web.Application:
-        """The web application; every path of it is guarded."""
+        """Return the web application, with the guard before every path."""
         app: web.Application = await self._make_app()
         app.middlewares.append(self._guard.middleware())
         app.on_response_prepare.append(self._guard.add_headers)
         return app
 
     async def on_startup(self, app: web.Application) -> None:
-        """Print nothing: what is printed is the caller's."""
+        """Print nothing, unlike the base class: the caller announces the address."""
 
     async def on_shutdown(self, app: web.Application) -> None:  # noqa: ARG002  (textual-serve names it)
-        """Cut the connections of all tabs, so that their apps end: a browser may take ten seconds to agree."""
+        """Cut the connections of all tabs, so that their apps end."""
+        # A WebSocket close would wait for the browser's answer, up to ten seconds for a sleeping tab.
         for transport in self._open:
             transport.abort()
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """One tab, from its beginning to its end."""
+        """Serve one tab, from its beginning to its end."""
         transport = request.transport
-        if transport is None:  # it left while we looked at its cookie
+        if transport is None:  # disconnected while its cookie was checked
             raise web.HTTPForbidden
         self._open.add(transport)
         try:
@@ -65,38 +66,38 @@ class GuardedServer(Server):
         return answer
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
-        """The page, with the addresses under which this browser reaches it."""
-        self.public_url = f"http://{request.host}"  # read before anything else runs: there is no wait in between
+        """Return the page, with the addresses under which this browser reaches the server."""
+        self.public_url = f"http://{request.host}"  # the base class reads it before its first await
         page: web.StreamResponse = await super().handle_index(request)
         return page
 
 
-def serve(words: Sequence[str], port: int, announce: Callable[[str], None]) -> int:
-    """Serve until SIGINT, SIGTERM or SIGHUP; give 128 + n.
+def serve(command: Sequence[str], port: int, announce: Callable[[str], None]) -> int:
+    """Serve until SIGINT, SIGTERM or SIGHUP; return 128 + n.
 
     Args:
-        words: The command of one app; each browser tab gets a process of its own.
-        port: 0 for any that is free.
-        announce: Gets the address, once, when it answers.
+        command: Command of one app; each browser tab gets a process of its own.
+        port: Port to bind; 0 for any that is free.
+        announce: Called once with the address, when the server answers.
 
     Raises:
         UsageError: the port cannot be had.
     """
-    door = _bind(port)
-    with door, contextlib.redirect_stdout(_Harmless(sys.stderr)):
+    listener = _bind(port)
+    with listener, contextlib.redirect_stdout(_SanitizedStream(sys.stderr)):
         # `exec`: the app is a child of ours, with no shell between that would survive us.
-        return asyncio.run(_serve(f"exec {shlex.join(words)}", door, announce))
+        return asyncio.run(_serve(f"exec {shlex.join(command)}", listener, announce))
 
 
-async def _serve(command: str, door: socket.socket, announce: Callable[[str], None]) -> int:
+async def _serve(command: str, listener: socket.socket, announce: Callable[[str], None]) -> int:
     guard = Guard()
     runner = web.AppRunner(
         await GuardedServer(command, guard).make_app(), access_log=None, shutdown_timeout=_CLOSE_SECONDS
     )
     await runner.setup()
     with _signals() as stopped:
-        await web.SockSite(runner, door).start()
-        announce(f"http://{LOOPBACK}:{door.getsockname()[1]}/?token={guard.token}")
+        await web.SockSite(runner, listener).start()
+        announce(f"http://{LOOPBACK}:{listener.getsockname()[1]}/?token={guard.token}")
         number = await stopped
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(runner.cleanup(), _CLOSE_SECONDS * 2)
@@ -124,30 +125,28 @@ def _signals() -> Iterator[asyncio.Future[int]]:
 
 
 def _bind(port: int) -> socket.socket:
-    door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        door.bind((LOOPBACK, port))
+        listener.bind((LOOPBACK, port))
     except OSError as error:
-        door.close()
-        raise UsageError(
-            f"Port {port} of this machine cannot be had: {error.strerror}.",
-            "Take another with --port; 0 takes any.",
-        ) from error
-    return door
+        listener.close()
+        sentence = f"Port {port} of this machine cannot be had: {error.strerror}."
+        raise UsageError(sentence, "Take another with --port; 0 takes any.") from error
+    return listener
 
 
-class _Harmless(io.TextIOBase):
-    """Where apps' last words go: this terminal, without what would steer it."""
+class _SanitizedStream(io.TextIOBase):
+    """Stream that sanitizes what it passes on: apps may print text from clusters when they end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write what of the text is safe to show."""
+        """Write the text without terminal control sequences."""
         for line in text.splitlines():
             print(sanitize(line), file=self._stream)
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Do nothing: nothing is buffered."""

@@ -1,7 +1,7 @@
-"""What a cluster needs besides runs, applied from ``manifests/addons``: drivers, metrics, volumes; each versioned.
+"""Add-ons of a cluster (drivers, metrics, volumes), applied from ``manifests/addons``; each has a version.
 
-The files are applied as they are, by server-side apply: what somebody has changed by hand in a field of ours comes
-back, and fields of others stay.
+The files are applied unchanged, by server-side apply: a field of ours that was changed by hand is set back, and
+fields of other managers stay.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from l2rtui.backends.kubernetes.client import Api, connect
-from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.api.client import Api, connect
+from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.registry import eks_token
 from l2rtui.errors import L2RError
 
 VERSION = "l2rtui.io/version"
 """Annotation of each object: the version of the add-on."""
 _APPLIES_API_SERVICES = (1, 21)
-"""Kubernetes 1.20 breaks off in the middle when an APIService is applied by the server."""
+"""Kubernetes 1.20 closes the connection when an APIService is applied on the server side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Applied:
 
 
 def addons_folder() -> Path:
-    """Where the manifests lie: in the source tree, or with the installed program."""
+    """Return the folder of the manifests: in the source tree, or in the installed package."""
     here = Path(__file__).resolve()
     places = (here.parents[2] / "manifests" / "addons", here.parents[1] / "manifests" / "addons")
-    return next((one for one in places if one.is_dir()), places[0])
+    return next((candidate for candidate in places if candidate.is_dir()), places[0])
 
 
 def read_addons() -> list[tuple[str, dict[str, Any]]]:
-    """Every object with the name of its add-on, in the order in which they are applied.
+    """Return every object with the name of its add-on, in the order in which they are applied.
 
     Raises:
         L2RError: the files are not there.
@@ -52,7 +52,10 @@ def read_addons() -> list[tuple[str, dict[str, Any]]]:
     if not files:
         raise L2RError(f"There are no add-ons in {folder}.", "Use the source tree, or --no-addons.")
     return [
-        (file.stem, one) for file in files for one in yaml.safe_load_all(file.read_text("utf-8")) if one is not None
+        (file.stem, manifest)
+        for file in files
+        for manifest in yaml.safe_load_all(file.read_text("utf-8"))
+        if manifest is not None
     ]
 
 
@@ -76,9 +79,8 @@ async def apply_addons(
             try:
                 await _apply(api, manifest, dry_run=dry_run)
             except ApiError as error:
-                raise L2RError(
-                    f"The add-on {addon} was not applied: {name}: {error.message}", error.hint
-                ) from error
+                sentence = f"The add-on {addon} was not applied: {name}: {error.message}"
+                raise L2RError(sentence, error.hint) from error
             outcome = "would be applied" if dry_run else "applied"
             yield Applied(addon, meta["annotations"][VERSION], name, outcome)
     finally:
@@ -88,6 +90,7 @@ async def apply_addons(
 async def _apply(api: Api, manifest: dict[str, Any], *, dry_run: bool) -> None:
     """Apply one object; where the server cannot apply objects of this kind, create or patch it."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
+    # force=True: the fields are ours, and a conflict with an older field manager must not stop an update.
     if kind != "APIService" or api.server_version >= _APPLIES_API_SERVICES:
         await api.apply(manifest, dry_run=dry_run, force=True)
         return

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from l2rtui.backends.aws import ecr
-from l2rtui.backends.aws.clients import Cloud
-from l2rtui.backends.images import buildx, credentials
-from l2rtui.backends.images.credentials import Login
-from l2rtui.backends.images.engine import LABEL_DIRTY, LABEL_OURS, LABEL_REVISION, Engine, Message
-from l2rtui.backends.images.progress import EngineError, Progress, Tracker
-from l2rtui.backends.images.registry import Registry
+from l2rtui.cloud.aws import ecr
+from l2rtui.cloud.aws.clients import Cloud
+from l2rtui.cloud.images import buildx, credentials
+from l2rtui.cloud.images.build_progress import BuildFailedError, BuildStage, Progress, StreamTracker
+from l2rtui.cloud.images.credentials import Login
+from l2rtui.cloud.images.engine import LABEL_DIRTY, LABEL_OURS, LABEL_REVISION, ImageEngine, Message
+from l2rtui.cloud.images.registry import Registry
 from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
 from l2rtui.errors import BackendError, L2RError, UsageError
 from l2rtui.services import journal
@@ -39,7 +40,7 @@ Logins = Callable[[], Awaitable[Login | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceTree:
     """A source tree to build from.
 
     Attributes:
@@ -63,7 +64,7 @@ class Built:
 
     image: ImageRef
     id: str
-    source: Source
+    source: SourceTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +84,39 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How an image is built.
+    """Sources, base and arguments of a build.
 
     Attributes:
         base: Image below the base; empty for the one that the Dockerfile names.
         args: Further build arguments. network: of the build's commands; empty for Docker's own.
     """
 
-    source: Source
+    source: SourceTree
     image: ImageRef
     base: str = ""
     args: Mapping[str, str] = field(default_factory=dict)
     network: str = ""
 
 
-async def find_source(folder: str = "") -> Source:
-    """The source tree in a folder, or in the present one or one above it, or that of this very program.
+async def find_source(folder: str = "") -> SourceTree:
+    """Return the source tree in a folder; by default the working directory, a parent of it, or this program's own.
 
     Raises:
         UsageError: there is none.
     """
-    found = await asyncio.to_thread(_source_folder, folder)
-    revision = (await _git(found, "rev-parse", "--short=12", "HEAD")).strip()
-    changed = revision and (await _git(found, "status", "--porcelain", "--", *_SOURCES)).strip()
-    return Source(found, revision, bool(changed))
+    source_folder = await asyncio.to_thread(_source_folder, folder)
+    revision = (await _git(source_folder, "rev-parse", "--short=12", "HEAD")).strip()
+    changed = revision and (await _git(source_folder, "status", "--porcelain", "--", *_SOURCES)).strip()
+    return SourceTree(source_folder, revision, bool(changed))
 
 
-def node_image(source: Source, name: str = NODE_NAME) -> ImageRef:
-    """Under which name the image of a source tree is built; its tag says from what."""
+def node_image(source: SourceTree, name: str = NODE_NAME) -> ImageRef:
+    """Return the name under which a source tree is built; its tag holds the revision."""
     return named(name) if named(name).tag else named(name).tagged(source.tag)
 
 
 def named(name: str) -> ImageRef:
-    """An image by its name.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """Parse the name of an image. Raises UsageError where it is not valid."""
     try:
         return parse_image(name)
     except ValueError as error:
@@ -127,11 +124,7 @@ def named(name: str) -> ImageRef:
 
 
 def destination(name: str) -> ImageRef:
-    """An image by a name under which it can be pushed.
-
-    Raises:
-        UsageError: it is none, or names no registry.
-    """
+    """An image by a name under which it can be pushed. Raises UsageError: it is none, or names no registry."""
     image = named(name)
     if image.registry == HUB and "/" not in image.repository:
         raise UsageError(f"{name} names no registry.", "Write its host first, such as registry.example/lab/node.")
@@ -145,22 +138,15 @@ def _source_folder(folder: str) -> Path:
     for place in places:
         if (place / "docker" / "Dockerfile.node").is_file():
             return place
-    raise UsageError(
-        f"There is no docker/Dockerfile.node in {folder or here}.", "Name the source tree with --source."
-    )
+    sentence = f"There is no docker/Dockerfile.node in {folder or here}."
+    raise UsageError(sentence, "Name the source tree with --source.")
 
 
-async def _git(folder: Path, *words: str) -> str:
+async def _git(folder: Path, *arguments: str) -> str:
     """Ask git; empty where it or the repository is missing."""
     try:
         process = await asyncio.create_subprocess_exec(
-            "git",
-            "-C",
-            str(folder),
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            "git", "-C", str(folder), *arguments, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL
         )
     except OSError:
         return ""
@@ -168,7 +154,7 @@ async def _git(folder: Path, *words: str) -> str:
     return out.decode(errors="replace") if process.returncode == 0 else ""
 
 
-async def build(engine: Engine, recipe: Recipe) -> AsyncGenerator[Progress | Built, None]:
+async def build(engine: ImageEngine, recipe: Recipe) -> AsyncGenerator[Progress | Built, None]:
     """Build the base and the image on it; the last item is the image.
 
     Raises:
@@ -185,57 +171,60 @@ async def build(engine: Engine, recipe: Recipe) -> AsyncGenerator[Progress | Bui
     )
     for number, (name, image, args) in enumerate(stages, 1):
         yield Progress(f"{number}/{len(stages)} docker/{name} → {image}", is_step=True)
-        folder, arguments = str(source.folder), {**recipe.args, **args}
-        if has_buildkit:
-            steps = buildx.build(folder, f"docker/{name}", str(image), arguments, labels, recipe.network)
-        else:
-            messages = engine.build(folder, f"docker/{name}", str(image), arguments, labels, recipe.network)
-            steps = _followed(messages, Tracker("base"))
+        arguments = {**recipe.args, **args}
+        stage = BuildStage(str(source.folder), f"docker/{name}", str(image), arguments, labels, recipe.network)
+        steps = (
+            buildx.build(stage) if has_buildkit else _with_last_lines(engine.build(stage), StreamTracker("base"))
+        )
         try:
             async with aclosing(steps):
                 async for step in steps:
                     yield step
-        except EngineError as error:
+        except BuildFailedError as error:
             raise BackendError(f"docker/{name} was not built: {error}", "Correct it and build again.") from error
-    found = await engine.find(str(recipe.image))
-    if found is None:
+    # Asked of the Engine: BuildKit may have built into a cache alone, which no pod can run.
+    built = await engine.find(str(recipe.image))
+    if built is None:
         raise BackendError(f"{recipe.image} was built, and the Docker Engine does not know it.", "Build again.")
-    journal.record("image build", str(recipe.image), "done", id=found.id, dirty=source.is_dirty, base=recipe.base)
-    yield Built(recipe.image, found.id, source)
+    journal.record("image build", str(recipe.image), "done", id=built.id, dirty=source.is_dirty, base=recipe.base)
+    yield Built(recipe.image, built.id, source)
 
 
-async def _followed(messages: AsyncGenerator[Message, None], tracker: Tracker) -> AsyncGenerator[Progress, None]:
+async def _with_last_lines(
+    messages: AsyncGenerator[Message, None], tracker: StreamTracker
+) -> AsyncGenerator[Progress, None]:
     async with aclosing(messages):
         try:
             async for message in messages:
-                if (progress := tracker.take(message)) is not None:
+                if (progress := tracker.add_message(message)) is not None:
                     yield progress
-        except EngineError as error:
-            shown = f"{tracker.last_lines}\n{error}" if tracker.last_lines else str(error)
-            raise EngineError(shown) from error
+        except BuildFailedError as error:
+            progress_lines = f"{tracker.last_lines}\n{error}" if tracker.last_lines else str(error)
+            raise BuildFailedError(progress_lines) from error
 
 
 async def push(
-    engine: Engine, image: ImageRef, login: Logins, *, first_pause_seconds: float = _FIRST_PAUSE_SECONDS
+    engine: ImageEngine, image: ImageRef, login: Logins, *, first_pause_seconds: float = _FIRST_PAUSE_SECONDS
 ) -> AsyncGenerator[Progress | Pushed, None]:
-    """Push one tag, and again after a cut: layers that have arrived are not sent twice. The last item is the proof.
+    """Push one tag, with retries after a cut: layers that have arrived are not sent twice. The last item is Pushed.
 
     Args:
-        login: Asked before each attempt, since some logins run out.
+        login: Called before each attempt, since some logins expire.
 
     Raises:
-        BackendError: the registry does not let us in, or it never went through.
+        BackendError: the registry refuses the login, or every attempt failed.
     """
     pause = first_pause_seconds
     for attempt in range(1, PUSH_ATTEMPTS + 1):
-        tracker = Tracker("push")
+        tracker = StreamTracker("push")
         try:
-            steps = _followed(engine.push(image, await login()), tracker)
+            steps = _with_last_lines(engine.push(image, await login()), tracker)
             async with aclosing(steps):
                 async for step in steps:
                     yield step
-        except (EngineError, BackendError) as error:
+        except (BuildFailedError, BackendError) as error:
             reason = (error.message if isinstance(error, BackendError) else str(error)).rstrip(".")
+            # An expired login is renewed by the next attempt; a refused one would be refused again.
             if _NO_ENTRY.search(reason) and not _EXPIRED.search(reason):
                 hint = f"Do `l2rtui image login {image.registry}`."
                 raise BackendError(f"{image.registry} does not let us push {image}: {reason}.", hint) from error
@@ -246,6 +235,7 @@ async def push(
             await asyncio.sleep(pause)
             pause *= 2
             continue
+        # The Engine reports the digest in a message beside the progress, only after the manifest has been accepted.
         digest = str(tracker.aux.get("Digest") or "")
         if not digest:
             raise BackendError(f"{image} was pushed, and the Docker Engine names no digest.", "Push it again.")
@@ -259,48 +249,48 @@ async def push(
 
 
 async def login_for(registry: str) -> Login | None:
-    """Who we are to a registry: Amazon's gives a login for the account's credentials, others have been told one."""
+    """Return the login for a registry: from the AWS account for ECR, else the saved one; None if there is none."""
     if region := ecr_region(registry):
         return Login(*await ecr.registry_login(Cloud(region)))
     return await asyncio.to_thread(credentials.find_login, registry)
 
 
 async def prepare_registry(image: ImageRef) -> bool:
-    """Make the repository where the registry wants that done first; say whether it was made."""
+    """Create the repository where the registry needs that before a push; return True if it was created."""
     if region := ecr_region(image.registry):
         return await ecr.ensure_repository(Cloud(region), image.repository)
     return False
 
 
 async def log_in(registry: str, login: Login) -> str:
-    """Try a login and keep it; say where it is kept.
+    """Check a login and save it; return where it is saved.
 
     Raises:
-        BackendError: the registry refuses it, or does not answer; nothing is kept.
+        BackendError: the registry refuses it, or does not answer; nothing is saved.
     """
-    async with Registry(registry, login) as asked:
-        await asked.check_login()
-    return await asyncio.to_thread(credentials.keep_login, registry, login)
+    async with Registry(registry, login) as client:
+        await client.check_login()
+    return await asyncio.to_thread(credentials.store_login, registry, login)
 
 
 async def digest_of(image: ImageRef) -> str:
-    """The digest that a tag stands for in its registry now."""
+    """Return the digest of a tag in its registry."""
     async with Registry(image.registry, await login_for(image.registry)) as registry:
         return await registry.digest(image)
 
 
 async def tags_of(image: ImageRef) -> list[tuple[str, str]]:
-    """Every tag of a repository with its digest."""
+    """Return every tag of a repository with its digest."""
     async with Registry(image.registry, await login_for(image.registry)) as registry:
         names = await registry.tags(image)
         return [(name, await registry.digest(image.tagged(name))) for name in sorted(names)]
 
 
 async def pinned(name: str) -> str:
-    """The name of an image with its digest; as it is where it has one.
+    """Return the name of an image with its digest.
 
     Raises:
-        UsageError: it is no name of an image. BackendError: the registry does not answer, or has no such image.
+        UsageError: it is not a name of an image. BackendError: the registry does not answer, or has no such image.
     """
     image = named(name)
     if image.digest:

@@ -1,33 +1,31 @@
-"""Where a run without a learner stands: steps, elastic nodes, parameter servers and evaluation, from their logs.
+"""Progress of a run without a learner: steps, elastic nodes, parameter servers, evaluation; read from logs.
 
-The records are lines of JSON on standard output (``runtime.contract``). They come from inside the run and are not
-trusted: a field of another type than agreed reads as missing.
+``runtime.base.metric_records`` parses the lines; a field of another type than agreed counts as missing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from l2rtui.backends.base import Backend, LogQuery
+from l2rtui.backends.base import Backend
+from l2rtui.domain.log import LogQuery
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role, RunSpec
 from l2rtui.errors import L2RError, NotFoundError
-from l2rtui.services import wrapping
-from l2rtui.services.metrics import parse_record
+from l2rtui.services import runtime_commands
+from runtime.base.metric_records import integer, number, parse_record, text
 
 _TAIL: Final = 400
-"""Lines of each pod that are looked through."""
+"""Lines of each pod that are read."""
 _AT_ONCE: Final = 8
-_MOST_CLASSES: Final = 1000
-_MOST_TEXT: Final = 200
+_MAX_CLASSES: Final = 1000
 _STATES: Final = ("pending", "waiting", "skipped", "done", "running", "failed")
-"""States of a step; of several pods the last in this order counts."""
+"""States of a step, in the order of precedence when its pods differ: the last one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ class StepState:
     """One step of a job.
 
     Attributes:
-        state: ``pending`` (no process has said anything yet), ``waiting``, ``running``, ``done``, ``failed`` or
+        state: ``pending`` (no record yet), ``waiting``, ``running``, ``done``, ``failed`` or
             ``skipped`` (done by an earlier launch).
         time: Of the record, seconds since the epoch; 0 for none.
     """
@@ -50,7 +48,7 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node of an elastic job; None where it has not said it."""
+    """One node of an elastic job; None for what is not in its records yet."""
 
     pod: str
     state: str = ""
@@ -65,8 +63,8 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerState:
-    """One parameter server, or one worker of them; None where it has not said it."""
+class PsProcessState:
+    """One parameter server or one of their workers; None for what is not in its records yet."""
 
     pod: str
     role: str
@@ -79,7 +77,7 @@ class PeerState:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How good a trained model is: accuracy from 0 to 1, in all and by class."""
+    """Accuracy of a trained model from 0 to 1, in all and by class."""
 
     accuracy: float
     samples: int = 0
@@ -89,27 +87,27 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Where a run stands."""
+    """Progress of a run."""
 
     run: str
     kind: str
     steps: tuple[StepState, ...] = ()
     nodes: tuple[NodeState, ...] = ()
-    peers: tuple[PeerState, ...] = ()
+    peers: tuple[PsProcessState, ...] = ()
     evaluation: Evaluation | None = None
 
 
 @dataclass(slots=True)
-class Reading:
-    """What the lines of one pod have said so far."""
+class PodReading:
+    """State of one pod, updated line by line from its log."""
 
     pod: str
     step: StepState | None = None
     node: NodeState | None = None
-    peer: PeerState | None = None
+    peer: PsProcessState | None = None
     evaluation: Evaluation | None = None
 
-    def take(self, line: str) -> None:
+    def read_line(self, line: str) -> None:
         """Read one line."""
         record = parse_record(line)
         if record is None:
@@ -126,7 +124,7 @@ class Reading:
 
 
 async def standing(backend: Backend, run: str) -> RunProgress:
-    """Read where a run stands now.
+    """Return the progress of a run.
 
     Raises:
         NotFoundError: there is no such run.
@@ -135,49 +133,46 @@ async def standing(backend: Backend, run: str) -> RunProgress:
     if snapshot.run_named(run) is None:
         raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
     spec = await backend.spec(run)
+    # Hundreds of logs at once would exhaust the API server's fairness queue for everybody.
     limit = asyncio.Semaphore(_AT_ONCE)
     pods = [pod for pod in snapshot.pods_of(run) if pod.role is not Role.RENDEZVOUS]
     readings = await asyncio.gather(*(_read(backend, pod, limit) for pod in pods))
     return summary(spec, readings)
 
 
-def summary(spec: RunSpec, readings: Sequence[Reading]) -> RunProgress:
-    """Join what the pods of a run have said."""
-    steps = tuple(_joined(name, readings) for name in step_names(spec))
-    newest = max(filter(None, (one.evaluation for one in readings)), key=lambda one: one.time, default=None)
-    return RunProgress(
-        spec.name,
-        str(spec.kind),
-        steps,
-        tuple(one.node for one in readings if one.node is not None),
-        tuple(one.peer for one in readings if one.peer is not None),
-        newest,
-    )
+def summary(spec: RunSpec, readings: Sequence[PodReading]) -> RunProgress:
+    """Merge the states of a run's pods."""
+    steps = tuple(_latest_step_state(name, readings) for name in step_names(spec))
+    nodes = tuple(filter(None, (reading.node for reading in readings)))
+    peers = tuple(filter(None, (reading.peer for reading in readings)))
+    evaluations = filter(None, (reading.evaluation for reading in readings))
+    newest = max(evaluations, key=lambda evaluation: evaluation.time, default=None)
+    return RunProgress(spec.name, str(spec.kind), steps, nodes, peers, newest)
 
 
 def step_names(spec: RunSpec) -> tuple[str, ...]:
-    """Names of the steps of a run in their order; empty for a run without steps."""
-    found = (wrapping.read_step(one.command) for one in spec.sets)
-    return tuple(told.name for told, _ in filter(None, found))
+    """Return the names of a run's steps in order; empty for a run without steps."""
+    steps = (runtime_commands.read_step(set_spec.command) for set_spec in spec.sets)
+    return tuple(step.name for step, _ in filter(None, steps))
 
 
-async def _read(backend: Backend, pod: PodView, limit: asyncio.Semaphore) -> Reading:
-    reading = Reading(pod.name)
+async def _read(backend: Backend, pod: PodView, limit: asyncio.Semaphore) -> PodReading:
+    reading = PodReading(pod.name)
     if pod.phase is Phase.PENDING and not pod.restarts:
-        return reading  # nothing has been said yet, and some servers answer late for such a pod
+        return reading  # it has no log yet, and some API servers answer slowly for such a pod
     async with limit:
         try:
             async with aclosing(backend.logs(pod, LogQuery(tail=_TAIL))) as lines:
                 async for line in lines:
-                    reading.take(line.text)
+                    reading.read_line(line.text)
         except L2RError:
-            return reading  # it is gone, or has no log: what others say counts
+            return reading  # it is gone or has no log: the other pods count
     return reading
 
 
-def _joined(name: str, readings: Sequence[Reading]) -> StepState:
-    said = [one.step for one in readings if one.step is not None and one.step.name == name]
-    return max(said, key=lambda one: (_STATES.index(one.state), one.time), default=StepState(name))
+def _latest_step_state(name: str, readings: Sequence[PodReading]) -> StepState:
+    states = [item.step for item in readings if item.step is not None and item.step.name == name]
+    return max(states, key=lambda item: (_STATES.index(item.state), item.time), default=StepState(name))
 
 
 def _step(record: Mapping[str, Any]) -> StepState | None:
@@ -187,57 +182,43 @@ def _step(record: Mapping[str, Any]) -> StepState | None:
     return StepState(
         name,
         str(state),
-        _whole(record.get("exit_code")),
-        _number(record.get("seconds")),
-        _text(record.get("detail")),
-        _number(record.get("time")) or 0.0,
+        integer(record.get("exit_code")),
+        number(record.get("seconds")),
+        text(record.get("detail")),
+        number(record.get("time")) or 0.0,
     )
 
 
 def _node(before: NodeState, record: Mapping[str, Any]) -> NodeState:
-    """What is new of a node: the agent tells its place, the program how the training goes."""
-    whole = {name: _whole(record.get(name)) for name in ("rank", "world_size", "round", "epoch", "step")}
-    numbers = {name: _number(record.get(name)) for name in ("loss", "accuracy")}
-    new: dict[str, Any] = {name: value for name, value in {**whole, **numbers}.items() if value is not None}
+    """Merge a record into a node: the agent reports rank and round, the program its training."""
+    new = _present(record, ("rank", "world_size", "round", "epoch", "step"), ("loss", "accuracy"))
+    # A new round renumbers ranks and may start from an older step.
     if new.get("round", before.round) != before.round:
-        before = NodeState(before.pod)  # what it said in an earlier round holds no more
-    state = _text(record.get("state")) or before.state
-    return replace(before, state=state, time=_number(record.get("time")) or before.time, **new)
+        before = NodeState(before.pod)  # ranks and steps of an earlier round are no longer true
+    state = text(record.get("state")) or before.state
+    return replace(before, state=state, time=number(record.get("time")) or before.time, **new)
 
 
-def _peer(pod: str, before: PeerState | None, record: Mapping[str, Any]) -> PeerState:
-    new = {name: _whole(record.get(name)) for name in ("index", "global_step", "local_step")}
-    old = before or PeerState(pod, _text(record.get("role")))
-    said: dict[str, Any] = {name: value for name, value in new.items() if value is not None}
-    loss = _number(record.get("loss"))
-    return replace(
-        old, loss=old.loss if loss is None else loss, time=_number(record.get("time")) or old.time, **said
-    )
+def _peer(pod: str, before: PsProcessState | None, record: Mapping[str, Any]) -> PsProcessState:
+    old = before or PsProcessState(pod, text(record.get("role")))
+    new = _present(record, ("index", "global_step", "local_step"), ("loss",))
+    return replace(old, time=number(record.get("time")) or old.time, **new)
+
+
+def _present(record: Mapping[str, Any], integers: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:
+    """Return those of these fields that the record has."""
+    fields: dict[str, float | None] = {name: integer(record.get(name)) for name in integers}
+    fields |= {name: number(record.get(name)) for name in numbers}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _evaluation(record: Mapping[str, Any]) -> Evaluation | None:
-    accuracy, classes = _number(record.get("accuracy")), record.get("classes")
+    accuracy, classes = number(record.get("accuracy")), record.get("classes")
     if accuracy is None:
         return None
+    # Bounded below: a record with a million classes is one line of a hostile log.
     named = classes.items() if isinstance(classes, Mapping) else ()
-    rows = [(_text(name), number) for name, value in named if (number := _number(value)) is not None]
+    rows = [(text(name), share) for name, value in named if (share := number(value)) is not None]
     return Evaluation(
-        accuracy,
-        _whole(record.get("samples")) or 0,
-        tuple(rows[:_MOST_CLASSES]),
-        _number(record.get("time")) or 0.0,
+        accuracy, integer(record.get("samples")) or 0, tuple(rows[:_MAX_CLASSES]), number(record.get("time")) or 0.0
     )
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return float(value) if is_number and math.isfinite(value) else None
-
-
-def _whole(value: Any) -> int | None:
-    number = _number(value)
-    return None if number is None else int(number)
-
-
-def _text(value: Any) -> str:
-    return value[:_MOST_TEXT] if isinstance(value, str) else ""

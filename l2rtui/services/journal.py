@@ -1,13 +1,14 @@
-"""An append-only record of everything that was changed: when, by whom, what, with which outcome.
+"""Journal: an append-only record of every change, with time, user, object and outcome.
 
 One JSON object a line in ``journal.jsonl`` under the state directory. A journal that cannot be written never stops
-the work that it records; it is for people who ask later, not for the program.
+the work that it records; it is for people, and the program never reads it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -16,23 +17,19 @@ from typing import Any
 from l2rtui.config import state_dir, user_name
 
 _MAX_BYTES = 8 * 1_048_576
+_log = logging.getLogger(__name__)
 
 
 def record(verb: str, target: str, outcome: str, **details: Any) -> None:
     """Append one entry; ``details`` must be JSON values."""
-    entry = {
-        "time": time.time(),
-        "user": user_name(),
-        "verb": verb,
-        "target": target,
-        "outcome": outcome,
-        **details,
-    }
-    line = json.dumps(entry, ensure_ascii=False) + "\n"
+    _log.info("%s %s: %s", verb, target, outcome)
+    entry = {"time": time.time(), "user": user_name(), "verb": verb, "target": target, "outcome": outcome}
+    line = json.dumps(entry | details, ensure_ascii=False) + "\n"
     with contextlib.suppress(OSError):
         path = state_dir() / "journal.jsonl"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _MAX_BYTES:
+            # One older file is enough: the journal is read by people about last week.
             path.replace(path.with_suffix(".jsonl.1"))
         # One write of one line with O_APPEND: two programs at once do not mix their entries.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

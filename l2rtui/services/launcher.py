@@ -1,37 +1,42 @@
-"""Launch, scale, kill and destroy: plan first, act second, and leave nothing half-done behind.
+"""Launch, scale, kill and destroy: plan first, act second, and take back what could not be completed.
 
-The app and the headless verbs both come through here, so what one shows is what the other does.
+The one core of app and commands: both call these functions, so what one shows is what the other does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
-from l2rtui.backends.base import Backend, DestroyProgress, Receipt, Renderer, StepDone
+from l2rtui.backends.base import Backend
 from l2rtui.config import user_name
 from l2rtui.domain.change import apply
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.placement import Pin, Policy, Seat, place
-from l2rtui.domain.plan import LaunchPlan, ScalePlan, plan_launch, plan_pod
+from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, place
+from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone, plan_launch, plan_pod
 from l2rtui.domain.preflight import Finding, preflight, refusals
+from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import RunSpec, with_binding, with_seeds
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
-from l2rtui.services import journal, lastruns
-from l2rtui.services.specfile import Wish
+from l2rtui.services import journal, run_history
+from l2rtui.services.spec.spec_file import LaunchRequest
+
+_log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 0.5
-"""How long a pod must stay Running to count."""
+"""Time that a pod must stay Running to count."""
+_TAKE_BACK_GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A plan and what preflight says of it."""
+class CheckedPlan:
+    """A plan and the findings of preflight."""
 
     plan: LaunchPlan
     findings: tuple[Finding, ...]
@@ -39,16 +44,16 @@ class Prepared:
 
 async def prepare(
     backend: Backend,
-    wish: Wish,
+    wish: LaunchRequest,
     *,
     seeds: tuple[int, ...] = (),
     pins: tuple[Pin, ...] | None = None,
-    policy: Policy | None = None,
+    policy: PlacementPolicy | None = None,
     overcommit: bool = False,
     wave: int = 0,
     binding: Binding | None = None,
-) -> Prepared:
-    """Place the runs of a wish on what is free now and judge the plan. Nothing is created.
+) -> CheckedPlan:
+    """Place the runs of a request on free slots and check the plan. Nothing is created.
 
     Args:
         seeds: One run for each; empty means one run with the spec's own seed.
@@ -72,47 +77,49 @@ async def prepare_runs(
     specs: Sequence[RunSpec],
     *,
     pins: tuple[Pin, ...] = (),
-    policy: Policy = Policy.PACK,
+    policy: PlacementPolicy = PlacementPolicy.PACK,
     overcommit: bool = False,
     wave: int = 0,
     binding: Binding | None = None,
     notes: tuple[Finding, ...] = (),
-) -> Prepared:
-    """Place runs on what is free now and judge the plan. Nothing is created.
+) -> CheckedPlan:
+    """Place runs on free slots and check the plan. Nothing is created.
 
     Args:
-        overcommit: Where no slot is free, use those that are held.
-        wave: Start so many pods, wait until they run, then the next; 0 starts all at once.
+        overcommit: Use occupied slots where no slot is free.
+        wave: Pods that are started at a time, before the next are; 0 starts all at once.
         binding: How pods get their GPU, in place of what the specs say.
-        notes: What is said with the plan: what was changed in an imported file.
+        notes: Findings of the import of a file, shown with the plan.
     """
     snapshot = await backend.snapshot()
     if binding is not None:
         specs = [with_binding(spec, binding) for spec in specs]
     placement = place(specs, snapshot.ledger, policy=policy, pins=pins, overcommit=overcommit)
+    # Made here and not by a backend: a launch that fails is rolled back by exactly these ids.
     uids = [uuid.uuid4().hex for _ in specs]
     plan = plan_launch(specs, placement, snapshot.nodes, owner=user_name(), uids=uids)
     plan = replace(plan, wave=wave)
-    if isinstance(backend, Renderer):
-        plan = await backend.planned(plan)
-    return Prepared(plan, preflight(plan, snapshot, (*notes, *await backend.check(plan))))
+    if backend.renderer is not None:
+        plan = await backend.renderer.planned(plan)
+    return CheckedPlan(plan, preflight(plan, snapshot, (*notes, *await backend.check(plan))))
 
 
-async def launch(backend: Backend, prepared: Prepared) -> AsyncGenerator[StepDone, None]:
-    """Carry out a plan and report each step.
+async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[StepDone, None]:
+    """Carry out a plan and yield each step.
 
-    When a step fails, or the caller stops (Ctrl-C), everything that this launch created is destroyed again.
+    When a step fails, or the caller cancels (Ctrl-C), everything that this launch created is destroyed again.
 
     Raises:
         RefusedError: preflight refuses, or another launch took a slot first; nothing is left.
-        LaunchError: a step failed, and what was started was taken back.
-        LeftBehindError: the same, but not everything could be taken back; names what is left.
+        LaunchError: a step failed, and the launch was rolled back.
+        LeftBehindError: a step failed, and the roll-back left objects; names them.
     """
     if refused := refusals(prepared.findings):
         reasons = "; ".join(finding.sentence for finding in refused)
         raise RefusedError(f"The launch is refused: {reasons}.", refused[0].hint)
     plan = prepared.plan
     names = ", ".join(run.spec.name for run in plan.runs)
+    _log.info("launch %s: begins", names)
     try:
         async with aclosing(backend.launch(plan)) as steps:
             async for done in steps:
@@ -120,7 +127,7 @@ async def launch(backend: Backend, prepared: Prepared) -> AsyncGenerator[StepDon
                 if done.error:
                     raise LaunchError(f"{done.step.kind} {done.step.name} was not started: {done.error}.")
     except L2RError as error:
-        receipts = await _take_back(backend, plan)
+        receipts = await take_back(backend, plan)
         journal.record("launch", names, "failed", error=str(error))
         if left := [receipt.sentence for receipt in receipts if receipt.left]:
             raise LeftBehindError(f"{error.message} {'. '.join(left)}.", "Try `l2rtui destroy` again.") from error
@@ -129,20 +136,29 @@ async def launch(backend: Backend, prepared: Prepared) -> AsyncGenerator[StepDon
         back = "What was started was taken back; nothing is left." if receipts else "Nothing was created."
         raise LaunchError(f"{error.message} {back}", error.hint) from error
     except (asyncio.CancelledError, GeneratorExit):
-        await asyncio.shield(asyncio.ensure_future(_take_back(backend, plan)))
+        # Shielded: a second Ctrl-C must not leave half a roll-back behind.
+        await asyncio.shield(asyncio.ensure_future(take_back(backend, plan)))
         journal.record("launch", names, "taken back")
         raise
     journal.record("launch", names, "done", pods=[pod.name for run in plan.runs for pod in run.pods])
 
 
-async def _take_back(backend: Backend, plan: LaunchPlan) -> list[Receipt]:
-    """Destroy what a broken launch created, found by its unique ids."""
+async def take_back(
+    backend: Backend, plan: LaunchPlan, destroy_run: Callable[..., AsyncGenerator[object, None]] | None = None
+) -> list[Receipt]:
+    """Roll a launch back: destroy its runs, found by their unique ids.
+
+    Args:
+        destroy_run: ``destroy`` of this module, bound to the backend, for a launch that was complete and is
+            journalled; None for the backend's own.
+    """
     snapshot = await backend.snapshot()
     receipts: list[Receipt] = []
     for run in plan.runs:
+        # By uid and not by name: a run of the same name may belong to somebody else.
         view = snapshot.runs.get(run.uid)
         if view is not None:
-            items = backend.destroy(view, grace_seconds=2.0, purge=True)
+            items = (destroy_run or backend.destroy)(view, grace_seconds=_TAKE_BACK_GRACE_SECONDS, purge=True)
             receipts.extend([item async for item in items if isinstance(item, Receipt)])
     return receipts
 
@@ -151,14 +167,14 @@ async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: f
     """Wait until every pod of the runs is Running, and stays so for a moment, or has finished well.
 
     Raises:
-        LaunchError: a pod failed, or the time is over; names the pod and its state. The runs are left as they are.
+        LaunchError: a pod failed, or the timeout is over; names the pod and its state. The runs stay as they are.
     """
     snapshot = EMPTY_SNAPSHOT
     try:
         async with asyncio.timeout(timeout_seconds), aclosing(backend.watch()) as batches:
             async for changes in batches:
                 snapshot = apply(snapshot, changes)
-                if _all_run(snapshot, runs) and await _stays(backend, runs, snapshot):
+                if _all_run(snapshot, runs) and await _stay_running(backend, runs, snapshot):
                     break
     except TimeoutError:
         snapshot = await backend.snapshot()
@@ -172,9 +188,10 @@ async def wait_running(backend: Backend, runs: Sequence[str], timeout_seconds: f
     return snapshot
 
 
-async def _stays(backend: Backend, runs: Sequence[str], before: ClusterSnapshot) -> bool:
-    """Whether the same processes still run a moment later: one that dies of its settings was Running, too."""
+async def _stay_running(backend: Backend, runs: Sequence[str], before: ClusterSnapshot) -> bool:
+    """Return True if the same processes still run after a moment: a process that dies at once was Running, too."""
     await asyncio.sleep(SETTLE_SECONDS)
+    # Restarts are compared too: a pod that crashed and came back is Running again, with another count.
     after = await backend.snapshot()
 
     def processes(snapshot: ClusterSnapshot) -> set[tuple[str, int]]:
@@ -194,8 +211,8 @@ def _all_run(snapshot: ClusterSnapshot, runs: Sequence[str]) -> bool:
         for pod in pods:
             if pod.status.level is Level.BAD:
                 raise LaunchError(f"{pod.name} {pod.status.sentence}.", _next_step(pod, runs))
-        wanted = sum(one.replicas for one in run.sets) if run else 1
-        if sum(pod.ready or pod.phase is Phase.SUCCEEDED for pod in pods) < wanted:
+        required = sum(worker_set.replicas for worker_set in run.sets) if run else 1
+        if sum(pod.ready or pod.phase is Phase.SUCCEEDED for pod in pods) < required:
             return False
     return True
 
@@ -206,7 +223,7 @@ async def scale(
     """Give a set another number of replicas.
 
     Args:
-        grace_seconds: For the pods that go; None leaves them their own.
+        grace_seconds: Of the pods that are removed; None keeps their own.
 
     Raises:
         NotFoundError: there is no such run or set.
@@ -216,33 +233,35 @@ async def scale(
     if snapshot.run_named(run) is None:
         raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
     spec = await backend.spec(run)
-    one = spec.set_named(set_name)
-    if one is None:
-        raise NotFoundError(f"{run} has no set {set_name}: it has {', '.join(one.name for one in spec.sets)}.")
-    if problem := one.scale_problem(replicas):
+    set_spec = spec.set_named(set_name)
+    if set_spec is None:
+        sentence = f"{run} has no set {set_name}: it has {', '.join(set_spec.name for set_spec in spec.sets)}."
+        raise NotFoundError(sentence)
+    if problem := set_spec.scale_problem(replicas):
         raise RefusedError(f"{run}/{set_name} cannot be scaled to {replicas}: {problem}.")
     pods = [pod for pod in snapshot.pods_of(run, set_name) if not pod.is_terminating]
-    kept = [pod for pod in pods if pod.index < replicas]
-    # A pod that an earlier scale has given up may still be there: by the spec its place is to be filled again.
+    remaining = [pod for pod in pods if pod.index < replicas]
+    # A pod that an earlier scale removed may still be terminating: by the spec its slots are free to be filled.
     present = {other.name: other.replicas for other in spec.sets}
-    taken = [
+    existing = [
         Seat(run, other.set_name, other.index, other.slots)
         for other in snapshot.pods_of(run)
         if other.index < present.get(other.set_name, 0)
     ]
-    placement = place([spec.with_replicas(set_name, replicas)], snapshot.ledger, taken=taken)
-    wanted = spec.set_named(set_name) or one
+    placement = place([spec.with_replicas(set_name, replicas)], snapshot.ledger, existing=existing)
+    scaled = spec.set_named(set_name) or set_spec
     seats = [seat for seat in placement.seats if seat.set_name == set_name]
     plan = ScalePlan(
         run,
         set_name,
         replicas,
-        added=tuple(plan_pod(spec, wanted, seat, snapshot.nodes) for seat in seats),
-        removed=tuple(pod.name for pod in sorted(pods, key=lambda pod: -pod.index) if pod not in kept),
+        added=tuple(plan_pod(spec, scaled, seat, snapshot.nodes) for seat in seats),
+        removed=tuple(pod.name for pod in sorted(pods, key=lambda pod: -pod.index) if pod not in remaining),
         conflicts=placement.conflicts,
     )
     if plan.conflicts:
         raise RefusedError(f"{'; '.join(plan.conflicts)}.", "Free slots first, or scale to fewer.")
+    _log.info("scale %s/%s to %d: begins", run, set_name, replicas)
     await backend.scale(plan, grace_seconds)
     journal.record("scale", f"{run}/{set_name}", "asked", replicas=replicas)
     return plan
@@ -250,27 +269,25 @@ async def scale(
 
 async def kill(backend: Backend, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
     """Stop pods; their sets replace them."""
+    _log.info("kill %s: begins", ", ".join(pod.name for pod in pods))
     await backend.kill(pods, grace_seconds)
     journal.record("kill", ", ".join(pod.name for pod in pods), "asked")
 
 
 async def destroy(
-    backend: Backend,
-    run: RunView,
-    *,
-    grace_seconds: float | None = None,
-    purge: bool = False,
-    force: bool = False,
+    backend: Backend, run: RunView, *, grace_seconds: float | None = None, purge: bool = False, force: bool = False
 ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
     """Remove a run and all it owns; the last item is the Receipt, which is also journalled.
 
     Its spec is kept: ``relaunch`` launches it again.
     """
-    with suppress(L2RError):  # a run whose spec cannot be read is removed all the same
-        lastruns.keep(await backend.spec(run.name))
+    _log.info("destroy %s: begins", run.name)
+    with suppress(L2RError):  # a run whose spec cannot be read is destroyed all the same
+        # Before the first deletion: afterwards nobody can read the spec any more.
+        run_history.keep(await backend.spec(run.name))
     async with aclosing(backend.destroy(run, grace_seconds=grace_seconds, purge=purge, force=force)) as items:
         async for item in items:
             if isinstance(item, Receipt):
-                left = [f"{one.kind} {one.name}" for one in item.left]
+                left = [f"{leftover.kind} {leftover.name}" for leftover in item.left]
                 journal.record("destroy", run.name, "left" if left else "done", left=left, objects=item.objects)
             yield item

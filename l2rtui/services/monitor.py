@@ -1,12 +1,13 @@
 """Watch a backend and keep the newest snapshot, published at a bounded rate.
 
-The monitor never gives up: when the backend fails it keeps the last snapshot, says why and since when, and tries
-again with client-go's back-off (0.8 s doubling to 30 s). Readers see an old truth marked as old, never a guess.
+The monitor never gives up: when the watch fails it keeps the last snapshot with the error and the time of the last
+answer, and tries again with client-go's back-off (0.8 s doubling to 30 s). Readers see old state marked as old.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -18,15 +19,16 @@ from l2rtui.errors import BackendError
 
 FIRST_BACKOFF_SECONDS = 0.8
 LAST_BACKOFF_SECONDS = 30.0
+_log = logging.getLogger(__name__)
 
 
 class Monitor:
     """One watch of one backend.
 
     Attributes:
-        snapshot: The newest state that is known.
-        error: Why the watch is down at this moment; empty when it is well.
-        heard_at: ``time.monotonic()`` of the last word from the backend; None before the first.
+        snapshot: The newest known state.
+        error: Reason why the watch is down; empty while it works.
+        heard_at: ``time.monotonic()`` of the last batch from the backend; None before the first.
     """
 
     def __init__(self, backend: Backend, *, period_seconds: float = 0.1) -> None:
@@ -38,14 +40,15 @@ class Monitor:
         self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Watch for ever; cancel it to stop."""
+        """Watch until cancelled."""
         backoff = FIRST_BACKOFF_SECONDS
         while True:
             is_new = True
             try:
                 async with aclosing(self._backend.watch()) as batches:
                     async for changes in batches:
-                        # A new watch tells everything again: only what differs from what we know is news.
+                        # A new watch lists everything again. Only the difference is published, so that rows that
+                        # did not change keep their identity and are not painted again.
                         news = changes
                         if is_new and self.snapshot is not EMPTY_SNAPSHOT:
                             news = difference(self.snapshot, apply(EMPTY_SNAPSHOT, changes))
@@ -58,7 +61,7 @@ class Monitor:
             backoff = min(2 * backoff, LAST_BACKOFF_SECONDS)
 
     async def updates(self) -> AsyncGenerator[ClusterSnapshot, None]:
-        """Give the newest snapshot whenever it, or ``error``, has changed; at most one each period."""
+        """Yield the newest snapshot whenever it, or ``error``, has changed; at most one each period."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -67,11 +70,15 @@ class Monitor:
 
     def _publish(self, snapshot: ClusterSnapshot) -> None:
         is_first, self.heard_at = self.heard_at is None, time.monotonic()
+        if self.error:
+            _log.info("the watch is back")
         if is_first or self.error or snapshot is not self.snapshot:
             self.error = ""
             self.snapshot = snapshot
             self._news.set()
 
     def _fail(self, error: str) -> None:
+        if error != self.error:  # an outage of hours is one line, not one for each try
+            _log.warning("the watch is lost: %s", error)
         self.error = error
         self._news.set()

@@ -1,4 +1,4 @@
-"""What single pods say of themselves in metric records: simulators, rates, ranks, steps.
+"""Metric records of single pods: simulators, rates, ranks, steps.
 
 Records come from inside the run and are not trusted.
 """
@@ -7,62 +7,29 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from l2rtui.backends.base import Backend, LogQuery
+from l2rtui.backends.base import Backend
+from l2rtui.domain.log import LogQuery
+from l2rtui.domain.metrics import PodMetrics
 from l2rtui.domain.snapshot import PodView
-from l2rtui.services.metrics import parse_record
+from runtime.base.metric_records import MAX_COUNT, number, parse_record, text
 
 BACKLOG_LINES: Final = 60
-"""Of these, the newest record tells how a pod stands when one first looks."""
+"""Lines of backlog in which the newest record is searched."""
 SILENT_LINES: Final = 2_000
-"""A pod that writes so much without a record has none to write."""
-_MOST_TEXT: Final = 400
+"""Lines without a record after which a pod counts as one that writes none."""
+_MAX_TEXT: Final = 400
 
 
-@dataclass(frozen=True, slots=True)
-class PodNews:
-    """The newest record of one pod.
-
-    Attributes:
-        kind: Of the record: ``worker``, ``evaluator``, ``elastic``, ``ps``, ``step``, ``fetch``, or another.
-        rate: Environment steps a second; None where it says nothing of that.
-        simulator: State of its worst simulator; empty where it drives none.
-        simulator_restarts, simulator_fps, simulator_error: Of all its simulators.
-        rank, world_size: Place among the processes that work together now; None where that means nothing.
-        gpu_percent: How busy its GPU is; None where it does not say. gpu_memory_bytes: in use of that GPU.
-        step: What it is at: the state of a job's step, or what an elastic process does; empty when it says nothing.
-        round: How often the processes of an elastic job have met anew; None where that means nothing.
-    """
-
-    kind: str
-    time: float = 0.0
-    rate: float | None = None
-    simulator: str = ""
-    simulator_restarts: int = 0
-    simulator_fps: float = 0.0
-    simulator_error: str = ""
-    rank: int | None = None
-    world_size: int | None = None
-    step: str = ""
-    gpu_percent: float | None = None
-    gpu_memory_bytes: float | None = None
-    round: int | None = None
-
-    @property
-    def is_telling(self) -> bool:
-        """Whether more of it is worth a stream."""
-        return bool(self.simulator or self.step) or self.rank is not None or self.gpu_percent is not None
-
-
-def read(line: str) -> PodNews | None:
-    """Read one line of a log; None when it is no record, or a learner's."""
+def read(line: str) -> PodMetrics | None:
+    """Read one line of a log; None if it is not a record, or a learner's."""
     record = parse_record(line)
     if record is None or record["l2r"] == "learner":
         return None
     rank, world_size, turn = (_number(record.get(key)) for key in ("rank", "world_size", "round"))
-    return PodNews(
+    return PodMetrics(
         record["l2r"],
         _number(record.get("time")) or 0.0,
         _number(record.get("env_steps_per_second")),
@@ -72,22 +39,23 @@ def read(line: str) -> PodNews | None:
         _text(record.get("simulator_error")),
         None if rank is None else int(rank),
         None if world_size is None else int(world_size),
-        _at(record),
+        _activity(record),
         _number(record.get("gpu_percent")),
         _number(record.get("gpu_memory_bytes")),
         round=None if turn is None else int(turn),
     )
 
 
-def after(before: PodNews | None, news: PodNews) -> PodNews:
-    """The news beside what was known: of several processes in a pod, its first rank stands for all of them."""
+def after(before: PodMetrics | None, news: PodMetrics) -> PodMetrics:
+    """Merge a record into the previous one: the lowest rank stands for all processes of a pod."""
     if before is None or before.kind != news.kind or before.rank is None or news.rank is None:
         return news
+    # The world size changes between rounds; then ranks of the old one no longer count.
     return replace(news, rank=min(before.rank, news.rank) if before.world_size == news.world_size else news.rank)
 
 
-def _at(record: Mapping[str, Any]) -> str:
-    """What a process is at, in a few words: by the kind of its record, as ``runtime.contract`` has them."""
+def _activity(record: Mapping[str, Any]) -> str:
+    """Return the activity of a process in a few words, by the kind of its record (``runtime.base.contract``)."""
     state = _text(record.get("state"))
     match record["l2r"]:
         case "step":
@@ -105,15 +73,15 @@ def _at(record: Mapping[str, Any]) -> str:
 
 
 def _counted(word: str, value: Any) -> str:
-    number = _number(value)
-    return "" if number is None else f"{word} {number:,.0f}"
+    count = _number(value)
+    return "" if count is None else f"{word} {count:,.0f}"
 
 
-async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodNews, None]:
-    """Give the news of a pod, the newest first, until it is gone or turns out to have none."""
+async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodMetrics, None]:
+    """Yield the newest record of a pod, then each new one, until the pod is gone or proves to write none."""
     silent = 0
     query = LogQuery(follow=True, tail=BACKLOG_LINES, seam=True)
-    newest: PodNews | None = None
+    newest: PodMetrics | None = None
     is_live = False
     async with aclosing(backend.logs(pod, query)) as lines:
         async for line in lines:
@@ -125,20 +93,21 @@ async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodNews, None
                 newest, silent = after(newest, news), 0
                 if is_live:
                     yield newest
-                if not news.is_telling:
+                # A log stream is a connection: pods without live values are read once and closed.
+                if not news.is_worth_following:
                     return
             else:
                 silent += 1
                 if silent > SILENT_LINES:
                     return
-    if newest is not None and not is_live:  # it was over before we looked
+    if newest is not None and not is_live:  # the log ended before it could be followed
         yield newest
 
 
-def _text(value: Any) -> str:
-    return value[:_MOST_TEXT] if isinstance(value, str) else ""
-
-
 def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e15 else None
+    """Return a number that is short enough to be shown in a column."""
+    return number(value, MAX_COUNT)
+
+
+def _text(value: Any) -> str:
+    return text(value, _MAX_TEXT)

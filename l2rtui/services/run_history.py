@@ -1,8 +1,7 @@
-"""The specs of runs that were destroyed, so that one of them can be launched again with one word."""
+"""Specs of destroyed runs, so that one can be launched again with one command."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -10,44 +9,45 @@ import msgspec
 from l2rtui.config import state_dir
 from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import NotFoundError
+from runtime.base.atomic_files import write_atomic
 
-KEPT = 100
-"""How many are kept; the oldest go first."""
+MAX_SPECS = 100
+"""Specs that are kept; the oldest are removed first."""
 
 
 def keep(spec: RunSpec) -> None:
-    """Remember a spec under its run's name. Where that cannot be written, the run is destroyed all the same."""
+    """Save a spec under its run's name; a failure to write is ignored, since the destroy goes on anyway."""
     if name_problem(spec.name):
-        return  # a name becomes a file
+        return  # the name becomes a file name
     folder = _folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        staged = folder / f".{spec.name}.{os.getpid()}"
-        staged.write_bytes(msgspec.json.encode(spec))
-        staged.replace(folder / f"{spec.name}.json")
-        for path in _newest_first()[KEPT:]:
+        path = folder / f"{spec.name}.json"
+        write_atomic(path, msgspec.json.encode(spec), is_durable=False, is_shared=True)
+        # The modification time is the order: a run that is destroyed again moves to the front.
+        for path in _newest_first()[MAX_SPECS:]:
             path.unlink(missing_ok=True)
     except OSError:
         return
 
 
 def find(target: str = "") -> tuple[RunSpec, ...]:
-    """Specs of a run, or of all runs of an experiment; without a name the one that was destroyed last.
+    """Return the spec of a run, or those of an experiment; without a name the one that was destroyed last.
 
     Raises:
-        NotFoundError: there is none; names those that are kept.
+        NotFoundError: there is none; names the available ones.
     """
-    found = [spec for path in _newest_first() if (spec := _read(path)) is not None]
-    if not target and found:
-        return (found[0],)
-    chosen = [spec for spec in found if spec.name == target] or [
-        spec for spec in found if spec.experiment == target
-    ]
+    matches = [spec for path in _newest_first() if (spec := _read(path)) is not None]
+    if not target and matches:
+        return (matches[0],)
+    # A run has precedence over an experiment of the same name.
+    chosen = [spec for spec in matches if spec.name == target]
+    chosen = chosen or [spec for spec in matches if spec.experiment == target]
     if not chosen:
-        names = ", ".join(spec.name for spec in found[:12])
-        kept = f"Those that are kept: {names}." if found else "None has been destroyed from here yet."
+        names = ", ".join(spec.name for spec in matches[:12])
+        available = f"Those that are kept: {names}." if matches else "None has been destroyed from here yet."
         what = f"No destroyed run is named {target}." if target else "There is no destroyed run."
-        raise NotFoundError(what, kept)
+        raise NotFoundError(what, available)
     return tuple(sorted(chosen, key=lambda spec: (spec.seed, spec.name)))
 
 

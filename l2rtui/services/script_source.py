@@ -1,4 +1,4 @@
-"""The program of a set: a file beside the spec, whose text travels with the run, or an address in S3."""
+"""Program of a set: a file beside the spec, whose text is stored with the run, or an S3 URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.workload import PROGRAM_WORD, Program
 
 MAX_BYTES = 262_144
-"""A ConfigMap holds 1 MiB, the spec that names the program included, in which the text stands once more."""
+"""Limit of the text: a ConfigMap holds 1 MiB, and the stored spec contains the text a second time."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/(?:[^/\s?#]+/)*([^/\s?#]+)")
 
@@ -36,6 +36,7 @@ def load(source: str, folder: Path, where: str) -> Program | None:
         raise ValueError(f"{where}: program: {path.name!r} is no plain name of a file")
     try:
         with path.open("rb") as file:
+            # One byte more than allowed, so that a file of any size is read only this far.
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ValueError(f"{where}: program: {path} cannot be read: {error.strerror}") from None
@@ -62,9 +63,8 @@ def command_of(command: list[str], program: Program | None, where: str) -> tuple
     if not command and program is None:
         raise ValueError(f"{where}: write its command, or its program")
     if program is not None and command and PROGRAM_WORD not in command:
-        raise ValueError(
-            f"{where}: its command does not run its program: write {PROGRAM_WORD} where its path belongs"
-        )
+        sentence = f"{where}: its command does not run its program: write {PROGRAM_WORD} where its path belongs"
+        raise ValueError(sentence)
     if program is None and PROGRAM_WORD in command:
         raise ValueError(f"{where}: its command names {PROGRAM_WORD}, and it has no program")
     return tuple(command) if command else ("python", PROGRAM_WORD)

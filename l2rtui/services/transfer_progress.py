@@ -1,4 +1,4 @@
-"""How far a copy is, as a sentence: for transfers that count bytes in other threads."""
+"""Progress of a transfer as a sentence; bytes may be counted in other threads."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ _SECONDS = 1.0
 
 
 class Say(Protocol):
-    """Takes a sentence, and whether it is worth a line of its own."""
+    """Callback for a sentence, with a flag for those that deserve a line of their own."""
 
     def __call__(self, text: str, *, is_step: bool) -> None:
-        """Say it."""
-        ...
+        """Report the sentence."""
 
 
 class Counter:
-    """Adds up bytes and says now and then how far it is.
+    """Adds up bytes and reports the progress once a second.
 
     Args:
         say: Such as ``Talk.step``.
-        total: Bytes in all; 0 when nobody knows.
+        total: Bytes in all; 0 if unknown.
     """
 
     def __init__(self, say: Say, total: int) -> None:
         self._say = say
         self._total = total
-        self._began = self._said = time.monotonic()
+        self._began = self._reported_at = time.monotonic()
         self._tenth = 0
         self.done = 0
 
     def add(self, count: int) -> None:
-        """Count bytes that have come over; any thread."""
+        """Count transferred bytes; from any thread."""
         self.done += count
         now = time.monotonic()
-        if now - self._said < _SECONDS:
+        if now - self._reported_at < _SECONDS:
             return
-        self._said = now
+        self._reported_at = now
+        # Without a terminal each tenth is one line: a log is not flooded by a transfer of hours.
         tenth = 10 * self.done // self._total if self._total else 0
         self._say(self.sentence(now), is_step=tenth > self._tenth)
         self._tenth = tenth

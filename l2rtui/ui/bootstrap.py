@@ -1,9 +1,9 @@
-"""Open the app. Imported before all else of the screen, for what must be so before that is.
+"""Start of the app: interpreter settings that must be made before the modules of the screens are imported.
 
-While modules load and the first list comes in, nearly nothing becomes garbage, and looking for it again and again
-would be a tenth of the time to the first rows; ``L2RApp`` looks for it again after ``GARBAGE_REST_SECONDS``.
+While modules load and the first list arrives, nearly nothing becomes garbage, and collections would take a tenth of
+the time to the first rows; ``L2RApp`` enables them again after ``GARBAGE_REST_SECONDS``.
 
-What takes long is done in threads, and a key waits each time until such a thread lets the interpreter go.
+Long work is done in threads, and a key waits each time until such a thread releases the interpreter lock.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from l2rtui.config import Settings
 
 SWITCH_SECONDS: Final = 0.001
-"""A fifth of Python's own: a key and its paint take the interpreter back several times."""
+"""A fifth of Python's default: a key and its paint acquire the interpreter lock several times."""
 
 
 def make_ready() -> None:
-    """Have the interpreter as the app wants it, before its modules are imported."""
+    """Prepare the interpreter; called before the modules of the app are imported."""
     gc.disable()
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
 def run(settings: Settings, make: Callable[[], Backend] | None = None) -> int:
-    """Open the app; give its exit code.
+    """Run the app and return its exit code.
 
     Args:
-        make: Makes another backend than the one that the settings name.
+        make: Makes the backend; None means the one that the settings name.
 
     Raises:
         L2RError: the backend cannot be made.

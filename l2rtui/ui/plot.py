@@ -1,4 +1,4 @@
-"""Lines drawn in braille dots: two by four in each cell of the terminal. Pure."""
+"""Line plots in braille dots (Unicode block U+2800): two by four dots in each cell of the terminal. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EMPTY: Final = "⠀"
 
 
 def bounds(series: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """The least and the greatest finite value; None where there is none. Equal ones are set apart."""
+    """Return the least and the greatest finite value, made unequal where they are equal; None without values."""
     values = [value for line in series for value in line if math.isfinite(value)]
     if not values:
         return None
@@ -32,11 +32,11 @@ def plot(series: Sequence[Sequence[float]], width: int, height: int) -> list[lis
         Lines from top to bottom; each cell holds its character and the number of the line that touched it last, or
         -1 where none did.
     """
-    found = bounds(series)
+    limits = bounds(series)
     cells = [[0] * width for _ in range(height)]
     owners = [[-1] * width for _ in range(height)]
-    if found is not None and width > 0 and height > 0:
-        low, high = found
+    if limits is not None and width > 0 and height > 0:
+        low, high = limits
         for number, line in enumerate(series):
             for x, y in _dots(line, 2 * width, 4 * height, low, high):
                 cells[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
@@ -48,11 +48,11 @@ def plot(series: Sequence[Sequence[float]], width: int, height: int) -> list[lis
 
 
 def _dots(values: Sequence[float], columns: int, rows: int, low: float, high: float) -> list[tuple[int, int]]:
-    """Dots of one line: its points, and what joins neighbours from top to bottom."""
+    """Return the dots of one line: its points, and the dots on the straight lines between neighbours."""
     points: list[tuple[int, int]] = []
     last = max(1, len(values) - 1)
     for number, value in enumerate(values):
-        if math.isfinite(value):
+        if math.isfinite(value):  # a diverged run logs NaN; its line goes on at the next number
             x = round(number * (columns - 1) / last) if len(values) > 1 else columns - 1
             share = (min(high, max(low, value)) - low) / (high - low)
             points.append((x, round((1 - share) * (rows - 1))))

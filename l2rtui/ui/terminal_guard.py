@@ -1,8 +1,8 @@
-"""A parent that outlives the app: whatever ends it, SIGKILL and the OOM killer too, the terminal is restored.
+"""Parent process that restores the terminal however the app ends, also after SIGKILL or the OOM killer.
 
-The app runs in the child. The parent only waits: it hands signals on, stops and goes on with the child, and when
-the child died without having restored the terminal it does so, says what happened, and gives the true exit code. It
-is made before anything large is imported, so it costs some megabytes that the child shares.
+The app runs in the child. The parent only waits: it forwards signals, stops and continues with the child, and when
+the child died without having restored the terminal it does so, reports the cause, and returns the true exit code.
+The fork happens before anything large is imported, so the parent costs few megabytes, shared with the child.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from runtime.base.processes import shell_exit_code
+
 RESTORE: Final = (
     "\x1b[?1049l"  # the screen that was there before
     "\x1b[?25h"  # the cursor
@@ -26,8 +28,9 @@ RESTORE: Final = (
     "\x1b[<u"  # plain keys
     "\x1b[0m"
 )
-_HANDED_ON: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
-_RESTORES_ITSELF: Final = {128 + number for number in _HANDED_ON}
+
+_FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
+_RESTORES_ITSELF: Final = {128 + number for number in _FORWARDED}
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -35,12 +38,13 @@ def guarded(app: Callable[[], int]) -> int:
     """Run the app in a child of this process and watch over the terminal.
 
     Returns:
-        In the parent the exit code of the child; 128 + n where signal n ended it. In the child, what the app gives.
+        In the child, the exit code of the app. The parent ends with it, or with 128 + n where signal n ended it.
     """
     try:
         before: list[Any] | None = termios.tcgetattr(sys.stdin.fileno())
     except (termios.error, OSError, ValueError):
         before = None
+    # Else both processes would write what is in the buffers.
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -48,8 +52,13 @@ def guarded(app: Callable[[], int]) -> int:
     if child == 0:
         end_with(parent)
         return app()
-    for number in _HANDED_ON:
-        signal.signal(number, _hand_on_to(child))
+
+    def forward(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    for number in _FORWARDED:
+        signal.signal(number, forward)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # restoring the terminal from the background must not stop us
     code = _wait(child)
     if before is not None and code in _RESTORES_ITSELF:
@@ -59,47 +68,26 @@ def guarded(app: Callable[[], int]) -> int:
         _restore(before)
         name = _name(code - 128)
         print(f"l2rtui: The app was ended by {name}. Runs go on; the terminal was restored.", file=sys.stderr)
-    _leave(code)
-    return code
-
-
-def _leave(code: int) -> None:
-    """End the parent: what stands above it in the call stack is the child's business, and was done there."""
+    # The parent ends at once: the callers up the stack ran in the child, and must not run again here.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def end_with(parent: int) -> None:
-    """End when this parent does, however it does, and write no core file."""
-    _die_with(parent)
-    _dump_no_core()
+    """Make this process end with its parent, and write no core file."""
+    import resource
 
-
-def _die_with(parent: int) -> None:
-    """Ask the kernel to end this process when its parent dies (Linux; elsewhere the terminal's hang-up does)."""
+    # SIGHUP from the kernel when the parent dies: prctl(2) PR_SET_PDEATHSIG, on Linux only.
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # it died before the call, and its death is not reported again
             os.kill(os.getpid(), signal.SIGHUP)
-
-
-def _dump_no_core() -> None:
-    """A core file would hold whatever secrets the app has read."""
-    import resource
-
-    _, most = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
-
-
-def _hand_on_to(child: int) -> Callable[[int, FrameType | None], None]:
-    def hand_on(number: int, _: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    return hand_on
+    # A core file would hold whatever secrets the app has read.
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard_limit))
 
 
 def _wait(child: int) -> int:
@@ -107,17 +95,18 @@ def _wait(child: int) -> int:
     while True:
         _, status = os.waitpid(child, os.WUNTRACED)
         if os.WIFSTOPPED(status):
+            # The shell watches this process: it must stop as well, and wakes the child when it is continued.
             os.kill(os.getpid(), signal.SIGSTOP)
             os.kill(child, signal.SIGCONT)
             continue
         code = os.waitstatus_to_exitcode(status)
-        return 128 - code if code < 0 else code
+        return shell_exit_code(code)
 
 
 def end_at_once(code: int) -> None:
-    """The child's last resort, when its event loop answers no signal: restore the terminal, and be gone.
+    """End the child when its event loop answers no signal: restore the terminal and exit.
 
-    The parent sees a code with which children restore the terminal themselves.
+    ``code`` is one of those after which the parent expects a restored terminal, so it stays silent.
     """
     _restore(None)
     os._exit(code)

@@ -1,7 +1,7 @@
 """Ages, counts, gauges and sparklines: values to short text with a meaning. Pure, no widgets.
 
-A text carries a Tone, its meaning; which colour a tone has is the theme's business. No tone is ever the only
-carrier of a meaning: beside it stands a glyph or a word.
+A text carries a TextStyle, its meaning; the theme gives each style its colour. No style is ever the only carrier of
+a meaning: a glyph or a word says the same, for terminals and eyes without colours.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from l2rtui.domain.node import SlotId
 
 
-class Tone(Enum):
-    """What a piece of text means."""
+class TextStyle(Enum):
+    """Meaning of a piece of text."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -42,39 +42,33 @@ class Tone(Enum):
     HUE5 = "hue5"
 
 
-HUES: Final = (Tone.HUE0, Tone.HUE1, Tone.HUE2, Tone.HUE3, Tone.HUE4, Tone.HUE5)
-"""Tones that only tell things apart: owners in the slot grid, pods in a merged log."""
+HUES: Final = (TextStyle.HUE0, TextStyle.HUE1, TextStyle.HUE2, TextStyle.HUE3, TextStyle.HUE4, TextStyle.HUE5)
+"""Styles without a meaning, to tell things apart: owners in the slot grid, pods in a merged log."""
 
 
 class Span(NamedTuple):
-    """A piece of one line, sanitised, and what it means."""
+    """A piece of one line, sanitised, and its style."""
 
     text: str
-    tone: Tone = Tone.PLAIN
+    style: TextStyle = TextStyle.PLAIN
 
 
 Line = tuple[Span, ...]
 
 GLYPHS: Final = {Level.OK: "●", Level.WAIT: "◌", Level.WARN: "▲", Level.BAD: "✖", Level.DONE: "✔"}
-_LEVEL_TONES: Final = {
-    Level.OK: Tone.OK,
-    Level.WAIT: Tone.WAIT,
-    Level.WARN: Tone.WARN,
-    Level.BAD: Tone.BAD,
-    Level.DONE: Tone.DONE,
-}
+_LEVEL_STYLES: Final = {level: TextStyle(level.value) for level in Level}
 _BARS: Final = "▁▂▃▄▅▆▇█"
 NOTHING: Final = "-"
-"""What stands where there is no value."""
+"""Text in place of an unknown value."""
 
 
-def tone_of(level: Level) -> Tone:
-    """Tone of a level."""
-    return _LEVEL_TONES[level]
+def style_of_level(level: Level) -> TextStyle:
+    """Return the style of a level."""
+    return _LEVEL_STYLES[level]
 
 
 def status_text(word: str, level: Level) -> str:
-    """Glyph and word of a state."""
+    """Return glyph and word of a state."""
     return f"{GLYPHS[level]} {word}"
 
 
@@ -83,10 +77,10 @@ def age(seconds: float) -> str:
 
     Ten seconds up to a minute, then minutes, then hours and minutes, then days and hours.
     """
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole // 10 * 10}s" if whole >= 10 else "<10s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    rounded = max(0, int(seconds))
+    if rounded < 60:
+        return f"{rounded // 10 * 10}s" if rounded >= 10 else "<10s"
+    minutes, hours, days = rounded // 60, rounded // 3600, rounded // 86400
     if minutes < 60:
         return f"{minutes}m"
     if hours < 24:
@@ -96,23 +90,19 @@ def age(seconds: float) -> str:
 
 def count(number: float | None) -> str:
     """Write a count with thousands separators: ``7,610``."""
-    if number is None:
-        return NOTHING
-    return f"{number:,.0f}"
+    return NOTHING if number is None else f"{number:,.0f}"
 
 
 def decimal(number: float | None) -> str:
     """Write a measured value with two digits after the point, or none from a thousand on."""
-    if number is None:
-        return NOTHING
-    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.2f}"
+    return count(number) if number is None or abs(number) >= 1000 else f"{number:.2f}"
 
 
-def percent(part: float | None, whole: float) -> str:
+def percent(part: float | None, total: float) -> str:
     """Write a share in steps of 5 %, so that a busy machine does not repaint the screen; ``-`` when unknown."""
-    if part is None or whole <= 0:
+    if part is None or total <= 0:
         return NOTHING
-    return f"{round(20 * part / whole) * 5}%"
+    return f"{round(20 * part / total) * 5}%"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -125,12 +115,13 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if not values or width < 1:
         return ""
     if len(values) > width:
+        # Edges are rounded from fractions, so groups differ by one value at most and none is left over.
         edges = [round(number * len(values) / width) for number in range(width + 1)]
         values = [sum(values[low:high]) / (high - low) for low, high in pairwise(edges) if high > low]
     low, high = min(values), max(values)
     span = high - low
     if span <= 0:
-        return _BARS[3] * len(values)
+        return _BARS[3] * len(values)  # a constant has no scale; half height looks like neither 0 nor full
     return "".join(_BARS[min(7, int(8 * (value - low) / span))] for value in values)
 
 
@@ -140,18 +131,18 @@ def shorten(text: str, width: int) -> str:
 
 
 def broken(text: str, width: int, line: int) -> str:
-    """Give one line, counted from 0, of a sentence broken to a width in characters; empty behind its end."""
+    """Return one line, counted from 0, of a sentence wrapped to a width in characters; empty after its end."""
     lines = _broken(text, max(10, width))
     return lines[line] if line < len(lines) else ""
 
 
-@lru_cache(maxsize=16)  # it is drawn line by line
+@lru_cache(maxsize=16)  # a widget asks for its lines one by one, and each would wrap the whole text
 def _broken(text: str, width: int) -> tuple[str, ...]:
     return tuple(textwrap.wrap(text, width))
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 pod``, ``3 pods``."""
+    """Write a number with its noun: ``1 pod``, ``3 pods``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -168,13 +159,13 @@ def slot_ranges(slots: Iterable[SlotId]) -> str:
 
 
 def width_of(line: Sequence[Span]) -> int:
-    """Characters of a line."""
+    """Return the number of characters of a line."""
     return sum(len(span.text) for span in line)
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:
     """Give text exactly this many terminal columns: cut with an ellipsis, or filled with spaces."""
-    columns = len(text) if text.isascii() else cell_len(text)
+    columns = len(text) if text.isascii() else cell_len(text)  # wide characters take two columns, accents none
     if columns > width:
         text = f"{set_cell_size(text, max(0, width - 1))}…" if width else ""
         columns = cell_len(text)

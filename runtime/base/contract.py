@@ -1,7 +1,7 @@
-"""What a launcher and a launched process agree on: variables, files, exit codes, the metric record.
+"""Contract of a launcher and the processes that it starts: variables, files, exit codes, metric records.
 
-Both packages read this file, so it holds constants and nothing that imports more than the standard library.
-A launcher sets the variables; a process needs nothing else to find its peers.
+Both packages read this file, so it holds constants and imports nothing beyond the standard library. A launcher sets
+the variables; a process needs nothing else to find its peers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from typing import Final
 PROTOCOL_VERSION: Final = 3
 """Version of the learner/worker exchange; peers of another version are refused at HELLO."""
 
+MAX_TEXT: Final = 512
+"""Characters of a name, a token or another text that crosses the exchange."""
+
 # --- variables that a launcher sets in every process of a run -------------------------------------------
 ENV_RUN: Final = "L2R_RUN"
 """Name of the run, for example ``racing-sac``."""
 ENV_RUN_ID: Final = "L2R_RUN_ID"
-"""Unique id of this launch of the run. Also the mark by which a leak check finds every process of it."""
+"""Unique id of this launch of the run. A leak check finds every process of the run by it."""
 ENV_POD: Final = "L2R_POD"
-"""Name of this process as the launcher shows it, for example ``racing-sac-w-0``."""
+"""Name of this process in the launcher's lists, for example ``racing-sac-w-0``."""
 ENV_POD_ID: Final = "L2R_POD_ID"
 """Unique id of this incarnation of the pod; a restarted container keeps it, a replaced pod does not."""
 ENV_ROLE: Final = "L2R_ROLE"
@@ -26,22 +29,22 @@ ENV_SET: Final = "L2R_SET"
 """Name of the worker set."""
 ENV_INDEX: Final = "L2R_INDEX"
 """Index of the replica within its set, from 0. Where equal pods cannot be told apart by their variables (the pods
-of one ReplicaSet) it is not set, and a process derives a number of its own from ``L2R_POD_ID``."""
+of one ReplicaSet) it is not set, and a process derives its number from ``L2R_POD_ID``."""
 ENV_SEED: Final = "L2R_SEED"
 """Seed of the run; a process derives its own from it and from its role and index."""
 ENV_ENDPOINT: Final = "L2R_ENDPOINT"
 """Where the learner binds and the others connect: ``ipc:///DIR`` (a folder) or ``tcp://HOST:PORT``."""
 ENV_TOKEN_FILE: Final = "L2R_TOKEN_FILE"  # noqa: S105  (a path, not a secret)
-"""File with the run's shared token, mode 0600; without it no token is asked for."""
+"""File with the run's shared token, mode 0600; without it the learner requires none."""
 ENV_KEYS: Final = "L2R_KEYS"
 """Folder with keys for an encrypted exchange over TCP: ``server.key`` and ``client.pub`` at a learner,
-``client.key`` and ``server.pub`` elsewhere (`runtime.keys.make_files` makes all four). Without it, an endpoint that
-other machines reach is encrypted with keys that both sides derive from the token; ``ipc://`` and loopback are not
-encrypted."""
+``client.key`` and ``server.pub`` elsewhere (`runtime.exchange.transport.curve_keys.make_files` makes all four).
+Without it, an endpoint that other machines reach is encrypted with keys that both sides derive from the token;
+``ipc://`` and loopback are not encrypted."""
 ENV_STATUS: Final = "L2R_STATUS"
-"""Where a learner answers ``/status`` (JSON) and ``/metrics`` (Prometheus) over HTTP: ``HOST:PORT``, for example
-``0.0.0.0:5557`` to let a scraper in. Not set: ``127.0.0.1`` and the port after the model socket's for ``tcp://``,
-the socket ``status.sock`` in the folder for ``ipc://``."""
+"""Address at which a learner answers ``/status`` (JSON) and ``/metrics`` (Prometheus) over HTTP: ``HOST:PORT``, for
+example ``0.0.0.0:5557`` to let a scraper in. Not set: ``127.0.0.1`` and the port after the model socket's for
+``tcp://``, the socket ``status.sock`` in the folder for ``ipc://``."""
 ENV_DIR: Final = "L2R_DIR"
 """Folder for what outlives the process: ``checkpoints/``, ``tensorboard/``, ``metrics.jsonl``."""
 ENV_CONFIG: Final = "L2R_CONFIG"
@@ -49,14 +52,15 @@ ENV_CONFIG: Final = "L2R_CONFIG"
 ENV_CPUS: Final = "L2R_CPUS"
 """CPU cores that this process may use for numerical threads, a positive number."""
 ENV_JOINERS: Final = "L2R_JOINERS"
-"""How many processes the launcher lets join this learner or parameter server. When the run is done it waits a
-minute for those that it has not told: they are only now starting, or start again, and nobody else could tell them.
-Not set: it waits for nobody."""
+"""Number of processes that the launcher lets join this learner or parameter server. When the run is done it waits a
+minute for those that do not know it yet: they may only now be starting, and nobody else could tell them. Not set:
+it waits for none."""
 ENV_SIMULATOR: Final = "L2R_SIM"
-"""Set by a worker in every process of a simulator that it starts, with an id of that start: what a leak check of
-one simulator finds. They carry the run's variables too."""
+"""Set by a worker in every process of a simulator that it starts, with an id of that start: a leak check finds the
+processes of one simulator by it. They carry the run's variables too."""
 ENV_SIDECAR: Final = "L2R_SIDECAR"
-"""Folder that a worker shares with the simulator in the container beside it; see ``runtime.sim.sidecar``."""
+"""Folder that a worker shares with the simulator in the container beside it; see
+``runtime.sim.launchers.sidecar``."""
 
 ENV_PEERS: Final = "L2R_PEERS"
 """Addresses of the processes of a run that others find by name: JSON ``{SET: [ENDPOINT, …]}`` by index, each
@@ -88,7 +92,7 @@ job whose pod is taken away in the middle must not count as complete."""
 
 # --- metric records on standard output ------------------------------------------------------------------
 METRIC_PREFIX: Final = '{"l2r":"'
-"""Every metric record is one line that starts so: JSON without spaces, its kind under ``l2r``.
+"""Start of the line of every metric record: JSON without spaces, its kind under ``l2r``.
 
 Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since the epoch). A learner's carries
 ``env_steps``, ``updates``, ``policy_version`` (integers that never fall within a run), ``policy_lag``
@@ -98,10 +102,10 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 
 A worker's carries, where it drives simulators, ``simulator_state`` (of the worst: ``starting``, ``ready``,
 ``lost``, ``given up`` or ``stopped``), ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and
-``simulator_error`` (the newest, a sentence, or null). Where it has a GPU whose driver tells: ``gpu_percent`` (of
-the time in which anything ran on it) and ``gpu_memory_bytes`` (in use, by all that share it).
+``simulator_error`` (the newest, a sentence, or null). Where it has a GPU whose driver reports it: ``gpu_percent``
+(share of the time in which a kernel ran) and ``gpu_memory_bytes`` (in use, by all processes that share it).
 
-``elastic``: a node says so when its part in the training changes, with ``state`` (``waiting``, ``training``,
+``elastic``: a node writes one when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the
 rendezvous; each training process with ``rank``, ``world_size``, ``round``, ``epoch``, ``step`` (over all epochs),
 ``loss`` (mean since its last record) and ``accuracy`` (on the training pictures since then).

@@ -1,4 +1,4 @@
-"""Where a learner listens: `ipc:///FOLDER` or `tcp://HOST:PORT` as addresses of its two sockets (stdlib only)."""
+"""Endpoint of a learner, `ipc:///FOLDER` or `tcp://HOST:PORT`, as addresses of its two sockets."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ class Endpoint:
         if self.folder is not None or self.host == "*":
             return self
         try:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            results = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError as error:
             raise EndpointError(f"the host {self.host} of the endpoint cannot be looked up: {error}") from error
-        found.sort(key=lambda each: each[0] != socket.AF_INET)  # peers that say localhost mean 127.0.0.1 first
-        return _tcp(str(found[0][4][0]), self.port)
+        # IPv4 first: a peer that connects to "localhost" tries 127.0.0.1, and ZeroMQ binds one address only.
+        results.sort(key=lambda result: result[0] != socket.AF_INET)
+        return _tcp(str(results[0][4][0]), self.port)
 
     def is_private(self) -> bool:
-        """Say whether only this machine reaches the endpoint, as far as its own text shows."""
+        """Say whether only this machine reaches the endpoint, judged by its text: no name is looked up."""
         if self.folder is not None or self.host == "localhost":
             return True
         try:
@@ -64,6 +65,7 @@ def parse(text: str) -> Endpoint:
         return _ipc(text)
     if text.startswith("tcp://"):
         host, colon, port = text.removeprefix("tcp://").rpartition(":")
+        # Up to 65534: the model socket takes the next port.
         if colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65535:
             return _tcp(host.strip("[]"), int(port))
         raise EndpointError(f"the endpoint {text!r} must be tcp://HOST:PORT with a port from 1 to 65534")
@@ -72,7 +74,7 @@ def parse(text: str) -> Endpoint:
 
 def _ipc(text: str) -> Endpoint:
     folder = Path(text.removeprefix("ipc://"))
-    if not folder.is_absolute() or "@" in text:
+    if not folder.is_absolute() or "@" in text:  # ipc://@NAME is an abstract socket to libzmq
         raise EndpointError(f"the endpoint {text!r} must be ipc:///FOLDER, an absolute path without '@'")
     data, model = folder / "data.sock", folder / "model.sock"
     length = len(os.fsencode(model))
@@ -85,5 +87,5 @@ def _ipc(text: str) -> Endpoint:
 
 
 def _tcp(host: str, port: int) -> Endpoint:
-    shown = f"[{host}]" if ":" in host else host
-    return Endpoint(f"tcp://{shown}:{port}", f"tcp://{shown}:{port + 1}", None, host, port)
+    bracketed = f"[{host}]" if ":" in host else host  # IPv6, as in RFC 3986
+    return Endpoint(f"tcp://{bracketed}:{port}", f"tcp://{bracketed}:{port + 1}", None, host, port)

@@ -1,7 +1,7 @@
-"""Who is connected, how far behind, how fast: a learner's answers over HTTP, for people and for Prometheus.
+"""Status of a learner over HTTP: its peers, their lag and rates, as JSON and for Prometheus.
 
-It reads and takes no orders. One thread answers one question at a time and gives up on whoever is slow; the
-exchange and the training never wait for it.
+Read-only. One thread serves one request at a time and closes slow connections; exchange and training never wait for
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 SLOW_SECONDS: Final = 2.0
-"""Whoever has not asked or not read by then is cut off."""
+"""A connection that has not sent its request, or read the response, within this time is closed."""
 BACKLOG: Final = 16
 
 Address = tuple[str, int] | Path
@@ -26,18 +26,19 @@ Snapshot = Callable[[], Mapping[str, Any]]
 
 
 class StatusServer:
-    """Answers `GET /status` and `GET /metrics` until it is closed. Raises OSError if it cannot listen."""
+    """HTTP server for `GET /status` and `GET /metrics`. Raises OSError if it cannot listen at `address`."""
 
     def __init__(self, address: Address, snapshot: Snapshot) -> None:
         self._path = address if isinstance(address, Path) else None
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)  # left by a killed learner; the folder's lock excludes a live one
         self._server = _Server(address, snapshot)
+        # 0.2 s is the period at which `shutdown` is noticed, and so the longest wait of `close`.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="status", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -50,16 +51,16 @@ class _Server(socketserver.TCPServer):
     request_queue_size = BACKLOG
 
     def __init__(self, address: Address, snapshot: Snapshot) -> None:
-        where: Any = str(address) if isinstance(address, Path) else address
+        server_address: Any = str(address) if isinstance(address, Path) else address
         if isinstance(address, Path):
             self.address_family = socket.AF_UNIX
         elif ":" in address[0]:
             self.address_family = socket.AF_INET6
         self.snapshot = snapshot
-        super().__init__(where, _Handler)
+        super().__init__(server_address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A stranger who hangs up is nobody's concern."""
+        """Ignore connections that break: the default prints a traceback for each."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -67,26 +68,28 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        """Answer one question."""
+        """Answer one request."""
         if self.path == "/status":
-            self._answer(200, "application/json", json.dumps(dict(self.server.snapshot()), allow_nan=False))
+            self._respond(200, "application/json", json.dumps(dict(self.server.snapshot()), allow_nan=False))
         elif self.path == "/metrics":
-            self._answer(200, "text/plain; version=0.0.4", "".join(prometheus(self.server.snapshot())))
+            self._respond(200, "text/plain; version=0.0.4", "".join(prometheus(self.server.snapshot())))
         else:
-            self._answer(404, "text/plain", "There are /status and /metrics.\n")
+            self._respond(404, "text/plain", "There are /status and /metrics.\n")
 
-    def _answer(self, code: int, kind: str, text: str) -> None:
+    def _respond(self, code: int, kind: str, text: str) -> None:
         body = text.encode()
+        # Not send_response: that would write a log line and a Server header with the version of Python.
         self.send_response_only(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        # One thread serves all clients, so a connection that is kept alive would block the others.
         self.send_header("Connection", "close")
         self.end_headers()
         with contextlib.suppress(OSError):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the name is the library's)
-        """Standard output is the learner's records'."""
+        """Log nothing: standard output is for the learner's records."""
 
 
 _GAUGES: Final = {
@@ -106,7 +109,7 @@ _PEER_GAUGES: Final = {
 
 
 def prometheus(status: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the text format of what `Exchange.status` says."""
+    """Yield the lines of `LearnerServer.status` in Prometheus' text format, version 0.0.4."""
     run = _labels({"run": status["run"]})
     for name, meaning in _GAUGES.items():
         if name in status:
@@ -130,9 +133,6 @@ def prometheus(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    """Names of pods come from outside: a quote or a line's end in one must not become a metric."""
-    escaped = {
-        name: str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        for name, value in labels.items()
-    }
-    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}"
+    """Return labels with escaped values: a pod's name comes from a peer and may contain quotes or line feeds."""
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    return "{" + ",".join(f'{name}="{str(value).translate(escapes)}"' for name, value in labels.items()) + "}"

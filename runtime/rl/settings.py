@@ -28,7 +28,7 @@ def _setting(default: Any, meaning: str, *, least: float | None = None, one_of: 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run trains on and how. Learner, workers and evaluator of a run get the same settings."""
+    """Training settings of a run. Learner, workers and evaluator of a run get the same settings."""
 
     # --- what is learned ---
     environment: str = _setting("racing", "Name of the environment: racing, or an id that Gymnasium knows.")
@@ -88,8 +88,7 @@ class Settings:
     )
     publish_every: int = _setting(50, "SAC: updates between two published policy versions.", least=1)
     lockstep: bool = _setting(
-        False,
-        "Collect and learn by turns: with one worker the same seed gives the same run, but slowly.",
+        False, "Collect and learn by turns: with one worker the same seed gives the same run, but slowly."
     )
     # --- the learner ---
     replay_capacity: int = _setting(500_000, "Transitions in the replay buffer; the oldest make room.", least=1)
@@ -150,32 +149,20 @@ class Settings:
         return self.num_envs * self.segment_steps
 
 
-_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
-    "str": (str,),
-    "str | None": (str, type(None)),
-    "int": (int,),
-    "float": (int, float),
-    "int | None": (int, type(None)),
-    "float | None": (int, float, type(None)),
-    "bool": (bool,),
-    "tuple[int, ...] | None": (list, tuple, type(None)),
-    "tuple[tuple[int, int, int], ...]": (list, tuple),
-    "Mapping[str, Any]": (dict,),
-    "Mapping[str, Any] | None": (dict, type(None)),
+_KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
+    "str": ((str,), "a text"),
+    "str | None": ((str, type(None)), "a text or null"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "int | None": ((int, type(None)), "a whole number or null"),
+    "float | None": ((int, float, type(None)), "a number or null"),
+    "bool": ((bool,), "true or false"),
+    "tuple[int, ...] | None": ((list, tuple, type(None)), "a list of whole numbers or null"),
+    "tuple[tuple[int, int, int], ...]": ((list, tuple), "a list of lists of three whole numbers"),
+    "Mapping[str, Any]": ((dict,), "an object"),
+    "Mapping[str, Any] | None": ((dict, type(None)), "an object or null"),
 }
-_WORDS: Final[Mapping[str, str]] = {
-    "str": "a text",
-    "str | None": "a text or null",
-    "int": "a whole number",
-    "float": "a number",
-    "int | None": "a whole number or null",
-    "float | None": "a number or null",
-    "bool": "true or false",
-    "tuple[int, ...] | None": "a list of whole numbers or null",
-    "tuple[tuple[int, int, int], ...]": "a list of lists of three whole numbers",
-    "Mapping[str, Any]": "an object",
-    "Mapping[str, Any] | None": "an object or null",
-}
+"""Types that JSON may give for an annotation, and their words in a sentence."""
 
 
 def parse(text: str) -> Settings:
@@ -183,35 +170,34 @@ def parse(text: str) -> Settings:
     if not text.strip():
         return Settings()
     try:
-        given = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        values = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except SettingsError:
         raise
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"the settings are not JSON: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(values, dict):
         raise SettingsError("the settings must be one JSON object")
-    return from_mapping(given)
+    return from_mapping(values)
 
 
 def _finite(text: str) -> float:
-    """Read a number of the JSON text; Python would also take NaN and what is too large to be one."""
+    """Return a number of the JSON text. Python's parser would also accept NaN, and turn 1e999 into infinity."""
     number = float(text)
     if not math.isfinite(number):
         raise SettingsError(f"the settings hold {text}, which is no number to train with")
     return number
 
 
-def from_mapping(given: Mapping[str, Any]) -> Settings:
-    """Return the settings with `given` over the defaults. Raises SettingsError."""
-    known = {each.name: each for each in fields(Settings)}
+def from_mapping(overrides: Mapping[str, Any]) -> Settings:
+    """Return the settings with `overrides` over the defaults. Raises SettingsError."""
+    declared = {setting.name: setting for setting in fields(Settings)}
     values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    for name, value in overrides.items():
+        if name not in declared:
+            near = difflib.get_close_matches(name, declared, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(declared)}"
             raise SettingsError(f"there is no setting {name!r}; {hint}")
-        declared = str(known[name].type)
-        _check(name, value, declared, known[name].metadata)
+        _check(name, value, str(declared[name].type), declared[name].metadata)
         values[name] = _frozen(value)
     settings = Settings(**values)
     if settings.algorithm == "sac" and settings.band_steps < 2 * settings.segment_transitions:
@@ -223,21 +209,22 @@ def from_mapping(given: Mapping[str, Any]) -> Settings:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists become tuples, also inside each other."""
+    """Return ``value`` with lists turned into tuples at every depth."""
     return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) -> None:
     """Raise SettingsError unless `value` is what the setting takes."""
     numbers: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
-    wrong = SettingsError(f"{name} is {json.dumps(value)}; it must be {_WORDS[declared]}")
-    if isinstance(value, bool) != (declared == "bool") or not isinstance(value, _TYPES[declared]):
+    types, kind = _KINDS[declared]
+    wrong = SettingsError(f"{name} is {json.dumps(value)}; it must be {kind}")
+    if isinstance(value, bool) != (declared == "bool") or not isinstance(value, types):
         raise wrong
     if declared.startswith("tuple[tuple"):
-        if not all(isinstance(each, list | tuple) and len(each) == 3 for each in numbers):
+        if not all(isinstance(triple, list | tuple) and len(triple) == 3 for triple in numbers):
             raise wrong
-        numbers = [number for each in numbers for number in each]
-    if declared.startswith("tuple") and value is not None and not all(type(each) is int for each in numbers):
+        numbers = [number for triple in numbers for number in triple]
+    if declared.startswith("tuple") and value is not None and not all(type(number) is int for number in numbers):
         raise wrong
     least, one_of = metadata["least"], metadata["one_of"]
     above = declared.startswith("float")
@@ -250,6 +237,7 @@ def _check(name: str, value: Any, declared: str, metadata: Mapping[str, Any]) ->
 
 def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:
     """Yield name, value as JSON, and meaning of every setting."""
-    for each in fields(Settings):
-        value = getattr(settings, each.name)
-        yield each.name, json.dumps(list(value) if isinstance(value, tuple) else value), each.metadata["meaning"]
+    for setting in fields(Settings):
+        value = getattr(settings, setting.name)
+        text = json.dumps(list(value) if isinstance(value, tuple) else value)
+        yield setting.name, text, setting.metadata["meaning"]

@@ -1,9 +1,9 @@
-"""What an environment shows and takes, as a network needs it: one row for an observation, one for an action.
+"""Observation and action spaces flattened to rows: one array row for an observation, one for an action.
 
-Gymnasium's spaces nest; a replay buffer, a wire and a network want arrays. An observation becomes one row: all its
-vectors one behind the other, and its images. A row of vectors alone is float32. As soon as there is an image a row
-is bytes, the vectors as their four bytes a number and the images as they are, so that a picture costs what it is
-and everything between environment and network still handles one array.
+Gymnasium's spaces nest; a replay buffer, a wire format and a network need arrays. An observation becomes one row:
+its vectors concatenated, then its images. Rows without images are float32. With images a row is bytes: the vectors
+as float32 in memory order, the images as uint8, so that an image costs its own size and everything between
+environment and network handles one array.
 """
 
 from __future__ import annotations

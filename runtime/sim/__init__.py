@@ -1,7 +1,6 @@
-"""Simulators: what starts, watches and talks to one, and a reference simulator that speaks the same protocol.
+"""Simulators: protocol, supervision, and a reference simulator that speaks the same protocol.
 
-From the wire up: ``protocol`` (bytes and names, no I/O), ``websocket`` and ``controller`` (control), ``interfaces``
-and ``camera`` (action, pose, images), ``ports`` (which of them a simulator gets), ``shim`` and ``process`` (a
-simulator as a subprocess), ``container`` (the same on a Docker Engine), ``health`` (what the signs of life mean).
-Nothing here knows torch or the learner. ``docs/simulator.md`` describes the protocol.
+``spec`` has the settings, ``wire`` the protocol (bytes, control calls, UDP, cameras), ``launchers`` a process,
+container or sidecar with its ports, ``control`` one simulator's session, supervision and control socket,
+``reference`` a simulator of our own. Nothing here knows torch or the learner; ``docs/simulator.md`` describes it.
 """

@@ -1,13 +1,13 @@
-"""Which simulator a worker drives, and how it is looked after: one frozen value, made of a mapping in the spec."""
+"""Settings of a worker's simulator, checked and made of a mapping in the spec of the run."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from runtime.sim.errors import SpecError
+from runtime.sim.wire.errors import SimulatorSpecError
 
 KINDS: Final = {
     "reference": "this project's reference simulator, as a subprocess",
@@ -21,7 +21,7 @@ PLACEHOLDERS: Final = ("control", "action", "pose", "camera", "gpu")
 
 @dataclass(frozen=True, slots=True)
 class SimulatorSpec:
-    """How a simulator is started, watched and stopped. Times are in seconds."""
+    """Start, supervision and stop of a simulator. Times are in seconds."""
 
     kind: str = "reference"
     """reference, command, container, sidecar or external."""
@@ -44,7 +44,7 @@ class SimulatorSpec:
     gpu: str = ""
     """GPU that it sees; empty for those that the worker sees."""
     fixed_ports: bool = False
-    """It cannot be told its ports and has those of the lab; then there is one in a network namespace."""
+    """Its ports cannot be set and are those of the lab; then only one fits into a network namespace."""
     # --- container and sidecar ---
     image: str = ""
     """Of a sidecar: empty for that of the worker, and then without a command it is the reference simulator."""
@@ -90,39 +90,39 @@ class SimulatorSpec:
     """Size of its log, in two files."""
 
     @classmethod
-    def from_mapping(cls, given: Mapping[str, Any]) -> SimulatorSpec:
-        """Check ``given`` and fill in the defaults. SpecError names the option and what it may be."""
-        known = {each.name: each for each in fields(cls)}
+    def from_mapping(cls, options: Mapping[str, Any]) -> SimulatorSpec:
+        """Check options and add the defaults. Raises SimulatorSpecError with the option and its allowed values."""
+        declared = {option.name: option for option in fields(cls)}
         values: dict[str, Any] = {}
-        for name, value in given.items():
-            if name not in known:
-                raise SpecError(f"a simulator has no option {name!r}; known are {', '.join(known)}")
-            values[name] = _checked(name, value, str(known[name].type))
+        for name, value in options.items():
+            if name not in declared:
+                raise SimulatorSpecError(f"a simulator has no option {name!r}; known are {', '.join(declared)}")
+            values[name] = _checked(name, value, str(declared[name].type))
         made = cls(**values)
         made.check()
         return made
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is the reference simulator, started by our own command."""
+        """True for the reference simulator, started by our own command."""
         return self.kind == "reference" or (self.kind == "sidecar" and not self.command)
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one such simulator for a process, however many it wants."""
+        """True for kinds of which a process has at most one."""
         return self.kind in ("sidecar", "external")
 
     def check(self) -> None:
-        """Raise SpecError where options do not fit together."""
+        """Raise SimulatorSpecError where options do not fit together."""
         if self.kind not in KINDS:
-            raise SpecError(f"simulator: kind is {self.kind!r}; it may be {', '.join(KINDS)}")
+            raise SimulatorSpecError(f"simulator: kind is {self.kind!r}; it may be {', '.join(KINDS)}")
         if self.kind == "command" and not self.command:
-            raise SpecError("simulator: kind command needs a command, a list of words")
+            raise SimulatorSpecError("simulator: kind command needs a command, a list of words")
         if self.kind == "container":
             if not self.image:
-                raise SpecError("simulator: kind container needs an image")
+                raise SimulatorSpecError("simulator: kind container needs an image")
             if not self.socket:
-                raise SpecError(
+                raise SimulatorSpecError(
                     "simulator: kind container needs socket, the path of the Docker Engine's socket, for example "
                     "/var/run/docker.sock; whoever may use it is root on the node, so it is never assumed "
                     "(on Kubernetes kind sidecar is a container beside the worker without that)"
@@ -132,69 +132,66 @@ class SimulatorSpec:
         for mount in self.mounts:
             parts = mount.split(":")
             if len(parts) not in (2, 3) or not all(part.startswith("/") for part in parts[:2]):
-                raise SpecError(f"simulator: {mount!r} is no mount; write /SOURCE:/TARGET or /SOURCE:/TARGET:ro")
+                sentence = f"simulator: {mount!r} is no mount; write /SOURCE:/TARGET or /SOURCE:/TARGET:ro"
+                raise SimulatorSpecError(sentence)
             if len(parts) == 3 and parts[2] != "ro":
-                raise SpecError(f"simulator: {mount!r}: after the target only :ro may stand")
+                raise SimulatorSpecError(f"simulator: {mount!r}: after the target only :ro may stand")
 
     def _check_sidecar(self) -> None:
         if self.image and not self.command:
-            raise SpecError(
+            raise SimulatorSpecError(
                 "simulator: kind sidecar with an image needs a command: it is started anew where it hangs, and "
                 "Kubernetes tells nobody what an image would start by itself"
             )
         if self.mounts:
-            raise SpecError("simulator: a sidecar has the mounts of its pod: write them under pod.mounts")
+            raise SimulatorSpecError("simulator: a sidecar has the mounts of its pod: write them under pod.mounts")
         if self.user and not (self.user.isdigit() and int(self.user)):
-            raise SpecError(f"simulator: user is {self.user!r}; of a sidecar it is a number other than 0")
+            raise SimulatorSpecError(f"simulator: user is {self.user!r}; of a sidecar it is a number other than 0")
 
     def argv(self, ports: Mapping[str, int], host: str = "127.0.0.1") -> tuple[str, ...]:
-        """The command with its ports filled in. Raises SpecError for a placeholder that there is not."""
+        """Return the command with its ports filled in. Raises SimulatorSpecError for an unknown placeholder."""
         if self.command:
             values = {**{name: str(port) for name, port in ports.items()}, "gpu": self.gpu}
             try:
                 return tuple(word.format_map(values) for word in self.command)
+            # format_map knows many ways to fail
             except (KeyError, ValueError, IndexError, AttributeError) as error:
                 names = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-                raise SpecError(f"simulator: command has a placeholder {error}; known are {names}") from error
+                sentence = f"simulator: command has a placeholder {error}; known are {names}"
+                raise SimulatorSpecError(sentence) from error
         if self.kind != "reference":
             return ()
-        options = {
-            "--host": host,
-            "--port": ports["control"],
-            "--action-port": ports["action"],
-            "--pose-port": ports["pose"],
-            "--camera-port": ports["camera"],
-        }
-        words = [str(word) for pair in options.items() for word in pair]
+        options = {"port": "control", "action-port": "action", "pose-port": "pose", "camera-port": "camera"}
+        addresses = [word for option, name in options.items() for word in (f"--{option}", str(ports[name]))]
         pace = "--fast" if self.fast else "--realtime"
-        return (sys.executable, "-m", "runtime", "simulator", *words, pace, *self.arguments)
+        return (sys.executable, "-m", "runtime", "simulator", "--host", host, *addresses, pace, *self.arguments)
 
 
-_WORDS: Final = {
-    "str": "a text",
-    "bool": "true or false",
-    "int": "a whole number from 0",
-    "float": "a number from 0",
-    "tuple[str, ...]": "a list of texts",
-    "Mapping[str, str]": "an object of texts",
+def _are_texts(*values: Any) -> bool:
+    return all(isinstance(text, str) and "\0" not in text for text in values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+
+
+_TYPES: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+    "str": ("a text", _are_texts),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "int": ("a whole number from 0", lambda value: isinstance(value, int) and _is_number(value)),
+    "float": ("a number from 0", _is_number),
+    "tuple[str, ...]": ("a list of texts", lambda value: isinstance(value, list | tuple) and _are_texts(*value)),
+    "Mapping[str, str]": (
+        "an object of texts",
+        lambda value: isinstance(value, Mapping) and _are_texts(*value, *value.values()),
+    ),
 }
+"""Types of the options: words for people, and the check of a value."""
 
 
 def _checked(name: str, value: Any, declared: str) -> Any:
-    """Return the value as the option takes it."""
-    good, made = False, value
-    if declared == "str":
-        good = isinstance(value, str) and "\0" not in value
-    elif declared == "bool":
-        good = isinstance(value, bool)
-    elif declared in ("int", "float"):
-        kinds = (int,) if declared == "int" else (int, float)
-        good = isinstance(value, kinds) and not isinstance(value, bool) and 0 <= value < 1e12
-    elif declared.startswith("tuple"):
-        good = isinstance(value, list | tuple) and all(isinstance(each, str) and "\0" not in each for each in value)
-        made = tuple(value) if good else value
-    elif isinstance(value, Mapping):
-        good = all(isinstance(each, str) and "\0" not in each for pair in value.items() for each in pair)
-    if not good:
-        raise SpecError(f"simulator: {name} is {value!r}; it must be {_WORDS[declared]}")
-    return made
+    """Return the value as the option stores it. Raises SimulatorSpecError for a value of another type."""
+    sentence, is_valid = _TYPES[declared]
+    if not is_valid(value):
+        raise SimulatorSpecError(f"simulator: {name} is {value!r}; it must be {sentence}")
+    return tuple(value) if isinstance(value, list) else value

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.envs.track import COURSES, Floats, Track, make_track
-from runtime.sim.geo import LocalFrame
+from runtime.tracks.geo import LocalFrame
+from runtime.tracks.track import COURSES, Floats, Track, make_track
 
 OWN_REFERENCE: Final = (52.0, -1.0, 100.0)
 """Where this project's own courses lie: a field in England, as good as any."""
@@ -47,17 +47,13 @@ class TrackMap:
         """Return the course in Learn-to-Race's form."""
         left, right = self.edges()
         inside, outside = (left, right) if _area(self.track.centre) > 0 else (right, left)
-        return {
-            "ReferencePoint": [self.frame.latitude, self.frame.longitude, self.frame.altitude],
-            **{
-                name: np.round(line, 3).tolist()
-                for name, line in (("Inside", inside), ("Outside", outside), ("Centre", self.track.centre))
-            },
-        }
+        reference = [self.frame.latitude, self.frame.longitude, self.frame.altitude]
+        lines = {"Inside": inside, "Outside": outside, "Centre": self.track.centre}
+        return {"ReferencePoint": reference, **{name: np.round(line, 3).tolist() for name, line in lines.items()}}
 
 
 def short_name(level: str) -> str:
-    """What ``get_level`` answers for a level: ``.../Ribbon/thruxton/thruxton.umap`` is ``thruxton``."""
+    """Return the answer of ``get_level`` for a level: ``.../Ribbon/thruxton/thruxton.umap`` is ``thruxton``."""
     return level.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".umap").lower()
 
 
@@ -79,37 +75,42 @@ def load_map(name_or_file: str) -> TrackMap:
         return own_map(name_or_file)
     path = Path(name_or_file)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise MapError(f"the track file {path} cannot be read: {error}") from error
-    return from_json(short_name(path.stem), found)
+    return from_json(short_name(path.stem), document)
 
 
-def from_json(name: str, found: Any) -> TrackMap:
+def from_json(name: str, document: Any) -> TrackMap:
     """The course in a decoded file. Raises MapError."""
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise MapError(f"track {name!r}: a track file holds one JSON object")
-    centre, inside, outside = (_line(name, found, key) for key in ("Centre", "Inside", "Outside"))
-    reference = found.get("ReferencePoint")
+    centre, inside, outside = (_line(name, document, key) for key in ("Centre", "Inside", "Outside"))
+    reference = document.get("ReferencePoint")
     try:
-        place = np.asarray(reference, dtype=np.float64)
+        reference_point = np.asarray(reference, dtype=np.float64)
     except (TypeError, ValueError):
-        place = np.empty(0)
-    if place.shape != (3,) or not np.isfinite(place).all() or not (abs(place[0]) < 90 and abs(place[1]) <= 180):
+        reference_point = np.empty(0)
+    if (
+        reference_point.shape != (3,)
+        or not np.isfinite(reference_point).all()
+        or not (abs(reference_point[0]) < 90 and abs(reference_point[1]) <= 180)
+    ):
         raise MapError(f"track {name!r}: ReferencePoint must be [latitude, longitude, altitude], not {reference!r}")
     to_inside, to_outside = _distances(centre, inside), _distances(centre, outside)
+    # Which side is inside depends on the direction of travel: counter-clockwise has it on the left.
     left, right = (to_inside, to_outside) if _area(centre) > 0 else (to_outside, to_inside)
     try:
         track = Track.from_centre_line(name, centre, left=left, right=right)
     except ValueError as error:
         raise MapError(str(error)) from error
-    return TrackMap(track, LocalFrame(float(place[0]), float(place[1]), float(place[2])))
+    return TrackMap(track, LocalFrame(*map(float, reference_point)))
 
 
-def _line(name: str, found: dict[str, Any], key: str) -> Floats:
+def _line(name: str, document: dict[str, Any], key: str) -> Floats:
     """(M, 2) points of a closed line, without the last where it repeats the first."""
     try:
-        points = np.asarray(found.get(key), dtype=np.float64)
+        points = np.asarray(document.get(key), dtype=np.float64)
     except (TypeError, ValueError):
         points = np.empty(0)
     if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 8 or not np.isfinite(points).all():
@@ -127,11 +128,11 @@ def _area(line: Floats) -> float:
 def _distances(points: Floats, line: Floats) -> Floats:
     """(N,) distance of each point from a closed line of short pieces."""
     dense = _dense(line)
-    found = np.empty(len(points))
+    distances = np.empty(len(points))
     for first in range(0, len(points), 256):  # all at once would take gigabytes for a long course
         gap: NDArray[np.float64] = points[first : first + 256, None, :] - dense[None, :, :]
-        found[first : first + 256] = np.sqrt(np.min(np.einsum("ijk,ijk->ij", gap, gap), axis=1))
-    return found
+        distances[first : first + 256] = np.sqrt(np.min(np.einsum("ijk,ijk->ij", gap, gap), axis=1))
+    return distances
 
 
 def _dense(line: Floats, step: float = 0.5) -> Floats:

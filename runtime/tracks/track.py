@@ -25,7 +25,7 @@ AHEAD: Final = 14
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Where B points lie on a track; every field is (B,)."""
+    """Projection of B points onto a track; every field is (B,)."""
 
     index: Indices
     """Nearest sample of the centre line."""
@@ -86,9 +86,11 @@ class Track:
             return np.asarray(np.interp(at, along, np.append(column, column[0])))
 
         centre = np.column_stack([sampled(line[:, 0]), sampled(line[:, 1])])
+        # Central differences over the closed line: heading and curvature have no seam at the start.
         chord = np.roll(centre, -1, axis=0) - np.roll(centre, 1, axis=0)
         heading = np.arctan2(chord[:, 1], chord[:, 0])
         turn = np.roll(heading, -1) - np.roll(heading, 1)
+        # Wrapped to (-pi, pi]: the heading jumps by 2 pi somewhere on every closed course.
         curvature = ((turn + np.pi) % (2 * np.pi) - np.pi) / (2 * step)
         return cls(name, step, centre, heading, curvature, sampled(left), sampled(right))
 
@@ -117,10 +119,10 @@ class Track:
         # A metre along the inside of a bend is more than a metre of centre line; without this the distance
         # would jump from sample to sample.
         along = (gap_x * cos + gap_y * sin) / np.maximum(1.0 - curvature * offset, 0.2)
+        # A foot point beyond the neighbouring sample would mean that `index` is not the nearest one.
         along = np.clip(along, -self.step, self.step)
-        return Projection(
-            index, (index * self.step + along) % self.length, offset, self.heading[index] + curvature * along
-        )
+        distance = (index * self.step + along) % self.length
+        return Projection(index, distance, offset, self.heading[index] + curvature * along)
 
     def look_ahead(self, distances: ArrayLike) -> Floats:
         """(N, K) mean curvature, 1/m, between each pair of neighbouring ``distances`` (K + 1,) ahead of a sample.
@@ -148,9 +150,7 @@ class Course:
 
 COURSES: Final[Mapping[str, Course]] = {
     "meadow": Course(
-        640.0,
-        12.0,
-        "3,0 5,0 7,0 8.6,0.6 9,2.2 7.8,3.6 6,3.2 4.4,3.4 3,4.6 1,4.4 -0.2,3 -0.2,1.2 1,0",
+        640.0, 12.0, "3,0 5,0 7,0 8.6,0.6 9,2.2 7.8,3.6 6,3.2 4.4,3.4 3,4.6 1,4.4 -0.2,3 -0.2,1.2 1,0"
     ),
     "harbour": Course(
         860.0,

@@ -1,4 +1,4 @@
-"""A car as a dynamic bicycle: two axles, load-limited tyres, NumPy over any number of cars at once.
+"""Dynamic bicycle model of a car: two axles, load-limited tyres, NumPy over any number of cars at once.
 
 SI units throughout; x forward, y left, angles counter-clockwise (ISO 8855). The model is the single-track model
 of Rajamani, *Vehicle Dynamics and Control* (2nd ed., ch. 2), with three parts added:
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class VehicleParams:
-    """What one kind of car can do. The defaults are a light closed-wheel racing car on slicks."""
+    """Parameters of one kind of car. The defaults are a light closed-wheel racing car on slicks."""
 
     front_axle: float = 1.40
     """Centre of gravity to front axle, m."""
@@ -69,13 +69,13 @@ class VehicleParams:
 
     @property
     def max_deceleration(self) -> float:
-        """What the brakes reach on the flat without air resistance, m/s^2."""
+        """Deceleration of the brakes on the flat without air resistance, m/s^2."""
         return min(self.max_brake, self.longitudinal_share * self.friction * GRAVITY)
 
 
 @dataclass(slots=True)
 class VehicleState:
-    """Where B cars are and how they move; every field is (B,) float64."""
+    """Pose and motion of B cars; every field is (B,) float64."""
 
     x: Floats
     """East, m."""
@@ -97,8 +97,8 @@ class VehicleState:
         """``count`` cars at the origin, heading east, standing."""
         return cls(*(np.zeros(count) for _ in fields(cls)))
 
-    def place(self, rows: NDArray[np.intp], *, x: Floats, y: Floats, yaw: Floats, forward: Floats) -> None:
-        """Put the cars ``rows`` somewhere, driving straight ahead at ``forward`` m/s."""
+    def set_pose(self, rows: NDArray[np.intp], *, x: Floats, y: Floats, yaw: Floats, forward: Floats) -> None:
+        """Set the pose of the cars ``rows``, driving straight ahead at ``forward`` m/s."""
         self.x[rows], self.y[rows], self.yaw[rows], self.forward[rows] = x, y, yaw, forward
         self.sideways[rows] = self.yaw_rate[rows] = self.steer[rows] = 0.0
 
@@ -127,6 +127,7 @@ class Vehicle:
         dt = seconds / substeps
         wheel = np.clip(steering, -1.0, 1.0) * p.max_steer
         grip = p.longitudinal_share * p.friction * GRAVITY
+        # Limited by the tyres first: the brakes could ask for more than the road gives.
         a = np.clip(acceleration, -min(p.max_brake, grip), min(p.max_drive, grip))
         limit = np.sqrt(p.friction**2 - (a / GRAVITY) ** 2)
         front_load = (GRAVITY * p.rear_axle - a * p.height) / p.wheelbase
@@ -138,16 +139,17 @@ class Vehicle:
             state.steer = state.steer + np.clip(wheel - state.steer, -p.steer_rate * dt, p.steer_rate * dt)
             u, v, r = state.forward, state.sideways, state.yaw_rate
             cos, sin = np.cos(state.steer), np.sin(state.steer)
+            # Slip angles divide by the speed; below the blend range they are not used, only kept finite.
             rolling_speed = np.maximum(u, low)
-            front = front_max * np.tanh(
-                front_gain * (state.steer - np.arctan((v + p.front_axle * r) / rolling_speed))
-            )
+            front_slip = state.steer - np.arctan((v + p.front_axle * r) / rolling_speed)
+            front = front_max * np.tanh(front_gain * front_slip)
             rear = rear_max * np.tanh(rear_gain * -np.arctan((v - p.rear_axle * r) / rolling_speed))
             blend = np.clip((u - low) / (high - low), 0.0, 1.0)
             # The front wheels push along their own direction, as their tyres push across it.
             turned = front * cos + front_push * sin
             u_dot = a - p.drag * u * u - p.rolling
             u_dot = u_dot + blend * (v * r - front * sin - front_push * (1.0 - cos))
+            # No reverse gear: brakes hold the car.
             u_next = np.maximum(u + dt * u_dot, 0.0)
             v_next = v + dt * (turned + rear - u * r)
             r_next = r + dt * (p.front_axle * turned - p.rear_axle * rear) / p.gyration_squared

@@ -28,9 +28,9 @@ from pathlib import Path
 import boto3
 import numpy as np
 
-from runtime.checkpoints import Checkpoints
-from runtime.mirror import Mirror, bring_newest
-from runtime.places import open_place
+from runtime.base.object_store import open_store
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.checkpoints.upload import Mirror, bring_newest
 
 SERVER = """
 import sys, time
@@ -43,9 +43,9 @@ sys.stdin.read()
 WRITER = """
 import sys, threading
 from pathlib import Path
-from runtime.mirror import Mirror
-from runtime.places import open_place
-place, lock, moved = open_place(sys.argv[1]), threading.Lock(), 0
+from runtime.rl.checkpoints.upload import Mirror
+from runtime.base.object_store import open_store
+place, lock, moved = open_store(sys.argv[1]), threading.Lock(), 0
 put = place.put
 def told(name, source, progress):
     def both(count):
@@ -111,7 +111,7 @@ def measured(target: Path, source: Path, kills: int, choose: random.Random, unti
     url = "s3://lab/run"
     old, new, last = Checkpoints(source, keep=10).names()
     size = (source / f"{new}.safetensors").stat().st_size
-    place = open_place(url)
+    place = open_store(url)
     send(url, source, old)
     halves = whole = parts = moved = done = 0
     began = time.monotonic()
@@ -168,7 +168,7 @@ def killed(url: str, source: Path, name: str, size: int, choose: random.Random) 
 
 
 def send(url: str, source: Path, name: str) -> None:
-    mirror = Mirror(open_place(url), source, 10, lambda _: None)
+    mirror = Mirror(open_store(url), source, 10, lambda _: None)
     mirror.offer(name)
     mirror.close()
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.base import Receipt
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import plan_launch
+from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 SPEC = RunSpec(

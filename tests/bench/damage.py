@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.checkpoints import Checkpoints
-from tests.runtime.test_checkpoints import SAVER, save
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from tests.runtime.rl.checkpoints.test_checkpoints import SAVER, save
 
 
 def killed(folder: Path, rng: np.random.Generator) -> bool:

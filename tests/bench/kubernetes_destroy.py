@@ -20,10 +20,11 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from l2rtui.backends.base import Receipt
-from l2rtui.backends.kubernetes.client import Api, connect
-from l2rtui.backends.kubernetes.destroy import OVERTIME_SECONDS, destroy
-from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.actions.destroy import OVERTIME_SECONDS, destroy
+from l2rtui.backends.kubernetes.api.client import Api, connect
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import NotFoundError
 from tests.cluster.handmade import Run, faulty, namespace
@@ -68,7 +69,9 @@ async def destroyed(api: Api, view: RunView, overtime_seconds: float) -> Receipt
     """The receipt of one destroy; None when there was nothing to destroy."""
     receipt = None
     try:
-        async with aclosing(destroy(api, view, grace_seconds=1, overtime_seconds=overtime_seconds)) as items:
+        async with aclosing(
+            destroy(ClusterContext(api), view, grace_seconds=1, overtime_seconds=overtime_seconds)
+        ) as items:
             async for item in items:
                 receipt = item if isinstance(item, Receipt) else receipt
     except NotFoundError:

@@ -38,8 +38,8 @@ from typing import Any
 
 import yaml
 
-from l2rtui.backends.kubernetes.client import Api, connect
-from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.api.client import Api, connect
+from l2rtui.backends.kubernetes.api.errors import ApiError
 from tests.cluster.faults import Proxy, compact, proxied
 from tests.cluster.following import Disturbance, Follower, following
 

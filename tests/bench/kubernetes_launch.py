@@ -24,7 +24,8 @@ from pathlib import Path
 
 import yaml
 
-from l2rtui.backends.kubernetes import labels, leases
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import slot_leases
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.config import Settings
 from l2rtui.domain.node import SlotId
@@ -147,7 +148,9 @@ class Races:
             found = made["metadata"]["labels"]
             name = labels.run_object(found[labels.RUN])
             await api.delete("ConfigMap", self._namespace, name, propagation="Background")
-            await leases.release(api, self._namespace, [found[labels.RUN_ID]], [(slot.node, slot.gpu)])
+            await slot_leases.SlotLeases(api, self._namespace).release(
+                [found[labels.RUN_ID]], [(slot.node, slot.gpu)]
+            )
 
     async def _launch(self, person: KubernetesBackend, name: str, slot: SlotId) -> bool:
         one = SetSpec("w", Role.WORKER, ("sleep", "600"), restart=RestartPolicy.ALWAYS)

@@ -23,11 +23,11 @@ from contextlib import aclosing
 from pathlib import Path
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.client import PAGE, Api, connect
-from l2rtui.backends.kubernetes.decode import Lines
-from l2rtui.backends.kubernetes.devices import SlotRule
-from l2rtui.backends.kubernetes.errors import ApiError
-from l2rtui.backends.kubernetes.feed import Feed
+from l2rtui.backends.kubernetes.api.client import PAGE, Api, connect
+from l2rtui.backends.kubernetes.api.decode import LineBuffer
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
+from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.domain.change import apply
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 
@@ -112,7 +112,7 @@ class Following:
     """A watcher's newest snapshot, and when each change was in it."""
 
     def __init__(self, api: Api) -> None:
-        self.feed = Feed(api, SlotRule())
+        self.feed = ClusterWatch(api, SlotRule())
         self.snapshot = EMPTY_SNAPSHOT
         self.seen: dict[str, float] = {}
         self.is_first = asyncio.Event()
@@ -167,9 +167,9 @@ async def first() -> None:
         gc.collect()
         began, busy = time.monotonic(), time.process_time()
         if name == "look":
-            _ = (await Feed(api, SlotRule()).snapshot()).ledger
+            _ = (await ClusterWatch(api, SlotRule()).snapshot()).ledger
         elif name == "watch":
-            async with aclosing(Feed(api, SlotRule()).watch()) as batches:
+            async with aclosing(ClusterWatch(api, SlotRule()).watch()) as batches:
                 _ = apply(EMPTY_SNAPSHOT, await anext(batches)).ledger
         elif name == "bare pages":
             await asyncio.gather(*(_bare_pages(api, f"/api/v1/{kind}") for kind in ("nodes", "pods")))
@@ -205,7 +205,7 @@ async def bare() -> None:
     wanted = re.compile(rb'"name":"(p\d+)","namespace":"scale".{,2000}?"l2rtui.io/seed":"(\d+)"', re.DOTALL)
 
     async def read() -> None:
-        lines = Lines()
+        lines = LineBuffer()
         async with aclosing(api.stream("/api/v1/pods", query, idle_timeout_seconds=600)) as chunks:
             async for chunk in chunks:
                 now = time.monotonic()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime import contract
+from runtime.base import contract
 
 PEERS: dict[str, tuple[tuple[str, str], ...]] = {
     "sb3": (

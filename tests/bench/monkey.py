@@ -136,7 +136,7 @@ async def press(settings: Settings, count: int, seed: int, trouble: Trouble | No
     """Press keys; the problem, or nothing."""
     from l2rtui.backends.registry import make_backend
     from l2rtui.ui.app import L2RApp
-    from tests.ui.monkey import Monkey
+    from tests.l2rtui.ui.monkey import Monkey
 
     name = settings.backend
     backend = make_backend(name, settings)
@@ -148,7 +148,7 @@ async def press(settings: Settings, count: int, seed: int, trouble: Trouble | No
     monkey.guard(backend)
     app = L2RApp(settings, lambda: backend)
     monkey.keep(app)
-    app.link.cancel_seconds = 0.0
+    app.ctx.cancel_seconds = 0.0
     async with app.run_test(size=chance.choice(SIZES)) as pilot:
         while not app.cluster.health.is_connected:
             await pilot.pause(0.02)
@@ -181,10 +181,11 @@ async def press(settings: Settings, count: int, seed: int, trouble: Trouble | No
 
 async def launch(backend: Backend) -> None:
     """Have a run whose processes are real."""
-    from l2rtui.services import launcher, specfile
+    from l2rtui.services import launcher
+    from l2rtui.services.spec import spec_file
 
     Path("mine.yaml").write_text(SPEC.format(name="mine"), "utf-8")
-    prepared = await launcher.prepare(backend, specfile.load("mine.yaml"))
+    prepared = await launcher.prepare(backend, spec_file.load("mine.yaml"))
     async for _ in launcher.launch(backend, prepared):
         pass
     await launcher.wait_running(backend, ["mine"], 60.0)

@@ -21,10 +21,11 @@ import gymnasium
 import numpy as np
 import torch
 
-from runtime.algos.actor import ActorShape, NumpyActor
-from runtime.algos.sac import SAC, SACConfig
-from runtime.envs.base import EpisodeSummary, VectorEnv, make_vector_env
-from runtime.replay import Replay, transition_layout
+from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.sac import SAC, SACConfig
+from runtime.rl.buffers.replay import Replay, transition_layout
+from runtime.rl.envs.base import EpisodeSummary, VectorEnv
+from runtime.rl.envs.registry import make_vector_env
 
 
 @dataclass(frozen=True, slots=True)

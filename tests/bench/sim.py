@@ -19,16 +19,16 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from runtime.envs.l2r import L2ROptions, L2RVectorEnv
-from runtime.sim import calls
-from runtime.sim.controller import Controller
-from runtime.sim.errors import LostError
-from runtime.sim.health import Cause
-from runtime.sim.interfaces import Observations, Receiver
-from runtime.sim.process import SimulatorProcess
-from runtime.sim.shim import MARK
+from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
+from runtime.sim.control.supervisor import SimulatorSupervisor
+from runtime.sim.launchers.failures import Cause
+from runtime.sim.launchers.process import SimulatorProcess
+from runtime.sim.launchers.shim import MARK
 from runtime.sim.spec import SimulatorSpec
-from runtime.sim.supervisor import Supervisor
+from runtime.sim.wire import rpc_methods
+from runtime.sim.wire.controller import Controller
+from runtime.sim.wire.errors import LostError
+from runtime.sim.wire.udp_io import Observations, Receiver
 from tests.runtime.sim.conftest import carrying
 
 FAULTS = {
@@ -50,15 +50,15 @@ def cost(seconds: float) -> None:
     """CPU of a simulator in real time, without and with a camera."""
     for cameras in ((), ("CameraFrontRGB",)):
         with tempfile.TemporaryDirectory() as folder:
-            supervisor = Supervisor(
+            supervisor = SimulatorSupervisor(
                 SimulatorSpec(fast=False), lambda spec, at=Path(folder): SimulatorProcess(spec, at)
             )
             supervisor.start()
             at, receiver = supervisor.addresses, Receiver()
             with Controller(port=at.control) as controller:
-                controller.call(calls.open_level("harbour"))
+                controller.call(rpc_methods.open_level("harbour"))
                 for name in cameras:
-                    controller.call(calls.enable_sensor(name))
+                    controller.call(rpc_methods.enable_sensor(name))
             addresses = {name: f"tcp://127.0.0.1:{at.camera_port(name)}" for name in cameras}
             seen = Observations(receiver, pose_port=at.pose, cameras=addresses)
             time.sleep(2.0)  # the map is painted once; what is measured is what goes on
@@ -111,7 +111,7 @@ def cycle(folder: Path, number: int) -> tuple[str, str, int, float]:
         handles.append(SimulatorProcess(wanted, folder))
         return handles[-1]
 
-    supervisor = Supervisor(spec, start)
+    supervisor = SimulatorSupervisor(spec, start)
     supervisor.start()
     port, problem = supervisor.addresses.control, ""
     with PORTS_LOCK:

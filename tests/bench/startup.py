@@ -139,7 +139,9 @@ def idle(env: dict[str, str], seconds: float) -> None:
         terminal.read(seconds)
         share, rate = (terminal.cpu() - cpu) / seconds, (terminal.received - received) / seconds
         supervisor = next(
-            one for one in psutil.process_iter() if "l2rtui.backends.local.supervisor" in one.cmdline()
+            process
+            for process in psutil.process_iter(["cmdline"])  # the command line of a zombie is None and no error
+            if "l2rtui.backends.local.supervision.supervisor" in (process.info["cmdline"] or ())
         )
         times = supervisor.cpu_times()
         age = time.time() - supervisor.create_time()

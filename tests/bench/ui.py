@@ -1,7 +1,7 @@
 """The app on a pseudo-terminal at any size: start, keys, events, load, memory, logs; beside an empty Textual app.
 
 A key's time is from the moment when it is written to the first byte that comes back. What the in-memory crowd
-(``backends.fake.crowd``) does is told beside it through a pipe, on the same clock.
+(``backends.fake.load_generator``) does is told beside it through a pipe, on the same clock.
 
     python -m tests.bench ui
     python -m tests.bench.ui --pods 1000 5000 10000 --rate 100 --seconds 20
@@ -44,7 +44,7 @@ Bare().run()
 APP = """
 import asyncio, os, sys, time
 
-from l2rtui.ui.start import make_ready
+from l2rtui.ui.bootstrap import make_ready
 
 make_ready()
 from l2rtui.config import Settings
@@ -57,11 +57,11 @@ def tell(*words):
     os.write(told, (" ".join(map(str, words)) + "\\n").encode())
 
 def make():
-    from l2rtui.backends.fake.crowd import CrowdBackend
+    from l2rtui.backends.fake.load_generator import LoadBackend
 
     began = time.thread_time()
     beacon = lambda number: tell("seen", number, time.monotonic())
-    crowd = CrowdBackend(pods, rate, lines, beacon if has_beacon else None)
+    crowd = LoadBackend(pods, rate, lines, beacon if has_beacon else None)
     tell("crowd", time.thread_time() - began)
     return crowd
 
@@ -79,9 +79,9 @@ class Told(L2RApp):
             if now - began - 0.01 > most:
                 most = now - began - 0.01
                 tell("stall", most)
-            if now - last > 0.5 and self.link.backend_or_none is not None:
+            if now - last > 0.5 and self.ctx.backend_or_none is not None:
                 last = now
-                accepted = sum(desk.pane.received for desk in self.cluster.deck.desks)
+                accepted = sum(desk.pane.received for desk in self.cluster.panes.logs.controllers)
                 tell("lines", accepted, now)
 
 Told(Settings(backend="demo", notify=False), make).run()

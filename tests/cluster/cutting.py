@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from l2rtui.backends.kubernetes.client import Api, connect
+from l2rtui.backends.kubernetes.api.client import Api, connect
 
 
 @asynccontextmanager

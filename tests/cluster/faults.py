@@ -214,7 +214,7 @@ def shown(snapshot: ClusterSnapshot, namespace: str) -> Truth:
                 pod.created,
                 pod.started,
                 [pod.controller] if pod.controller else [],
-                [claim.gpu for claim in pod.claims],
+                [claim.gpu for claim in pod.devices],
             )
             for pod in snapshot.pods.values()
             if pod.namespace == namespace

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from l2rtui.backends.kubernetes.client import Api, connect
-from l2rtui.backends.kubernetes.devices import SlotRule
-from l2rtui.backends.kubernetes.feed import Feed
-from l2rtui.backends.kubernetes.pace import Timing
+from l2rtui.backends.kubernetes.api.backoff import Timing
+from l2rtui.backends.kubernetes.api.client import Api, connect
+from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
+from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.domain.change import apply
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 from tests.cluster.faults import shown, truth
@@ -25,7 +25,7 @@ _LOOK_SECONDS = 0.5
 class Follower:
     """Keeps the newest snapshot of a feed."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: ClusterWatch) -> None:
         self.feed = feed
         self.snapshot = EMPTY_SNAPSHOT
         self.is_first = asyncio.Event()
@@ -65,7 +65,7 @@ async def following(
 ) -> AsyncIterator[Follower]:
     """A follower that has its first snapshot."""
     api = await connect(kubeconfig=kubeconfig, namespaces=namespaces)
-    follower = Follower(Feed(api, SlotRule(), timing))
+    follower = Follower(ClusterWatch(api, SlotRule(), timing))
     task = asyncio.create_task(follower.run())
     try:
         async with asyncio.timeout(60):

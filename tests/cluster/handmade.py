@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.client import Api, connect
-from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.api.client import Api, connect
+from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import RunView
 
@@ -127,10 +127,10 @@ class Run:
 
     async def claim(self, api: Api, gpu: int) -> None:
         """Claim one slot, as a launch does."""
-        from l2rtui.backends.kubernetes import leases
+        from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, SlotLeases, slots_by_device
 
-        claimant = leases.Claimant(self.name, self.run_id, self.namespace)
-        await leases.acquire(api, self.namespace, leases.wanted({claimant: [SlotId(self.node, gpu, 0)]}))
+        claimant = Claimant(self.name, self.run_id, self.namespace)
+        await SlotLeases(api, self.namespace).claim(slots_by_device({claimant: [SlotId(self.node, gpu, 0)]}))
 
 
 class FaultyApi(Api):

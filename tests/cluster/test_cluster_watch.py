@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from l2rtui.backends.kubernetes.client import connect
-from l2rtui.backends.kubernetes.devices import SlotRule
-from l2rtui.backends.kubernetes.feed import Feed
-from l2rtui.backends.kubernetes.pace import Timing
+from l2rtui.backends.kubernetes.api.backoff import Timing
+from l2rtui.backends.kubernetes.api.client import connect
+from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
+from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.domain.ledger import SlotState
 from tests.cluster.faults import compact, proxied
 from tests.cluster.following import Disturbance, following, pod
@@ -41,13 +41,13 @@ async def test_a_pinned_pod_of_somebody_else_takes_its_slot_and_gives_it_back(na
     async with following(ADMIN) as follower:
         await api.create(pod("stranger", name, "6"))
         async with asyncio.timeout(20):
-            while not any(one.pod == "stranger" for one in follower.snapshot.ledger.of_gpu("phortx1", 6)):
+            while not any(item.pod == "stranger" for item in follower.snapshot.ledger.of_gpu("phortx1", 6)):
                 await asyncio.sleep(0.05)
-        held = [one for one in follower.snapshot.ledger.of_gpu("phortx1", 6) if one.pod == "stranger"]
-        assert [(one.state, one.owner) for one in held] == [(SlotState.BUSY, name)]
+        usage = [item for item in follower.snapshot.ledger.of_gpu("phortx1", 6) if item.pod == "stranger"]
+        assert [(item.state, item.owner) for item in usage] == [(SlotState.BUSY, name)]
         await api.delete("Pod", name, "stranger", grace_seconds=0)
         async with asyncio.timeout(20):
-            while any(one.pod == "stranger" for one in follower.snapshot.ledger.of_gpu("phortx1", 6)):
+            while any(item.pod == "stranger" for item in follower.snapshot.ledger.of_gpu("phortx1", 6)):
                 await asyncio.sleep(0.05)
 
 
@@ -58,8 +58,8 @@ async def test_a_look_and_a_watch_show_the_same(namespace):
     async with following(ADMIN) as follower:
         assert await follower.until_true(ADMIN, name, 30) < 30
         look = await follower.feed.snapshot()
-        told = {uid: one for uid, one in follower.snapshot.pods.items() if one.namespace == name}
-        assert {uid: one for uid, one in look.pods.items() if one.namespace == name} == told
+        reported = {uid: item for uid, item in follower.snapshot.pods.items() if item.namespace == name}
+        assert {uid: item for uid, item in look.pods.items() if item.namespace == name} == reported
         assert look.problems == ()
 
 
@@ -131,15 +131,15 @@ async def test_who_may_not_look_everywhere_sees_unknown_slots_and_the_missing_ri
     kubeconfig = f"{os.environ['L2R_CLUSTER_DIR']}/researcher.kubeconfig"
     narrow = await connect(kubeconfig=kubeconfig, namespaces=(name,))
     try:
-        look = await Feed(narrow, RULE).snapshot()
+        look = await ClusterWatch(narrow, RULE).snapshot()
     finally:
         await narrow.close()
-    assert [one.name for one in look.pods.values()] == ["mine"]
+    assert [item.name for item in look.pods.values()] == ["mine"]
     slots = look.ledger.of_gpu("phortx1", 2)
-    assert [one.state for one in slots] == [SlotState.UNKNOWN] * 3 + [SlotState.BUSY]
+    assert [item.state for item in slots] == [SlotState.UNKNOWN] * 3 + [SlotState.BUSY]
     assert look.ledger.free() == ()
-    assert any("missing right: list and watch pods" in one for one in look.problems)
-    assert any("missing right: list and watch nodes" in one for one in look.problems)
+    assert any("missing right: list and watch pods" in item for item in look.problems)
+    assert any("missing right: list and watch nodes" in item for item in look.problems)
 
 
 async def test_rights_that_are_granted_or_taken_later_change_what_is_shown(namespace, tmp_path):
@@ -159,18 +159,22 @@ async def test_rights_that_are_granted_or_taken_later_change_what_is_shown(names
         async with following(str(kubeconfig), replace(Timing(), forbidden=0.3, watch=1.0), (name,)) as follower:
 
             def free():
-                return [one for one in follower.snapshot.ledger.of_gpu("phortx2", 7) if one.state is SlotState.FREE]
+                return [
+                    problem
+                    for problem in follower.snapshot.ledger.of_gpu("phortx2", 7)
+                    if problem.state is SlotState.FREE
+                ]
 
             def names():
-                return {one.name for one in follower.snapshot.pods.values()} & {"mine", user}
+                return {problem.name for problem in follower.snapshot.pods.values()} & {"mine", user}
 
             assert (names(), free()) == ({"mine"}, [])
             binding = await grant(api, user, everything)
             await until(lambda: names() == {"mine", user} and free())
-            assert not any("missing right" in one for one in follower.snapshot.problems)
+            assert not any("missing right" in problem for problem in follower.snapshot.problems)
             await api.delete("ClusterRoleBinding", None, binding)
             await until(lambda: names() == {"mine"} and not free())
-            assert any("missing right: list and watch pods" in one for one in follower.snapshot.problems)
+            assert any("missing right: list and watch pods" in problem for problem in follower.snapshot.problems)
     finally:
         await api.delete("Pod", "default", user, grace_seconds=0)
         if binding is not None:

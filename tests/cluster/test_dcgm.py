@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from l2rtui.backends.kubernetes.client import connect
+from l2rtui.backends.kubernetes.api.client import connect
 from tests.cluster.conftest import Cli, eventually, kubectl
 from tests.cluster.following import following
-from tests.cluster.test_feed import grant
+from tests.cluster.test_cluster_watch import grant
 from tests.cluster.test_logs import manifest, running
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -46,16 +46,16 @@ async def exporter(kubeconfig, namespace):
 
 async def test_gpus_show_what_the_exporter_of_their_node_says(exporter, cli, kubeconfig):
     def measured():
-        nodes = {one["node"]: one for one in cli.json("nodes")}
-        found = {one["gpu"]: one for one in nodes["phortx0"]["gpus"]}
-        return found if found[0]["use_percent"] is not None else None
+        nodes = {gpu["node"]: gpu for gpu in cli.json("nodes")}
+        result = {gpu["gpu"]: gpu for gpu in nodes["phortx0"]["gpus"]}
+        return result if result[0]["use_percent"] is not None else None
 
     gpus = await asyncio.to_thread(eventually, "figures of GPU 0", measured)
-    assert {index for index, one in gpus.items() if one["use_percent"] is not None} == {0, 3}
-    told = [gpus[0][key] for key in ("use_percent", "memory_used_bytes", "memory_bytes")]
-    assert (told, gpus[3]["use_percent"]) == ([87.0, 12 << 30, 80 << 30], 0.0)
+    assert {index for index, gpu in gpus.items() if gpu["use_percent"] is not None} == {0, 3}
+    reported = [gpus[0][key] for key in ("use_percent", "memory_used_bytes", "memory_bytes")]
+    assert (reported, gpus[3]["use_percent"]) == ([87.0, 12 << 30, 80 << 30], 0.0)
     slots = await asyncio.to_thread(cli.json, "slots")
-    assert {one["gpu_use_percent"] for one in slots if one["id"].startswith("phortx0/0.")} == {87.0}
+    assert {gpu["gpu_use_percent"] for gpu in slots if gpu["id"].startswith("phortx0/0.")} == {87.0}
     async with following(kubeconfig) as follower, asyncio.timeout(60):
         while (use := follower.snapshot.nodes["phortx0"].use(0)) is None:
             await asyncio.sleep(0.05)
@@ -63,7 +63,7 @@ async def test_gpus_show_what_the_exporter_of_their_node_says(exporter, cli, kub
 
 
 def percent_of_the_first(cli):
-    return next(one["gpu_use_percent"] for one in cli.json("slots") if one["id"] == "phortx0/0.0")
+    return next(item["gpu_use_percent"] for item in cli.json("slots") if item["id"] == "phortx0/0.0")
 
 
 async def test_without_the_right_there_are_no_figures_and_no_complaint(exporter, namespace, tmp_path):
@@ -72,8 +72,8 @@ async def test_without_the_right_there_are_no_figures_and_no_complaint(exporter,
     name = await grant(exporter, "researcher", rules)
     reader = Cli(tmp_path, namespace, f"{os.environ['L2R_CLUSTER_DIR']}/researcher.kubeconfig")
     try:
-        nodes = {one["node"]: one for one in await asyncio.to_thread(reader.json, "nodes")}
-        assert {one["use_percent"] for one in nodes["phortx0"]["gpus"]} == {None}
+        nodes = {gpu["node"]: gpu for gpu in await asyncio.to_thread(reader.json, "nodes")}
+        assert {gpu["use_percent"] for gpu in nodes["phortx0"]["gpus"]} == {None}
         assert "proxy" not in (await asyncio.to_thread(reader.call, "nodes")).stderr
         await grant(exporter, "researcher", proxy, namespace)  # where the exporter is, and nowhere else
         await asyncio.to_thread(eventually, "figures by the right", lambda: percent_of_the_first(reader) == 87.0)

@@ -7,11 +7,13 @@ import json
 
 import pytest
 
-from l2rtui.backends.base import DestroyProgress, Receipt
-from l2rtui.backends.kubernetes import labels, leaks
-from l2rtui.backends.kubernetes.client import connect
-from l2rtui.backends.kubernetes.destroy import destroy
-from l2rtui.backends.kubernetes.kill import kill
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import leaks
+from l2rtui.backends.kubernetes.actions.destroy import destroy
+from l2rtui.backends.kubernetes.actions.kill import kill
+from l2rtui.backends.kubernetes.api.client import connect
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
 from tests.bench.kubernetes_destroy import bench
@@ -30,7 +32,7 @@ async def api(kubeconfig):
 
 
 async def receipt_of(api, run, **wishes):
-    *progress, receipt = [item async for item in destroy(api, run.view, **wishes)]
+    *progress, receipt = [item async for item in destroy(ClusterContext(api), run.view, **wishes)]
     assert isinstance(receipt, Receipt)
     assert all(isinstance(item, DestroyProgress) for item in progress)
     return progress, receipt
@@ -70,7 +72,7 @@ async def test_a_run_goes_with_all_it_owns_and_results_are_named(api, namespace)
     progress, receipt = await receipt_of(api, run)
 
     assert receipt.left == ()
-    assert receipt.kept == "claim results (/data)"
+    assert receipt.results_location == "claim results (/data)"
     assert receipt.objects >= 10
     assert progress[0].left
     assert seen(namespace, run) == []
@@ -154,15 +156,15 @@ async def test_leaks_tell_what_a_lost_run_left_and_nothing_else(api, namespace):
     alive, lost = Run(namespace, "alive"), Run(namespace, "lost")
     await alive.create(api)
     await lost.create(api)
-    assert await leaks.find(api) == ()
+    assert await leaks.find(ClusterContext(api)) == ()
     await api.delete("ConfigMap", namespace, labels.run_object("lost"), propagation="Orphan")
     await until(lambda: gone(api, namespace, "lost"), "the ConfigMap stays")
-    found = await leaks.find(api)
+    found = await leaks.find(ClusterContext(api))
     assert {one.run for one in found} == {"lost"}
     assert {"Pod", "ReplicaSet", "Job", "Service", "Secret"} <= {one.kind for one in found}
     for run in (lost, alive):
         assert (await receipt_of(api, run))[1].left == ()
-    assert await leaks.find(api) == ()
+    assert await leaks.find(ClusterContext(api)) == ()
 
 
 async def test_no_receipt_lies_under_injected_faults(kubeconfig):

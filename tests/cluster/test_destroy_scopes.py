@@ -8,8 +8,9 @@ from contextlib import aclosing
 import pytest
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes import launch as launching
+from l2rtui.backends.kubernetes.actions import launch as launching
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
+from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.config import Settings
 from l2rtui.domain.placement import Placement, Seat
 from l2rtui.domain.plan import plan_launch
@@ -48,7 +49,7 @@ def free_gpus(cli, count):
 
 
 def names(namespace, kinds, selector=labels.RUN):
-    return {one["metadata"]["name"] for one in kubectl_json("-n", namespace, "get", kinds, "-l", selector)["items"]}
+    return {obj["metadata"]["name"] for obj in kubectl_json("-n", namespace, "get", kinds, "-l", selector)["items"]}
 
 
 def test_rows_and_cells_are_destroyed_each_with_its_receipt(cli, namespace, tmp_path):
@@ -88,8 +89,8 @@ async def carried_out(steps):
 async def test_a_launch_stops_when_its_run_is_destroyed_meanwhile(backend, namespace, how):
     snapshot = await backend.snapshot()
     slot = next(slot for slot in snapshot.ledger.free() if slot.node == "phortx3")
-    one = SetSpec("w", Role.WORKER, ("sleep", "600"), restart=RestartPolicy.ALWAYS, grace_seconds=1.0)
-    spec = RunSpec(Kind.JOB, "gone", "gone", (one,), image="any:1")
+    obj = SetSpec("w", Role.WORKER, ("sleep", "600"), restart=RestartPolicy.ALWAYS, grace_seconds=1.0)
+    spec = RunSpec(Kind.JOB, "gone", "gone", (obj,), image="any:1")
     placement = Placement((Seat("gone", "w", 0, (slot,)),))
     plan = plan_launch([spec], placement, snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
     api = await backend.api()
@@ -102,9 +103,11 @@ async def test_a_launch_stops_when_its_run_is_destroyed_meanwhile(backend, names
             kubectl("-n", namespace, "annotate", "cm", "l2r-gone", f"{labels.TERMINATING}=2026-01-01T00:00:00Z")
         return await backend.snapshot()
 
-    plan = await launching.planned(api, plan, claims_namespace=namespace)
-    server = launching.server_facts(api, snapshot.nodes.values())
-    steps = launching.launch(api, plan, namespace=namespace, server=server, look=look)
+    context = ClusterContext(api)
+    plan = await launching.with_objects(context, plan)
+    await context.snapshot()  # for the server's facts; the launch's own list comes later
+    context.list_cluster = look
+    steps = launching.launch(context, plan)
     with pytest.raises(RefusedError, match="gone: destroyed while it was being launched"):
         await carried_out(steps)
     assert names(namespace, f"pods,{CONTROLLERS}") == set()

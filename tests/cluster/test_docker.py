@@ -47,23 +47,23 @@ workers:
 class DockerCli:
     """The command line at the Engine of this machine."""
 
-    def __init__(self, home):
-        self._env = {**os.environ, "XDG_STATE_HOME": str(home), "L2RTUI_SLOTS_PER_CORE": "8"}
+    def __init__(self, state):
+        self._env = {**os.environ, "XDG_STATE_HOME": str(state), "L2RTUI_SLOTS_PER_CORE": "8"}
 
-    def __call__(self, *words, stdin=None, timeout=120.0):
-        argv = [sys.executable, "-m", "l2rtui", words[0], "--backend", "docker", *words[1:]]
+    def __call__(self, *arguments, stdin=None, timeout=120.0):
+        argv = [sys.executable, "-m", "l2rtui", arguments[0], "--backend", "docker", *arguments[1:]]
         return subprocess.run(
             argv, input=stdin, capture_output=True, text=True, timeout=timeout, env=self._env, cwd=ROOT, check=False
         )
 
-    def json(self, *words):
-        done = self(*words, "-o", "json")
+    def json(self, *arguments):
+        done = self(*arguments, "-o", "json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
 
-def docker(*words):
-    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=60, check=True).stdout
+def docker(*arguments):
+    return subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_a_run_trains_and_keeps_its_secret(cli, image, tmp_path):
         assert token not in docker("inspect", name)
         assert token not in docker("top", name)
         assert docker("exec", name, "stat", "-c", "%a %u", "/run/l2r/token").split() == ["400", "1000"]
-    taken = [slot for slot in cli.json("slots") if slot["run"] == RUN]
-    assert len(taken) == 3
+    slots = [slot for slot in cli.json("slots") if slot["run"] == RUN]
+    assert len(slots) == 3
     done = cli("exec", f"{RUN}/w/1", "--", "sh", "-c", "echo here $L2R_INDEX; exit 7")
     assert (done.stdout, done.returncode) == ("here 1\n", 7)
     done = cli("destroy", RUN, "--yes")
@@ -118,10 +118,10 @@ def test_the_engine_starts_again_what_fails_and_its_log_goes_on(cli, tmp_path):
         text=True,
         cwd=ROOT,
     )
-    seen = ""
-    while seen.count("begun") < 3:  # the test's own time limit ends this
-        seen += following.stdout.readline()
-    (pod,) = (one for one in cli.json("pods") if one["pod"] == "dk-fails-w-0")
+    output = ""
+    while output.count("begun") < 3:  # the test's own time limit ends this
+        output += following.stdout.readline()
+    (pod,) = (row for row in cli.json("pods") if row["pod"] == "dk-fails-w-0")
     assert pod["restarts"] >= 2
     cli("destroy", "dk-fails", "--yes", "--grace", "0")
     following.communicate(timeout=60)
@@ -132,8 +132,8 @@ def test_logs_by_time_and_tail_of_both_streams(cli, job):
     script = "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); done; echo end >&2; exec sleep 600"
     assert job("dk-talks", script).returncode == 0
     eventually("the last word", lambda: "end" in cli("logs", "dk-talks").stdout, seconds=60)
-    found = cli("logs", "dk-talks").stdout
-    assert [int(number) for number in re.findall(r"line (\d+)", found)] == list(range(200))
+    output = cli("logs", "dk-talks").stdout
+    assert [int(number) for number in re.findall(r"line (\d+)", output)] == list(range(200))
     assert len(cli("logs", "dk-talks", "--tail", "3").stdout.splitlines()) == 3
     future = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
     assert cli("logs", "dk-talks", "--since", future).stdout == ""
@@ -174,11 +174,11 @@ def test_a_volume_is_the_users_and_a_port_leads_into_the_container(cli, image, t
             port = re.search(r"127\.0\.0\.1:(\d+) leads", forwarding.stderr.readline())[1]
             assert eventually("the word", lambda: asked(int(port), "/word"), seconds=60) == "here\n"
             forwarding.send_signal(signal.SIGINT)
-        told = cli("describe", "dk-talks/job").stdout
-        assert "mount /l2r from dk-talks-data" in told
-        assert "LAB_SECRET_WORD=(hidden)" in told
-        assert "Created Pod dk-talks-job-0" in told
-        assert {"Created", "Started"} <= {one["reason"] for one in cli.json("events", "dk-talks")}
+        text = cli("describe", "dk-talks/job").stdout
+        assert "mount /l2r from dk-talks-data" in text
+        assert "LAB_SECRET_WORD=(hidden)" in text
+        assert "Created Pod dk-talks-job-0" in text
+        assert {"Created", "Started"} <= {event["reason"] for event in cli.json("events", "dk-talks")}
         assert "dk-talks-job-0: running" in cli("describe", "dk-talks").stdout
     finally:
         cli("destroy", "dk-talks", "--yes", "--grace", "0")

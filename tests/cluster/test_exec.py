@@ -10,9 +10,10 @@ from contextlib import aclosing
 
 import pytest
 
-from l2rtui.backends.kubernetes import describe, portforward, rights
-from l2rtui.backends.kubernetes import exec as execution
-from l2rtui.backends.kubernetes.client import connect
+from l2rtui.backends.kubernetes.actions import describe, permissions
+from l2rtui.backends.kubernetes.api.client import connect
+from l2rtui.backends.kubernetes.streams import exec as execution
+from l2rtui.backends.kubernetes.streams import portforward
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError
 from tests.cluster.test_logs import manifest, running
@@ -20,8 +21,8 @@ from tests.cluster.test_logs import manifest, running
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 _PROGRAM = """
 import asyncio, sys
-from l2rtui.backends.kubernetes import exec as execution
-from l2rtui.backends.kubernetes.client import connect
+from l2rtui.backends.kubernetes.streams import exec as execution
+from l2rtui.backends.kubernetes.api.client import connect
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import L2RError
 async def main():
@@ -44,9 +45,9 @@ async def api(kubeconfig):
     await made.close()
 
 
-async def ran(namespace, *words, stdin=b""):
+async def ran(namespace, *argv, stdin=b""):
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _PROGRAM, namespace, *words,
+        sys.executable, "-c", _PROGRAM, namespace, *argv,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ),
     )  # fmt: skip
     out, err = await process.communicate(stdin)
@@ -69,16 +70,16 @@ async def test_what_a_command_says_is_captured_byte_by_byte_without_a_terminal(a
     await api.create(manifest(namespace, "real", "phortx0"))
     await running(api, namespace, ["real"])
     pod = PodView("", "real", namespace=namespace)
-    told = await execution.captured(api, pod, ["sh", "-c", "printf 'a\\377\\000b'; echo bad >&2; exit 5"])
-    assert (told.code, told.out, told.err) == (5, b"a\xff\x00b", b"bad\n")
-    large = await execution.captured(api, pod, ["sh", "-c", "head -c 300000 /dev/zero"])
+    result = await execution.capture(api, pod, ["sh", "-c", "printf 'a\\377\\000b'; echo bad >&2; exit 5"])
+    assert (result.code, result.out, result.err) == (5, b"a\xff\x00b", b"bad\n")
+    large = await execution.capture(api, pod, ["sh", "-c", "head -c 300000 /dev/zero"])
     assert (large.code, len(large.out)) == (0, 300_000)
     try:
-        code = (await execution.captured(api, pod, ["no-such-program"])).code
+        code = (await execution.capture(api, pod, ["no-such-program"])).code
     except BackendError:  # as a container runtime tells it
         code = 127
     assert code in (126, 127)
-    assert await rights.denied(api, namespace) == {}, "the administrator may do everything"
+    assert await permissions.denied(api, namespace) == {}, "the administrator may do everything"
 
 
 async def test_a_port_that_nobody_serves_is_told_and_the_listener_stays(api, namespace):
@@ -97,8 +98,8 @@ async def test_a_pod_is_described_with_its_events(api, namespace):
     await api.create(manifest(namespace, "real", "phortx0"))
     (pod,) = await running(api, namespace, ["real"])
     text = "\n".join(await describe.describe(api, pod))
-    for words in ("pod real", "node:        phortx0", "container main:", "Ready True", "Scheduled"):
-        assert words in text
-    found = await describe.events(api, pod)
-    assert {"Scheduled", "Started"} <= {one.reason for one in found}
-    assert [one.time for one in found] == sorted(one.time for one in found)
+    for fragment in ("pod real", "node:        phortx0", "container main:", "Ready True", "Scheduled"):
+        assert fragment in text
+    result = await describe.events(api, pod)
+    assert {"Scheduled", "Started"} <= {item.reason for item in result}
+    assert [item.time for item in result] == sorted(item.time for item in result)

@@ -28,10 +28,10 @@ placement: {on: phortx0/0-7}
 """
 
 
-def git(folder, *words):
+def git(folder, *arguments):
     who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     return subprocess.run(
-        ["git", "-C", str(folder), *who, *words], check=True, capture_output=True, text=True
+        ["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True
     ).stdout.strip()
 
 
@@ -72,8 +72,8 @@ def name():
         subprocess.run(["docker", "rmi", "-f", *ours], capture_output=True, check=True)
 
 
-def build(cli, source, image, *words):
-    return cli.json("image", "build", image, "--source", str(source), *words)
+def build(cli, source, image, *arguments):
+    return cli.json("image", "build", image, "--source", str(source), *arguments)
 
 
 def test_a_pod_pulls_by_digest_what_was_built_and_pushed(own_cli, namespace, source, name, tmp_path):
@@ -88,8 +88,8 @@ def test_a_pod_pulls_by_digest_what_was_built_and_pushed(own_cli, namespace, sou
     assert "2/2 docker/Dockerfile.node" in done.stderr
     digest = built["digest"]
     assert digest.startswith("sha256:")
-    assert [one["digest"] for one in own_cli.json("image", "ls", image)] == [digest]
-    assert digest in {one["digest"] for one in own_cli.json("image", "ls")}
+    assert [row["digest"] for row in own_cli.json("image", "ls", image)] == [digest]
+    assert digest in {row["digest"] for row in own_cli.json("image", "ls")}
     journal = (tmp_path / "state" / "l2rtui" / "journal.jsonl").read_text().splitlines()
     assert [json.loads(line)["verb"] for line in journal] == ["image build", "image push"]
     assert json.loads(journal[1])["digest"] == digest
@@ -101,7 +101,7 @@ def test_a_pod_pulls_by_digest_what_was_built_and_pushed(own_cli, namespace, sou
     named = f"{image}:{revision}"
     plan = own_cli.json("plan", "-f", str(spec), "--image", named)
     assert {"subject": "image", "sentence": f"it is {named}@{digest}"}.items() <= next(
-        one for one in plan["findings"] if one["subject"] == "image"
+        row for row in plan["findings"] if row["subject"] == "image"
     ).items()
     launched = own_cli.call("launch", "-f", str(spec), "--image", named, "--yes", "--wait")
     assert launched.returncode == 0, launched.stderr
@@ -115,7 +115,7 @@ def test_a_pod_pulls_by_digest_what_was_built_and_pushed(own_cli, namespace, sou
 
     # Without a pin the name stays as it is; a name that is not there is refused before anything is made.
     plain = own_cli.json("plan", "-f", str(spec), "--image", named, "--no-pin")
-    assert f"{named} is taken as it is named" in {one["sentence"] for one in plan["findings"] + plain["findings"]}
+    assert f"{named} is taken as it is named" in {row["sentence"] for row in plan["findings"] + plain["findings"]}
     missing = own_cli.call("launch", "-f", str(spec), "--image", f"{image}:nowhere", "--yes")
     assert missing.returncode == 1
     assert "has no image" in missing.stderr
@@ -166,7 +166,7 @@ def test_a_push_that_is_cut_goes_on_where_it_was(own_cli, source, name):
         assert json.loads(again.stdout)["digest"] == digest
         assert "3 layers, 3 were there already" in again.stderr
         assert link.sent - before < 100_000, "what had arrived was sent again"
-    assert [one["digest"] for one in own_cli.json("image", "ls", f"{REGISTRY}/{name}")] == [digest]
+    assert [row["digest"] for row in own_cli.json("image", "ls", f"{REGISTRY}/{name}")] == [digest]
 
 
 def test_a_registry_that_is_away_for_a_moment_is_waited_for(own_cli, source, name):
@@ -187,7 +187,7 @@ def test_a_wrong_password_gives_a_sentence_and_a_right_one_is_kept_as_docker_kee
 ):
     folder = tmp_path / "registry"
     folder.mkdir()
-    kept = tmp_path / "docker-config" / "config.json"
+    config = tmp_path / "docker-config" / "config.json"
     with private_registry(folder) as host:
         image = f"{host}/{name}:1"
         build(own_cli, source, image)
@@ -203,22 +203,22 @@ def test_a_wrong_password_gives_a_sentence_and_a_right_one_is_kept_as_docker_kee
                 check=False,
             )
 
-        stranger = own_cli.call("image", "push", image)
-        assert stranger.returncode == 1
-        assert f"{host} does not let us push {image}" in stranger.stderr
-        assert f"l2rtui image login {host}" in stranger.stderr
+        refused = own_cli.call("image", "push", image)
+        assert refused.returncode == 1
+        assert f"{host} does not let us push {image}" in refused.stderr
+        assert f"l2rtui image login {host}" in refused.stderr
         wrong = login("wrong-word")
         assert wrong.returncode == 1
         assert f"{host} refuses {USER}: the user or the password is wrong" in wrong.stderr
         assert "wrong-word" not in wrong.stderr + wrong.stdout
-        assert not kept.exists()
+        assert not config.exists()
         unknown = own_cli.call("image", "ls", f"{host}/{name}")
         assert "wants a login, and there is none" in unknown.stderr
 
         right = login(PASSWORD)
         assert right.returncode == 0, right.stderr
-        assert kept.stat().st_mode & 0o777 == 0o600
-        assert PASSWORD not in kept.read_text()
+        assert config.stat().st_mode & 0o777 == 0o600
+        assert PASSWORD not in config.read_text()
         assert own_cli.json("image", "push", image)["digest"].startswith("sha256:")
         assert len(own_cli.json("image", "ls", f"{host}/{name}")) == 1
         subprocess.run(["docker", "rmi", image], check=True, capture_output=True)

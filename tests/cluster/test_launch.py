@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from l2rtui.backends.kubernetes import labels, leases
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import slot_leases
+from l2rtui.backends.kubernetes.actions.diagnose import probe_binding
+from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
-from l2rtui.backends.kubernetes.doctor import probe_binding
-from l2rtui.backends.kubernetes.errors import ApiError
 from l2rtui.config import Settings
 from l2rtui.domain.node import Gpu, SlotId
 from l2rtui.domain.placement import Placement, Seat
 from l2rtui.domain.plan import plan_launch
-from l2rtui.domain.preflight import Weight
+from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError
 from tests.cluster.conftest import IMAGE, eventually, kubectl, kubectl_json
@@ -205,7 +206,7 @@ async def test_of_two_people_who_place_on_the_last_slot_one_wins(backend, namesp
             api = await backend.api()
             await api.delete("ConfigMap", namespace, labels.run_object(winner), propagation="Background")
             run_id = maps[0]["metadata"]["labels"][labels.RUN_ID]
-            await leases.release(api, namespace, [run_id], [(slot.node, slot.gpu)])
+            await slot_leases.SlotLeases(api, namespace).release([run_id], [(slot.node, slot.gpu)])
     finally:
         await other.close()
     eventually("nothing is left", lambda: left(namespace) == [])
@@ -213,25 +214,27 @@ async def test_of_two_people_who_place_on_the_last_slot_one_wins(backend, namesp
 
 async def test_a_claim_that_outlived_its_launch_counts_no_more(backend, namespace):
     api = await backend.api()
+    leases = slot_leases.SlotLeases(api, namespace)
     slot = SlotId("phortx2", 0, 3)
-    dead = leases.Claimant("gone", uuid.uuid4().hex, namespace)
-    await leases.acquire(api, namespace, leases.wanted({dead: [slot]}), seconds=-1.0)
-    mine = leases.Claimant("mine", uuid.uuid4().hex, namespace)
-    await leases.acquire(api, namespace, leases.wanted({mine: [slot]}))
+    dead = slot_leases.Claimant("gone", uuid.uuid4().hex, namespace)
+    await leases.claim(slot_leases.slots_by_device({dead: [slot]}), seconds=-1.0)
+    mine = slot_leases.Claimant("mine", uuid.uuid4().hex, namespace)
+    await leases.claim(slot_leases.slots_by_device({mine: [slot]}))
     with pytest.raises(RefusedError, match=r"phortx2/0\.3 was claimed by mine"):
-        await leases.acquire(api, namespace, leases.wanted({dead: [slot]}))
-    await leases.release(api, namespace, [mine.run_id], [("phortx2", 0)])
+        await leases.claim(slot_leases.slots_by_device({dead: [slot]}))
+    await leases.release([mine.run_id], [("phortx2", 0)])
     with pytest.raises(ApiError, match="not found"):
-        await api.read("Lease", namespace, labels.claim_lease("phortx2", 0))
+        await api.read("Lease", namespace, labels.slot_lease("phortx2", 0))
 
 
 async def test_dead_claims_are_swept_and_live_ones_stay(backend, namespace):
     api = await backend.api()
-    dead, live = (leases.Claimant(name, uuid.uuid4().hex, namespace) for name in ("dead", "live"))
-    await leases.acquire(api, namespace, leases.wanted({dead: [SlotId("n", 0, 1)]}), seconds=-1.0)
-    await leases.acquire(api, namespace, leases.wanted({live: [SlotId("n", 0, 2)]}))
-    assert await leases.sweep(api, namespace) == 1
-    claims = leases.claims_of(await api.read("Lease", namespace, labels.claim_lease("n", 0)))
+    leases = slot_leases.SlotLeases(api, namespace)
+    dead, live = (slot_leases.Claimant(name, uuid.uuid4().hex, namespace) for name in ("dead", "live"))
+    await leases.claim(slot_leases.slots_by_device({dead: [SlotId("n", 0, 1)]}), seconds=-1.0)
+    await leases.claim(slot_leases.slots_by_device({live: [SlotId("n", 0, 2)]}))
+    assert await leases.sweep() == 1
+    claims = slot_leases.claims_of(await api.read("Lease", namespace, labels.slot_lease("n", 0)))
     assert list(claims) == ["2"]
 
 
@@ -301,7 +304,7 @@ def test_a_set_grows_and_shrinks_by_its_seats(cli, namespace, spec):
     spec_kept = json.loads(kubectl_json("-n", namespace, "get", "cm", "l2r-j")["data"][labels.SPEC_KEY])
     assert spec_kept["sets"][0]["replicas"] == 1
     claimed = kubectl_json("-n", namespace, "get", "leases")["items"]
-    assert sum(len(leases.claims_of(one)) for one in claimed) == 1
+    assert sum(len(slot_leases.claims_of(one)) for one in claimed) == 1
     cli.run("destroy", "j", "--yes")
     assert left(namespace) == []
 
@@ -377,7 +380,7 @@ def test_a_restricted_pod_on_a_real_node_can_do_what_it_must(cli, namespace, tmp
 async def test_the_probe_of_the_binding_mode_is_honest(backend, namespace):
     api = await backend.api()
     found = await probe_binding(api, namespace, Gpu("phortx0", 2), IMAGE)
-    assert found.weight is Weight.WARNING
+    assert found.severity is Severity.WARNING
     assert (
         found.sentence
         == "no GPU device appears: a pod with NVIDIA_VISIBLE_DEVICES=2 on phortx0 finds no /dev/nvidia*"

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from l2rtui.backends.kubernetes import leases
-from l2rtui.backends.kubernetes.client import connect
+from l2rtui.backends.kubernetes.actions import slot_leases
+from l2rtui.backends.kubernetes.api.client import connect
 from l2rtui.domain.node import SlotId
 from l2rtui.errors import RefusedError
 from tests.cluster.conftest import kubectl_json
@@ -24,13 +24,13 @@ async def api(namespace, kubeconfig):
 
 def wish(name, namespace, gpus):
     """Slot 0 of some GPUs."""
-    claimant = leases.Claimant(name, f"{name}-id", namespace)
-    return leases.wanted({claimant: [SlotId("n", gpu, 0) for gpu in gpus]})
+    claimant = slot_leases.Claimant(name, f"{name}-id", namespace)
+    return slot_leases.slots_by_device({claimant: [SlotId("n", gpu, 0) for gpu in gpus]})
 
 
 async def claimed(api, namespace, name, gpus):
     try:
-        await leases.acquire(api, namespace, wish(name, namespace, gpus))
+        await slot_leases.SlotLeases(api, namespace).claim(wish(name, namespace, gpus))
     except RefusedError:
         return False
     return True
@@ -40,7 +40,7 @@ def holders(namespace):
     """Who holds what, as the server has it: run → GPUs."""
     found = {}
     for lease in kubectl_json("-n", namespace, "get", "leases")["items"]:
-        for claim in leases.claims_of(lease).values():
+        for claim in slot_leases.claims_of(lease).values():
             found.setdefault(claim["run"], set()).add(int(lease["metadata"]["name"].rpartition("-")[2]))
     return found
 
@@ -53,7 +53,7 @@ async def test_of_launches_that_want_the_same_gpus_one_gets_all_and_the_others_n
         assert holders(namespace) == winners
         assert len(winners) == 1
         for name, gpus in wanted.items():
-            await leases.release(api, namespace, [f"{name}-id"], wish(name, namespace, gpus))
+            await slot_leases.SlotLeases(api, namespace).release([f"{name}-id"], wish(name, namespace, gpus))
         assert holders(namespace) == {}
 
 

@@ -8,16 +8,16 @@ from contextlib import aclosing
 
 import pytest
 
-from l2rtui.backends.base import LogQuery
-from l2rtui.backends.kubernetes.client import connect
-from l2rtui.backends.kubernetes.logs import Patience, read
-from l2rtui.backends.streams import joined
+from l2rtui.backends.common.log_merge import merge_streams
+from l2rtui.backends.kubernetes.api.client import connect
+from l2rtui.backends.kubernetes.streams.logs import LogTiming, read
+from l2rtui.domain.log import LogQuery
 from l2rtui.domain.snapshot import PodView
 from tests.cluster.cutting import through_a_cutting_proxy
 from tests.cluster.handmade import PAUSE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
-QUICK = Patience(pause_seconds=0.05, longest_pause_seconds=1.0)
+QUICK = LogTiming(pause_seconds=0.05, longest_pause_seconds=1.0)
 
 
 @pytest.fixture
@@ -49,9 +49,9 @@ def manifest(namespace, name, node, command=("sleep", "3600"), restart="Never", 
 async def running(api, namespace, names):
     """The pods, once all of them run."""
     for _ in range(400):
-        found = {one["metadata"]["name"]: one for one in await api.list("Pod", namespace)}
-        if all(found[name]["status"]["phase"] == "Running" for name in names):
-            return [PodView(found[name]["metadata"]["uid"], name, namespace=namespace) for name in names]
+        read_lines = {line["metadata"]["name"]: line for line in await api.list("Pod", namespace)}
+        if all(read_lines[name]["status"]["phase"] == "Running" for name in names):
+            return [PodView(read_lines[name]["metadata"]["uid"], name, namespace=namespace) for name in names]
         await asyncio.sleep(0.1)
     raise AssertionError(f"not all of {names} run")
 
@@ -61,10 +61,10 @@ async def test_a_real_pods_lines_come_once_through_a_proxy_that_cuts(api, namesp
     await api.create(manifest(namespace, "real", "phortx0", ("sh", "-c", script)))
     (pod,) = await running(api, namespace, ["real"])
     async with asyncio.timeout(120), through_a_cutting_proxy((0.3, 1.5)) as (cutting, cuts):
-        stream = read(cutting, pod, LogQuery(follow=True), patience=QUICK)
-        found = [line async for line in stream]
-    assert [line.text for line in found if not line.is_mark] == [f"line {number}" for number in range(1, 1501)]
-    assert [line.text for line in found if line.is_mark] in ([], ["exit 0"])
+        stream = read(cutting, pod, LogQuery(follow=True), timing=QUICK)
+        read_lines = [line async for line in stream]
+    assert [line.text for line in read_lines if not line.is_mark] == [f"line {number}" for number in range(1, 1501)]
+    assert [line.text for line in read_lines if line.is_mark] in ([], ["exit 0"])
     assert len(cuts) >= 3
 
 
@@ -78,17 +78,17 @@ async def test_a_crash_is_marked_and_the_next_process_is_followed(api, namespace
                 break
             await asyncio.sleep(0.1)
         pod = PodView(one["metadata"]["uid"], "crashing", namespace=namespace)
-        found = []
-        async with aclosing(read(api, pod, LogQuery(follow=True), patience=QUICK)) as stream:
+        read_lines = []
+        async with aclosing(read(api, pod, LogQuery(follow=True), timing=QUICK)) as stream:
             async for line in stream:
-                found.append(line)
-                if sum(one.text == "end" for one in found) == 2:
+                read_lines.append(line)
+                if sum(one.text == "end" for one in read_lines) == 2:
                     break
-    marks = [one.text for one in found if one.is_mark]  # the kubelet's own words may be among them
-    assert [one.text for one in found if not one.is_mark] == 2 * ["begin", "end"]
+    marks = [one.text for one in read_lines if one.is_mark]  # the kubelet's own words may be among them
+    assert [one.text for one in read_lines if not one.is_mark] == 2 * ["begin", "end"]
     assert any("exit 3" in text for text in marks)
     assert any(text.startswith("restart ") for text in marks)
-    assert not any(one.is_mark for one in found[-2:]), "what is between two processes stands between them"
+    assert not any(one.is_mark for one in read_lines[-2:]), "what is between two processes stands between them"
 
 
 async def test_sixty_four_streams_at_once_lose_nothing(api, namespace):
@@ -98,9 +98,9 @@ async def test_sixty_four_streams_at_once_lose_nothing(api, namespace):
     pods = await running(api, namespace, names)
     last: dict[str, int] = {}
     async with through_a_cutting_proxy((2.0, 6.0)) as (cutting, cuts):
-        streams = [read(cutting, pod, LogQuery(follow=True, tail=5, seam=True), patience=QUICK) for pod in pods]
+        streams = [read(cutting, pod, LogQuery(follow=True, tail=5, seam=True), timing=QUICK) for pod in pods]
         end = time.monotonic() + 15
-        async with aclosing(joined(streams)) as lines:
+        async with aclosing(merge_streams(streams)) as lines:
             async for line in lines:
                 if not (line.is_mark or line.is_seam):
                     number = int(line.text.removeprefix("line "))

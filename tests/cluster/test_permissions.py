@@ -58,8 +58,8 @@ def write(cli, slots):
 
 def test_a_role_in_one_namespace_is_enough_for_runs_without_gpus(researcher, namespace):
     cli = researcher
-    seen = cli.call("nodes")
-    assert "missing right: list and watch nodes" in seen.stderr
+    received = cli.call("nodes")
+    assert "missing right: list and watch nodes" in received.stderr
     launched = cli.json("launch", "-f", write(cli, 0), "--yes", "--wait")
     assert [pod["phase"] for pod in launched["pods"]] == ["Running"] * 3
     assert {slot["state"] for slot in cli.json("slots")} <= {"unknown", "busy"}, "what nobody may see is never free"
@@ -82,25 +82,27 @@ def test_with_the_ledger_part_slots_are_placed_and_claimed(with_ledger):
 
 
 @pytest.mark.parametrize(
-    ("rule", "words", "verb"),
+    ("rule", "fragment", "verb"),
     [
         ("jobs", ("launch", "-f", "SPEC", "--yes"), "create"),
         ("pods/log", ("logs", "mine/learner"), "get"),
         ("pods/exec", ("exec", "mine/learner/0", "--", "true"), "get"),
     ],
 )
-def test_what_the_role_does_not_allow_is_refused_with_the_missing_right(researcher, namespace, rule, words, verb):
+def test_what_the_role_does_not_allow_is_refused_with_the_missing_right(
+    researcher, namespace, rule, fragment, verb
+):
     cli = researcher
     spec = write(cli, 0)
-    if words[0] != "launch":
+    if fragment[0] != "launch":
         cli.run("launch", "-f", spec, "--yes", "--wait")
     role = kubectl_json("-n", namespace, "get", "role", "l2rtui-researcher")
-    for one in role["rules"]:
-        one["resources"] = [name for name in one["resources"] if name != rule] or ["nothing"]
+    for item in role["rules"]:
+        item["resources"] = [name for name in item["resources"] if name != rule] or ["nothing"]
     kubectl("apply", "-f", "-", stdin=json.dumps(role))
 
     def refused():
-        done = cli.call(*(spec if word == "SPEC" else word for word in words))
+        done = cli.call(*(spec if word == "SPEC" else word for word in fragment))
         return done if done.returncode in (1, 3) else None
 
     done = eventually("the refusal", refused)

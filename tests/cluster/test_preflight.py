@@ -12,7 +12,7 @@ from l2rtui.config import Settings
 from l2rtui.domain.containers import Mount, PodSettings
 from l2rtui.domain.placement import Placement, Seat
 from l2rtui.domain.plan import plan_launch
-from l2rtui.domain.preflight import Weight
+from l2rtui.domain.preflight import Severity
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec
 from tests.cluster.conftest import eventually, kubectl, kubectl_json
@@ -47,11 +47,11 @@ async def judged(backend, *, mounts=(), role=Role.JOB, train="{}"):
     seats = tuple(Seat("big", "w", index, (slot,)) for index, slot in enumerate(slots))
     plan = plan_launch([spec], Placement(seats), snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
     found = await backend.check(await backend.planned(plan))
-    return spec, {one.sentence: one.weight for one in found if one.weight is not Weight.OK}
+    return spec, {one.sentence: one.severity for one in found if one.severity is not Severity.OK}
 
 
 def refusal(found, words):
-    return [text for text, weight in found.items() if words in text and weight is Weight.REFUSAL]
+    return [text for text, weight in found.items() if words in text and weight is Severity.REFUSAL]
 
 
 def quota(namespace, hard):
@@ -105,7 +105,7 @@ async def test_a_limit_range_that_the_pods_exceed_is_a_refusal_in_the_servers_wo
 async def test_a_limit_range_that_they_keep_is_none(backend, namespace):
     limit_range(namespace, max={"memory": "2Gi"}, defaultRequest={"cpu": "100m"})
     _, found = await judged(backend)
-    assert Weight.REFUSAL not in found.values(), found
+    assert Severity.REFUSAL not in found.values(), found
 
 
 @pytest.mark.parametrize(("mode", "is_refused"), [("ReadWriteOnce", True), ("ReadWriteMany", False)])

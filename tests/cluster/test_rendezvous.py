@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.elastic.notice import FINISHED, EtcdNotice
-from runtime.elastic.plan import ADDRESS_FILE
-from tests.runtime.elastic_jobs import come_and_go
+from runtime.jobs.elastic.completion_flag import FINISHED, EtcdCompletionFlag
+from runtime.jobs.elastic.plan import ADDRESS_FILE
+from tests.runtime.jobs.elastic_jobs import come_and_go
 from tests.runtime.programs import Programs, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -32,10 +32,10 @@ def test_an_etcd_that_is_slow_for_a_while_is_waited_for():
         etcd.suspend()
         for _ in range(2):  # the second ends after the host's own first
             with pytest.raises(TimeoutError):
-                EtcdNotice(name, int(port), "slow").read()
+                EtcdCompletionFlag(name, int(port), "slow").read()
         etcd.resume()
-        wait_for(lambda: EtcdNotice(name, int(port), "slow").read() is None, "its answer", host)
+        wait_for(lambda: EtcdCompletionFlag(name, int(port), "slow").read() is None, "its answer", host)
         assert host.process.poll() is None
-        EtcdNotice(name, int(port), "slow").write(FINISHED)
+        EtcdCompletionFlag(name, int(port), "slow").write(FINISHED)
         assert host.code() == 0
         assert "the training has finished" in host.text()

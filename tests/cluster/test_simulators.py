@@ -42,8 +42,8 @@ def signalled(namespace, pod, signal):
 def record(namespace, pod):
     """The newest metric record of a worker."""
     lines = kubectl("-n", namespace, "logs", pod, "-c", "main", "--tail=20", check=False).splitlines()
-    found = [line for line in lines if line.startswith('{"l2r":"worker"')]
-    return json.loads(found[-1]) if found else None
+    records = [line for line in lines if line.startswith('{"l2r":"worker"')]
+    return json.loads(records[-1]) if records else None
 
 
 def metrics(cli):
@@ -61,9 +61,11 @@ def test_sac_trains_over_simulators_beside_its_workers(cli, namespace, image):
     launched = cli.json(*words("--on", "phortx0/0-3", "--wait"))
     assert {pod["phase"] for pod in launched["pods"]} == {"Running"}
     pods = kubectl_json("-n", namespace, "get", "pods", "-l", "l2rtui.io/role=worker")["items"]
-    assert [[one["name"] for one in pod["spec"]["containers"]] for pod in pods] == [["main", "simulator"]] * 2
-    held = {slot["id"]: slot["set"] for slot in cli.json("slots") if slot["run"] == RUN}
-    assert sorted(held.values()) == ["eval", "learner", "w", "w"], "a slot for each pod, and none for a simulator"
+    assert [[row["name"] for row in pod["spec"]["containers"]] for pod in pods] == [["main", "simulator"]] * 2
+    set_by_slot = {slot["id"]: slot["set"] for slot in cli.json("slots") if slot["run"] == RUN}
+    assert sorted(set_by_slot.values()) == ["eval", "learner", "w", "w"], (
+        "a slot for each pod, and none for a simulator"
+    )
 
     first = eventually("updates", lambda: grown(cli, {"env_steps": 0, "updates": 0}), 240)
     eventually("more of both", lambda: grown(cli, {key: first[key] for key in ("env_steps", "updates")}))
@@ -71,21 +73,21 @@ def test_sac_trains_over_simulators_beside_its_workers(cli, namespace, image):
     killed, hung = (pod["metadata"]["name"] for pod in pods)
     signalled(namespace, killed, "KILL")
     signalled(namespace, hung, "STOP")
-    found = eventually(
-        "another simulator", lambda: (one := record(namespace, killed)) and one["simulator_restarts"] and one, 180
+    result = eventually(
+        "another simulator", lambda: (row := record(namespace, killed)) and row["simulator_restarts"] and row, 180
     )
-    assert found["simulator_error"] == "the simulator was killed by SIGKILL, which we did not send"
-    found = eventually(
+    assert result["simulator_error"] == "the simulator was killed by SIGKILL, which we did not send"
+    result = eventually(
         "another one in place of one that hangs",
-        lambda: (one := record(namespace, hung)) and one["simulator_restarts"] and one,
+        lambda: (row := record(namespace, hung)) and row["simulator_restarts"] and row,
         180,
     )
-    assert "hangs" in found["simulator_error"]
+    assert "hangs" in result["simulator_error"]
     assert inside(namespace, hung, "cat /run/l2r-simulator/state") == "2 running\n"
     then = metrics(cli)
     eventually("training to go on", lambda: grown(cli, {key: then[key] for key in ("env_steps", "updates")}), 120)
     pods = kubectl_json("-n", namespace, "get", "pods")["items"]
-    assert {one["restartCount"] for pod in pods for one in pod["status"]["containerStatuses"]} == {0}
+    assert {row["restartCount"] for pod in pods for row in pod["status"]["containerStatuses"]} == {0}
 
     receipt = cli.json("destroy", RUN, "--yes")
     assert (receipt["left"], receipt["leftovers"]) == (0, [])

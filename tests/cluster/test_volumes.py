@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import IMAGE, Cli, eventually, kubectl, kubectl_json
+from tests.cluster.conftest import IMAGE, Cli, eventually, kubectl, kubectl_json
 
 pytestmark = pytest.mark.cluster
 

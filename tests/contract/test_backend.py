@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from l2rtui.backends.base import Backend, DestroyProgress, LogQuery, Receipt
+from l2rtui.backends.base import Backend
 from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
@@ -18,13 +18,18 @@ from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
 from l2rtui.domain.ledger import SlotState
+from l2rtui.domain.log import LogQuery
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import Placement, Seat, parse_pins, place
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, plan_launch, plan_pod
+from l2rtui.domain.receipt import DestroyProgress, Receipt
+from l2rtui.domain.secret import Secret, SecretKind
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, RunView
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import NotFoundError, RefusedError
+from runtime.base.docker_endpoint import DockerEndpoint
 from tests.cluster.conftest import IMAGE, kubeconfig, namespace
+from tests.fakes.docker_engine import FakeDockerEngine
 
 __all__ = ["kubeconfig", "namespace"]  # fixtures
 
@@ -34,11 +39,19 @@ PINS = {"kubernetes": parse_pins("phortx3/6-7")}
 """Where the tests sit on a machine or cluster that has more than eight slots."""
 
 
+@pytest.fixture
+def fake_engine(tmp_path: Path) -> Iterator[FakeDockerEngine]:
+    engine = FakeDockerEngine(str(tmp_path / "docker.sock"), images=(IMAGE,), is_live=True)
+    yield engine
+    engine.close()
+
+
 @pytest.fixture(
     params=[
         "local",
         "fake",
         pytest.param("kubernetes", marks=pytest.mark.cluster),
+        "docker on a fake Engine",
         pytest.param("docker", marks=pytest.mark.cluster),  # an Engine comes with the cluster
     ]
 )
@@ -48,6 +61,9 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         made: Backend = KubernetesBackend(Settings(namespaces=(request.getfixturevalue("namespace"),)))
     elif request.param == "docker":
         made = DockerBackend(Settings(slots_per_core=8, max_cpu_slots=8))
+    elif request.param == "docker on a fake Engine":
+        endpoint = DockerEndpoint(request.getfixturevalue("fake_engine").url)
+        made = DockerBackend(Settings(slots_per_core=8, max_cpu_slots=8), endpoint=endpoint)
     elif request.param == "local":
         made = LocalBackend(Settings(slots_per_core=8, max_cpu_slots=8), state=tmp_path / "local")
     else:
@@ -70,13 +86,13 @@ def spec(name: str = "run", replicas: int = 2) -> RunSpec:
 
 
 def seats(backend: Backend, one: RunSpec, snapshot: ClusterSnapshot, taken: Iterable[Seat] = ()) -> Placement:
-    return place([one], snapshot.ledger, pins=PINS.get(backend.name, ()), taken=taken)
+    return place([one], snapshot.ledger, pins=PINS.get(backend.name, ()), existing=taken)
 
 
 async def plan_of(backend: Backend, one: RunSpec) -> LaunchPlan:
     snapshot = await backend.snapshot()
     plan = plan_launch([one], seats(backend, one, snapshot), snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
-    return await backend.planned(plan) if isinstance(backend, KubernetesBackend) else plan
+    return await backend.renderer.planned(plan) if backend.renderer is not None else plan
 
 
 def free_slots(backend: Backend, snapshot: ClusterSnapshot) -> int:
@@ -211,6 +227,52 @@ async def test_a_destroy_counts_down_and_ends_with_a_receipt(backend):
     assert await backend.leaks() == ()
     with pytest.raises(NotFoundError):
         await destroyed(backend, run)
+
+
+async def test_parts_that_a_backend_lacks_are_none(backend):
+    assert backend.location is None or isinstance(backend.location, str)
+    assert set(await backend.denied()) <= {"launch", "kill", "scale", "destroy", "exec", "forward"}
+    snapshot = await backend.snapshot()
+    if backend.inspector is not None:
+        assert await backend.inspector.describe(next(iter(snapshot.nodes.values())))
+        assert isinstance(await backend.inspector.events(), tuple)
+    if backend.volumes is not None:
+        assert len({volume.name for volume in await backend.volumes.list()}) == len(await backend.volumes.list())
+    if backend.adopt is not None:
+        with pytest.raises(NotFoundError):
+            await backend.adopt("nothing")
+
+
+@pytest.mark.parametrize("backend", ["fake", "docker on a fake Engine"], indirect=True)
+async def test_a_backend_without_a_place_for_secrets_has_no_store(backend):
+    assert backend.secrets is None
+
+
+@pytest.mark.parametrize("backend", ["local", pytest.param("kubernetes", marks=pytest.mark.cluster)], indirect=True)
+async def test_a_secret_is_stored_once_and_shows_no_value(backend):
+    secret = Secret("contract-test", SecretKind.VARIABLES, (("TOKEN", "hidden-value"),))
+    await backend.secrets.keep(secret)
+    with pytest.raises(RefusedError):
+        await backend.secrets.keep(secret)
+    await backend.secrets.keep(secret, replace=True)
+    (view,) = [view for view in await backend.secrets.list() if view.name == secret.name]
+    assert (view.kind, view.keys) == (SecretKind.VARIABLES, ("TOKEN",))
+    assert "hidden-value" not in repr(view)
+    await backend.secrets.delete(secret.name)
+    with pytest.raises(NotFoundError):
+        await backend.secrets.delete(secret.name)
+
+
+async def test_a_command_in_a_pod_gives_its_output_and_code(backend, monkeypatch):
+    # The stand-in nodes of the test cluster run no processes; its real kubelet does.
+    monkeypatch.setitem(PINS, "kubernetes", parse_pins("phortx0/6-7"))
+    snapshot = await launched(backend)
+    pod = snapshot.select("run/w/0")[0]
+    output = await backend.capture(pod, ("sh", "-c", "echo out; echo err >&2; exit 3"))
+    if isinstance(backend, FakeBackend):
+        assert output.code != 0, "the demo has no processes, and answers for simulators alone"
+        return
+    assert (output.code, output.out, output.err) == (3, b"out\n", b"err\n")
 
 
 async def test_what_is_not_there_is_not_found(backend):

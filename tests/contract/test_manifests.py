@@ -14,7 +14,8 @@ from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.preflight import refusals
-from l2rtui.services import launcher, specfile
+from l2rtui.services import launcher
+from l2rtui.services.spec import spec_file
 from tests.cluster.conftest import IMAGE, ROOT, kubeconfig, kubectl, namespace
 
 __all__ = ["kubeconfig", "namespace"]  # fixtures
@@ -64,7 +65,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 async def test_each_example_has_a_plan_or_a_sentence(backend: Backend) -> None:
     told: dict[str, str] = {}
     for path in SPECS:
-        wish = specfile.load(str(path), (f"image={IMAGE}",), NAME)  # not the name that somebody's own run has
+        wish = spec_file.load(str(path), (f"image={IMAGE}",), NAME)  # not the name that somebody's own run has
         prepared = await launcher.prepare(backend, wish)
         assert not prepared.plan.conflicts, path.name
         assert all(pod.name.startswith(NAME) for run in prepared.plan.runs for pod in run.pods)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 SECONDS = 240.0
 """For one change on a busy machine: several processes start, and each imports torch."""
@@ -24,6 +24,7 @@ def training(home, run, nodes, after=-1):
     return fitting if len(fitting) == nodes else None
 
 
+@pytest.mark.slow
 def test_an_elastic_job_loses_a_node_and_finishes(home):
     command = "[l2r-runtime, classify, train, --data, digits, --epochs, '4', --step-seconds, '0.2']"
     home.run("launch", "-f", "manifests/elastic-digits.yaml", "--set", f"nodes.command={command}", "--yes")

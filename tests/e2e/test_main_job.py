@@ -17,6 +17,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+pytestmark = pytest.mark.process
+
 SPEC = "manifests/racing-sac.yaml"
 RUN = "racing-sac"
 SMALL = ["--set", "train.eval_episodes=2", "--set", "train.checkpoint_seconds=2", "--set", "train.warmup_steps=600"]
@@ -45,6 +47,7 @@ def pods(home, set_name):
     return [pod for pod in home.json("pods") if pod["set"] == set_name]
 
 
+@pytest.mark.slow
 def test_the_example_learns_and_is_destroyed_with_proof(home, training):
     _, first = training
 
@@ -63,6 +66,7 @@ def test_the_example_learns_and_is_destroyed_with_proof(home, training):
     assert home.json("leaks") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("set_name", ["w", "learner"])
 def test_kill_9_of_a_pod_and_training_goes_on(home, training, set_name):
     victim = pods(home, set_name)[0]
@@ -77,6 +81,7 @@ def test_kill_9_of_a_pod_and_training_goes_on(home, training, set_name):
     home.wait("training to go on", lambda: grown(home, before))
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_supervisor_and_training_goes_on(home, training):
     launched, _ = training
     parent = psutil.Process(launched["pods"][0]["pid"]).parent()
@@ -126,6 +131,7 @@ def test_kill_9_of_the_app_and_the_run_is_found_again(home, training):
     home.wait("training to go on", lambda: grown(home, counters(home.metrics(RUN))))
 
 
+@pytest.mark.slow
 def test_the_app_gives_a_run_that_lost_its_supervisor_a_new_one(home, training):
     launched, _ = training
     pids = {pod["pod"]: pod["pid"] for pod in launched["pods"]}

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ("sh", "tar", "gzip", "tail", "uname", "mkdir", "rm", "sleep", "cat", "mount", "env")
 DEADLINE_SECONDS = 90.0

@@ -14,6 +14,8 @@ import aiohttp
 import psutil
 import pytest
 
+pytestmark = pytest.mark.process
+
 DEADLINE_SECONDS = 90.0
 
 

@@ -10,7 +10,10 @@ import pytest
 
 from tests.e2e.test_main_job import SMALL
 
-pytestmark = pytest.mark.timeout(600)  # eleven processes start and learn on whatever cores there are
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(600),
+]  # eleven processes start and learn on whatever cores there are
 SPEC = "manifests/l2r-reference.yaml"
 RUN = "l2r-reference"
 
@@ -41,6 +44,7 @@ def worker_records(home):
     return newest
 
 
+@pytest.mark.slow
 def test_sac_trains_over_the_wire_and_survives_a_killed_simulator(home):
     home.json("launch", "-f", SPEC, *SMALL, "--set", "train.eval_episodes=1", "--yes", "--wait")
     home.wait("updates", lambda: grown(home, {"updates": 0, "policy_version": 0}), 240)

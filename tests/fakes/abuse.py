@@ -1,4 +1,4 @@
-"""What strangers do to a port: noise, lies about lengths, pickles, wrong keys, crowds, messages almost right."""
+"""Abuse of a port by unauthenticated peers: noise, false lengths, pickles, wrong keys, crowds, fuzzing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import zmq
 
-from runtime import keys
+from runtime.exchange.transport import curve_keys
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
 """How a ZMTP 3.0 peer without security begins: what comes after it is taken for commands and messages."""
@@ -32,7 +32,7 @@ class Trap:
 
 
 def noise(rng: random.Random, trap: str) -> Iterator[bytes]:
-    """What to say to a TCP port, for ever."""
+    """Yield data to send to a TCP port, for ever."""
     while True:
         yield rng.randbytes(rng.randrange(1, 4000))
         yield b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -44,10 +44,10 @@ def noise(rng: random.Random, trap: str) -> Iterator[bytes]:
         yield GREETING + rng.randbytes(200)
 
 
-def shout(port: int, words: bytes) -> None:
+def shout(port: int, data: bytes) -> None:
     """Connect, say it, and go."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as stream:
-        stream.sendall(words)
+        stream.sendall(data)
 
 
 def almost(rng: random.Random, trap: str) -> list[bytes]:
@@ -92,16 +92,16 @@ class Fuzzer:
     def __init__(self, port: int, secret: str | None = None) -> None:
         self.context = zmq.Context()
         self.sockets = []
-        for each in (port, port + 1):
+        for address_port in (port, port + 1):
             dealer = self.context.socket(zmq.DEALER)
             dealer.setsockopt(zmq.LINGER, 0)
             dealer.setsockopt(zmq.SNDHWM, 100)
             if secret is not None:
-                _, mine = keys.from_token(secret)
+                _, mine = curve_keys.from_token(secret)
                 dealer.setsockopt(zmq.CURVE_SERVERKEY, mine.server)
                 dealer.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
                 dealer.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
-            dealer.connect(f"tcp://127.0.0.1:{each}")
+            dealer.connect(f"tcp://127.0.0.1:{address_port}")
             self.sockets.append(dealer)
 
     def send(self, rng: random.Random, trap: str) -> None:
@@ -109,24 +109,24 @@ class Fuzzer:
             rng.choice(self.sockets).send_multipart(almost(rng, trap), zmq.NOBLOCK)
 
     def close(self) -> None:
-        for each in self.sockets:
-            each.close()
+        for dealer in self.sockets:
+            dealer.close()
         self.context.term()
 
 
 def crowd(port: int, count: int) -> list[socket.socket]:
     """Connections that say nothing."""
-    found = []
+    streams = []
     for _ in range(count):
         with contextlib.suppress(OSError):
-            found.append(socket.create_connection(("127.0.0.1", port), timeout=2))
-    return found
+            streams.append(socket.create_connection(("127.0.0.1", port), timeout=2))
+    return streams
 
 
 def abuse(port: int, seconds: float, trap: str, seed: int = 1, connections: int = 1000) -> dict[str, int]:
     """Do all of it at once for so long; return how much was done."""
     rng = random.Random(seed)
-    words = noise(rng, trap)
+    chunks = noise(rng, trap)
     done = {"shouts": 0, "messages": 0, "connections": 0}
     fuzzers = [Fuzzer(port), Fuzzer(port, "wrong")]
     idle = crowd(port, connections)
@@ -134,14 +134,12 @@ def abuse(port: int, seconds: float, trap: str, seed: int = 1, connections: int 
     try:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            shout(port + rng.randrange(2), next(words))
+            shout(port + rng.randrange(2), next(chunks))
             done["shouts"] += 1
             for _ in range(20):
                 rng.choice(fuzzers).send(rng, trap)
                 done["messages"] += 1
     finally:
-        for each in idle:
-            each.close()
-        for each in fuzzers:
-            each.close()
+        for opened in (*idle, *fuzzers):
+            opened.close()
     return done

@@ -12,33 +12,38 @@ import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from runtime import contract, memory
-from runtime.accounts import Accounts
-from runtime.algos.actor import ActorShape
-from runtime.arenas import Arenas
-from runtime.channels import LearnerChannel
-from runtime.exchange import Exchange
-from runtime.files import write_whole
-from runtime.layout import Columns, Field, Layout
-from runtime.members import Terms
-from runtime.membership import Membership
-from runtime.messages import Trajectory
-from runtime.metrics import Console
-from runtime.pacing import Pace
-from runtime.peer import Peer
-from runtime.policy_store import PolicyStore
-from runtime.process import Context, RefusedError
-from runtime.status import StatusServer
+from runtime.base import contract
+from runtime.base.atomic_files import write_atomic
+from runtime.base.errors import PeerRefusedError
+from runtime.base.metrics import Console
+from runtime.exchange.learner_client import LearnerClient
+from runtime.exchange.learner_server import LearnerServer
+from runtime.exchange.machines.member_state import SessionTerms
+from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.protocol.messages import Trajectory
+from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+from runtime.exchange.segment_buffers import SegmentAllocator
+from runtime.exchange.status_server import StatusServer
+from runtime.exchange.transport import curve_keys, shared_memory
+from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.roles.launch_context import Context
+from runtime.rl.roles.rate_limiter import RateLimiter
 
 F64 = np.dtype(np.float64)
-LAYOUT = Layout((Field("pod", F64), Field("born", F64), Field("seq", F64), Field("ballast", F64, (32,))))
+LAYOUT = Layout(
+    (
+        SegmentField("pod", F64),
+        SegmentField("born", F64),
+        SegmentField("seq", F64),
+        SegmentField("ballast", F64, (32,)),
+    )
+)
 TRANSITIONS = 8
 SHAPE = ActorShape(2, 1, (4,))
 
@@ -82,7 +87,7 @@ def learner(context: Context) -> int:
         saved = json.loads(file.read_bytes())
         diary = Diary(saved["runs"])
         accounts = Accounts.from_state(saved["accounts"])
-    terms = Terms(
+    terms = SessionTerms(
         run=context.run,
         run_id=context.run_id,
         token=context.token,
@@ -94,67 +99,69 @@ def learner(context: Context) -> int:
         segment_transitions=TRANSITIONS,
         max_policy_lag=2,
     )
-    machine = Membership(terms, accounts)
-    policies = PolicyStore(terms.epoch, terms.token, int(time.time() * 10))
-    channel = LearnerChannel(context.endpoint, terms.largest_message, context.learner_keys())
-    exchange = Exchange(channel, machine, diary, policies, Pace(0, 1.0, 10**12), print, deque())
+    keys, limiter = curve_keys.learner_keys(context), RateLimiter(0, 1.0, 10**12)
+    # The clock gives versions that rise over restarts, as a real learner's journal does.
+    version = int(time.time() * 10)
+    exchange = LearnerServer(
+        context.endpoint, keys, terms, diary, limiter, print, accounts=accounts, policy_version=version
+    )
     exchange.start()
     try:
         status = StatusServer(context.status_address(), exchange.status)
-        serve(exchange, policies, folder / "stop", file)
+        serve(exchange, folder / "stop", file)
         status.close()
     finally:
         exchange.close()
     return contract.EXIT_DONE
 
 
-def serve(exchange: Exchange, policies: PolicyStore, stop: Path, file: Path) -> None:
+def serve(exchange: LearnerServer, stop: Path, file: Path) -> None:
     """Publish twice a second and save all the time, until there is a file `stop`."""
     published = 0.0
     while not stop.exists():
         exchange.await_data(10**9, 0.05)
         if time.monotonic() - published > 0.5:
             published = time.monotonic()
-            policies.publish(policies.version + 1, np.zeros(SHAPE.size, dtype=np.float32))
-            exchange.published(policies.version, 10**9)
+            weights = np.zeros(SHAPE.size, dtype=np.float32)
+            exchange.publish(exchange.policies.version + 1, weights, 10**9)
         save(exchange, file)
     exchange.finish("enough", 0.0, 20.0)
     save(exchange, file)
 
 
-def save(exchange: Exchange, file: Path) -> None:
+def save(exchange: LearnerServer, file: Path) -> None:
     """Accounts and diary in one piece, as a checkpoint has them."""
-    holdings = exchange.holdings(0)
+    holdings = exchange.snapshot(0)
     state = {"runs": holdings.store["runs"].tolist(), "accounts": holdings.accounts}
-    write_whole(file, json.dumps(state).encode(), durable=False)
+    write_atomic(file, json.dumps(state).encode(), is_durable=False)
     exchange.saved(holdings)
 
 
 def worker(context: Context, index: int) -> int:
     """Send numbered segments until the learner has enough, and say how many."""
     if index % 2:
-        memory.place = lambda: f"as if on host {index}"
-    arenas = Arenas(TRANSITIONS * LAYOUT.item_bytes)
+        shared_memory.host_identity = lambda: f"as if on host {index}"
+    arenas = SegmentAllocator(TRANSITIONS * LAYOUT.item_bytes)
     sent = 0
-    with Peer(context, SHAPE, LAYOUT, TRANSITIONS, Console()) as peer:
+    with LearnerClient(context, NumpyActor(SHAPE), LAYOUT, TRANSITIONS, Console()) as peer:
         born = peer.session.hello.incarnation
         try:
-            while peer.finished is None and os.getppid() != 1:
+            while peer.session.done is None and os.getppid() != 1:
                 ready = peer.session.has_credit and peer.policy_version and not peer.is_too_old
                 peer.exchange(0.001 if ready else 0.1)
-                peer.adopt()
+                peer.use_newest_weights()
                 if ready:
                     sent = max(sent, peer.session.offered) + 1
-                    arena = arenas.take()
+                    arena = arenas.allocate()
                     for column, value in zip(
                         LAYOUT.columns(arena.view, TRANSITIONS), (index, born, sent, sent), strict=True
                     ):
                         column[:] = value
                     version = peer.policy_version
                     row = Trajectory(TRANSITIONS, version, version, 0, 0.0, 0.0)
-                    peer.offer(row, arena)
+                    peer.session.queue_segment(row, arena)
                     peer.env_steps += TRANSITIONS
-        except RefusedError as error:
+        except PeerRefusedError as error:
             print(f"refused: {error}")
             return contract.EXIT_REFUSED
         print(json.dumps({"name": f"{context.pod}@{born}", "offered": peer.session.offered}), flush=True)

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from runtime import contract, keys
+from runtime.base import contract
+from runtime.exchange.transport import curve_keys
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,9 +27,9 @@ def free_port() -> int:
     while True:
         port = random.randrange(12_000, 32_000)
         try:
-            for each in range(3):
-                with socket.socket() as one:
-                    one.bind(("127.0.0.1", port + each))
+            for offset in range(3):
+                with socket.socket() as listener:
+                    listener.bind(("127.0.0.1", port + offset))
         except OSError:
             continue
         return port
@@ -58,38 +59,38 @@ class Proxy:
                 continue
             with self._lock:
                 self._open |= {near, far}
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
 
-    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
         try:
-            one.settimeout(None)
-            while data := one.recv(1 << 16):
+            source.settimeout(None)
+            while data := source.recv(1 << 16):
                 if self.flips and len(data) > 256:
                     self.flips -= 1
                     at = random.randrange(len(data))
                     data = data[:at] + bytes([data[at] ^ 1 << random.randrange(8)]) + data[at + 1 :]
-                other.sendall(data)
+                sink.sendall(data)
         except OSError:
             pass
-        self._end(one, other)
+        self._end(source, sink)
 
     def _end(self, *streams: socket.socket) -> None:
-        for each in streams:
+        for stream in streams:
             with self._lock:
-                self._open.discard(each)
+                self._open.discard(stream)
             try:
-                each.shutdown(socket.SHUT_RDWR)
+                stream.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
-            each.close()
+            stream.close()
 
     def cut(self) -> None:
         with self._lock:
             streams = list(self._open)
-        for each in streams:
+        for stream in streams:
             try:
-                each.shutdown(socket.SHUT_RDWR)
+                stream.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
 
@@ -107,11 +108,11 @@ class Siege:
         self.done: Counter[str] = Counter()
         self.aborts = 0
         (folder / "keys").mkdir()
-        for name, content in keys.make_files().items():
+        for name, content in curve_keys.make_files().items():
             (folder / "keys" / name).write_bytes(content)
         (folder / "token").write_text("a shared secret")
         self.front, self.back = free_port(), free_port()
-        self.proxies = [Proxy(self.front + each, lambda each=each: self.back + each) for each in range(2)]
+        self.proxies = [Proxy(self.front + offset, lambda offset=offset: self.back + offset) for offset in range(2)]
         self.count = 0
         self.learner = self._start("learner", 0)
         self.workers = {index: self._start("worker", index) for index in range(workers)}
@@ -168,8 +169,8 @@ class Siege:
         self.learner.wait()
         self.back = free_port()  # it comes back at another address
         self.learner = self._start("learner", 0)
-        for each in self.proxies:
-            each.cut()
+        for proxy in self.proxies:
+            proxy.cut()
 
     def cut(self) -> None:
         self.random.choice(self.proxies).cut()
@@ -214,11 +215,11 @@ class Siege:
 
     @staticmethod
     def stored(saved: dict[str, Any]) -> Counter[tuple[int, int]]:
-        """How many segments of each process were stored."""
-        found: Counter[tuple[int, int]] = Counter()
+        """Return the number of stored segments of each process."""
+        counts: Counter[tuple[int, int]] = Counter()
         for pod, born, first, last in saved["runs"]:
-            found[pod, born] += last - first + 1
-        return found
+            counts[pod, born] += last - first + 1
+        return counts
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 90.0) -> float:
         began = time.monotonic()
@@ -245,9 +246,9 @@ class Siege:
 
         Mostly the newest stays; not always, since the one that was started first may be the last to be up.
         """
-        self.wait_for(lambda: sum(each.poll() is None for each in twins) == 1, f"one process of pod {index}")
-        (self.workers[index],) = (each for each in twins if each.returncode is None)
-        assert {each.returncode for each in twins} <= {None, contract.EXIT_REFUSED, -signal.SIGABRT}
+        self.wait_for(lambda: sum(process.poll() is None for process in twins) == 1, f"one process of pod {index}")
+        (self.workers[index],) = (process for process in twins if process.returncode is None)
+        assert {process.returncode for process in twins} <= {None, contract.EXIT_REFUSED, -signal.SIGABRT}
 
     def finish(self) -> dict[str, Any]:
         """End the run in order and compare everything."""
@@ -255,15 +256,15 @@ class Siege:
             self.settle(index, [*twins, self.workers[index]])
         (self.folder / "stop").touch()
         assert self.learner.wait(60) == contract.EXIT_DONE
-        said: dict[str, int] = {}
+        offered: dict[str, int] = {}
         for index, process in self.workers.items():
             assert process.wait(60) == contract.EXIT_DONE, index
         for log in self.folder.glob("worker-*.log"):
             text = log.read_text()
             assert "Traceback" not in text, text
-            said |= {
+            offered |= {
                 line["name"]: line["offered"]
-                for line in map(json.loads, (each for each in text.splitlines() if each.startswith("{")))
+                for line in map(json.loads, (entry for entry in text.splitlines() if entry.startswith("{")))
             }
         saved = self.saved()
         ends: dict[tuple[int, int], int] = {}
@@ -279,21 +280,21 @@ class Siege:
             dropped = account["stale"] + account["misfit"] + account["lost"]
             assert account["sent"] == account["accepted"] + dropped + missing, account
             assert not account["misfit"], account
-            if name in said:
-                assert account["sent"] == said[name], (account, said[name])
+            if name in offered:
+                assert account["sent"] == offered[name], (account, offered[name])
             totals.update({key: value for key, value in account.items() if isinstance(value, int)})
             totals["missing"] += missing
-        assert len(said) >= len(self.workers)
+        assert len(offered) >= len(self.workers)
         return {"faults": dict(self.done), "aborts": self.aborts, **totals}
 
     def close(self) -> None:
-        for each in (
+        for process in (
             self.learner,
             *self.workers.values(),
-            *(one for twins in self.twins.values() for one in twins),
+            *(twin for twins in self.twins.values() for twin in twins),
         ):
-            if each.poll() is None:
-                each.kill()
-            each.wait()
+            if process.poll() is None:
+                process.kill()
+            process.wait()
         for proxy in self.proxies:
             proxy.close()

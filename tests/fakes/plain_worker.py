@@ -40,11 +40,11 @@ class Pole:
 
 def dense(values, weights, at, outputs, act):
     bias = at + len(values) * outputs
-    found = [
+    sums = [
         act(weights[bias + j] + sum(value * weights[at + i * outputs + j] for i, value in enumerate(values)))
         for j in range(outputs)
     ]
-    return found, bias + outputs
+    return sums, bias + outputs
 
 
 def choose(weights, obs):
@@ -52,7 +52,7 @@ def choose(weights, obs):
     hidden, at = dense(hidden, weights, at, 64, math.tanh)
     logits, _ = dense(hidden, weights, at, 2, float)
     top = max(logits)
-    chances = [math.exp(each - top) for each in logits]
+    chances = [math.exp(logit - top) for logit in logits]
     action = int(random.random() * sum(chances) >= chances[0])
     return action, math.log(chances[action] / sum(chances))
 
@@ -147,15 +147,15 @@ class Worker:
             self.heard = time.monotonic()
             self.limit = max(self.limit, message["limit"])
             self.newest, self.acked = message["policy_version"], message["last_seq"]
-            for seq in [each for each in self.kept if each <= message["durable_seq"]]:
+            for seq in [number for number in self.kept if number <= message["durable_seq"]]:
                 del self.kept[seq]
 
     def take_weights(self, header, arena=b""):
         message = json.loads(header)
         self.asked = -math.inf
         if message["kind"] == "weights":
-            words = array("Q", arena + bytes(-len(arena) % 8))
-            if sum(words) % 2**64 == int(message["checksum"], 16):
+            checked_words = array("Q", arena + bytes(-len(arena) % 8))
+            if sum(checked_words) % 2**64 == int(message["checksum"], 16):
                 self.weights = array("f", arena)
                 self.pulled_epoch, self.version = message["epoch"], message["policy_version"]
 
@@ -173,7 +173,7 @@ class Worker:
             obs = pole.reset() if end else after
         self.offered += 1
         row = [self.steps, self.version, self.version, ended, float(total), 0.0]
-        self.kept[self.offered] = row, b"".join(each.tobytes() for each in columns)
+        self.kept[self.offered] = row, b"".join(values.tobytes() for values in columns)
         return obs
 
     def run(self):

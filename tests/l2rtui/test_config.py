@@ -14,15 +14,15 @@ from l2rtui.errors import ConfigError, UsageError
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "config" / "l2rtui").mkdir(parents=True)
     return tmp_path
 
 
-def write(home: Path, text: str) -> Path:
-    path = home / "config" / "l2rtui" / "config.toml"
+def write(folder: Path, text: str) -> Path:
+    path = folder / "config" / "l2rtui" / "config.toml"
     path.write_text(text)
     return path
 
@@ -31,8 +31,8 @@ def test_without_any_source_the_defaults_hold():
     assert load_settings({}, {}) == Settings()
 
 
-def test_flags_are_over_the_environment_over_the_file(home):
-    write(home, 'slots_per_gpu = 2\nslots_per_core = 2\nmax_cpu_slots = 2\nnamespaces = ["a", "b"]\n')
+def test_flags_are_over_the_environment_over_the_file(folder):
+    write(folder, 'slots_per_gpu = 2\nslots_per_core = 2\nmax_cpu_slots = 2\nnamespaces = ["a", "b"]\n')
     environ = {"L2RTUI_SLOTS_PER_CORE": "3", "L2RTUI_MAX_CPU_SLOTS": "3", "OTHER": "x"}
     settings = load_settings({"max_cpu_slots": 4, "readonly": None}, environ)
     assert (settings.slots_per_gpu, settings.slots_per_core, settings.max_cpu_slots) == (2, 3, 4)
@@ -90,8 +90,8 @@ def test_wrong_variables_are_refused_with_a_sentence(environ, sentence):
         ("[slots_per_gpu]", "a whole number is wanted"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name(home, text, sentence):
-    path = write(home, text)
+def test_a_wrong_file_is_refused_with_its_name(folder, text, sentence):
+    path = write(folder, text)
     with pytest.raises(ConfigError) as caught:
         load_settings({}, {})
     assert sentence in str(caught.value)
@@ -108,9 +108,9 @@ def test_settings_made_by_hand_are_checked_too():
         Settings(backoff_seconds=0)
 
 
-def test_folders_follow_xdg(home, monkeypatch):
-    assert config.state_dir() == home / "state" / "l2rtui"
-    assert config.config_dir() == home / "config" / "l2rtui"
+def test_folders_follow_xdg(folder, monkeypatch):
+    assert config.state_dir() == folder / "state" / "l2rtui"
+    assert config.config_dir() == folder / "config" / "l2rtui"
     monkeypatch.setenv("XDG_STATE_HOME", "relative/is/invalid")
     monkeypatch.setenv("HOME", "/home/me")
     assert config.state_dir() == Path("/home/me/.local/state/l2rtui")
@@ -152,22 +152,22 @@ def test_an_unknown_backend_is_refused_with_the_nearest():
     ],
     ids=["no file", "current", "empty", "none", "second of the list", "the list hides the default"],
 )
-def test_without_a_name_the_kubeconfig_chooses_the_backend(home, monkeypatch, files, chosen):
-    monkeypatch.setenv("HOME", str(home))
-    (home / ".kube").mkdir()
-    environ = {"KUBECONFIG": ":".join(str(home / name) for name in files.pop("list", "").split(":") if name)}
+def test_without_a_name_the_kubeconfig_chooses_the_backend(folder, monkeypatch, files, chosen):
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / ".kube").mkdir()
+    environ = {"KUBECONFIG": ":".join(str(folder / name) for name in files.pop("list", "").split(":") if name)}
     for name, text in files.items():
-        (home / name).write_text(text)
+        (folder / name).write_text(text)
     assert chosen_backend(Settings(), environ) == chosen
 
 
-def test_whoever_names_a_context_or_a_namespace_means_kubernetes(home):
+def test_whoever_names_a_context_or_a_namespace_means_kubernetes(folder):
     assert chosen_backend(Settings(context="lab"), {}) == "kubernetes"
     assert chosen_backend(Settings(namespaces=("l2r",)), {}) == "kubernetes"
 
 
-async def test_without_a_name_or_a_kubeconfig_it_is_this_machine(home, monkeypatch):
-    monkeypatch.setenv("HOME", str(home))
+async def test_without_a_name_or_a_kubeconfig_it_is_this_machine(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     backend = make_backend("", Settings())
     assert backend.name == "local"

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 HEAVY = ("textual", "rich", "torch", "zmq", "numpy", "kubernetes", "boto3", "docker", "yaml", "psutil", "pynvml")
 BLOCK = """
 import sys
@@ -61,10 +63,10 @@ def test_the_app_imports_without_the_runtime_and_the_cloud():
 
 
 def test_the_first_frame_needs_nothing_of_the_cluster():
-    loaded = set(imported("import l2rtui.ui.start, l2rtui.ui.app"))
-    assert "l2rtui.ui.screens.boot" in loaded
+    loaded = set(imported("import l2rtui.ui.bootstrap, l2rtui.ui.app"))
+    assert "l2rtui.ui.home.splash" in loaded
     later = {
-        "l2rtui.ui.screens.cluster",
+        "l2rtui.ui.home.screen",
         "l2rtui.domain.snapshot",
         "l2rtui.backends.base",
         "yaml",
@@ -76,8 +78,20 @@ def test_the_first_frame_needs_nothing_of_the_cluster():
 
 def test_the_launch_contract_needs_the_standard_library_alone():
     before = set(imported("pass"))
-    fresh = {name.partition(".")[0] for name in set(imported("import runtime.contract")) - before}
+    fresh = {name.partition(".")[0] for name in set(imported("import runtime.base.contract")) - before}
     assert fresh - {"runtime"} <= set(sys.stdlib_module_names)
+
+
+def test_the_ground_floor_needs_the_standard_library_and_msgspec_alone():
+    before = set(imported("pass"))
+    code = (
+        "import importlib, pkgutil, runtime.base\n"
+        "for module in pkgutil.iter_modules(runtime.base.__path__):\n"
+        "    importlib.import_module(f'runtime.base.{module.name}')"
+    )
+    fresh = {name.partition(".")[0] for name in set(imported(code)) - before}
+    # msgspec imports typing_extensions where that is installed.
+    assert fresh - {"runtime", "msgspec", "typing_extensions"} <= set(sys.stdlib_module_names)
 
 
 def test_the_domain_needs_the_standard_library_alone():

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import zmq
 
-from runtime import contract
+from runtime.base import contract
 
 TINY: dict[str, Any] = {
     "hidden": [16],

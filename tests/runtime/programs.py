@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import psutil
 
-from runtime import contract
+from runtime.base import contract
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,7 +1,8 @@
-"""Many streams of log lines as one: the kept part in the order of time, then what comes as it comes.
+"""Merge of many log streams into one: stored lines in the order of time, then new lines as they come.
 
-Every stream gives its kept lines, a seam, and its new lines (``LogQuery.seam``). Up to the seam the streams wait
-for each other, a few hundred lines each, so that neither long logs nor many of them fill the memory.
+Every stream yields its stored lines, a seam, and its new lines (``LogQuery.seam``). Up to the seam this is a k-way
+merge over a heap. Each stream reads ahead by a few hundred lines and then waits, so that neither long logs nor many
+of them fill the memory.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from l2rtui.backends.base import LogLine
+from l2rtui.domain.log import LogLine
 
 Lines = AsyncGenerator[LogLine, None]
 SEAM = LogLine(0.0, "", "", is_seam=True)
 
 _AHEAD_LINES = 256
-"""Kept lines that one stream may be ahead of the merge."""
+"""Stored lines that one stream may read ahead of the merge."""
 _QUEUE_LINES = 1_000
-"""New lines that wait for a slow reader; then the streams wait too. A screen reads hundreds of pods one by one."""
-_OPENING = 32
-"""Streams that are opened at the same time."""
+"""New lines that wait for a slow reader; then the streams wait too (back-pressure)."""
+_MAX_OPENING = 32
+"""Streams that are opened at the same time: each is a request, and a server refuses hundreds at once."""
 
 
-async def joined(streams: Sequence[Lines], late: AsyncGenerator[Lines, None] | None = None) -> Lines:
-    """Merge streams; gives one seam when each of them has passed its own, and ends with the last of them.
+async def merge_streams(streams: Sequence[Lines], late: AsyncGenerator[Lines, None] | None = None) -> Lines:
+    """Merge streams; yield one seam when each of them has passed its own, and end with the last of them.
 
     Args:
-        late: Streams that come later; their kept lines are new here.
+        late: Streams that start later; their stored lines count as new ones.
 
     Raises:
         L2RError: the first one that a stream raises; the others are closed.
@@ -39,13 +40,14 @@ async def joined(streams: Sequence[Lines], late: AsyncGenerator[Lines, None] | N
     if late is not None:
         hub.open_late(late)
     try:
-        async for line in _in_order(sources):
+        async for line in _by_time(sources):
             yield line
         yield SEAM
         hub.check()
         while hub.running:
             item = await hub.live.get()
-            while isinstance(item, LogLine) and not hub.live.empty():  # in a rush a line is not worth an await
+            # While lines are waiting, take them without an await: that would cost more than the line itself.
+            while isinstance(item, LogLine) and not hub.live.empty():
                 yield item
                 item = hub.live.get_nowait()
             if isinstance(item, LogLine):
@@ -59,15 +61,15 @@ async def joined(streams: Sequence[Lines], late: AsyncGenerator[Lines, None] | N
 
 
 class _Source:
-    """The kept part of one stream; None stands for its end."""
+    """The stored part of one stream; None in the queue stands for its end."""
 
     def __init__(self) -> None:
-        self.kept: asyncio.Queue[LogLine | None] = asyncio.Queue(_AHEAD_LINES)
+        self.stored: asyncio.Queue[LogLine | None] = asyncio.Queue(_AHEAD_LINES)
         self.error: BaseException | None = None
 
 
 class _Hub:
-    """The tasks that pump streams.
+    """Tasks that read the streams into queues.
 
     Plain tasks instead of a TaskGroup: closing a generator inside a group raises GeneratorExit as a group.
     """
@@ -77,22 +79,22 @@ class _Hub:
         self.running = 0
         self._error: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._gate = asyncio.Semaphore(_OPENING)
+        self._gate = asyncio.Semaphore(_MAX_OPENING)
 
     def open(self, stream: Lines, source: _Source | None) -> _Source:
-        """Pump a stream; without a source its kept lines are new ones."""
-        held = source or _Source()
+        """Read a stream; without a source its stored lines are new ones."""
+        target = source or _Source()
         self.running += 1
-        self._start(self._pump(stream, held, is_kept=source is not None))
-        return held
+        self._start(self._pump(stream, target, is_stored=source is not None))
+        return target
 
     def open_late(self, late: AsyncGenerator[Lines, None]) -> None:
-        """Pump every stream that comes."""
+        """Read every stream that ``late`` yields."""
         self.running += 1
         self._start(self._accept(late))
 
     def check(self) -> None:
-        """Raise what a stream has raised."""
+        """Raise the first error of a stream."""
         if self._error is not None:
             raise self._error
 
@@ -112,44 +114,47 @@ class _Hub:
             async with aclosing(late) as streams:
                 async for stream in streams:
                     self.open(stream, None)
-        except Exception as error:  # noqa: BLE001  (whatever it is belongs to the reader)
+        except Exception as error:  # noqa: BLE001  (every error must reach the reader)
             self._error = self._error or error
         await self._ended()
 
-    async def _pump(self, stream: Lines, source: _Source, *, is_kept: bool) -> None:
+    async def _pump(self, stream: Lines, source: _Source, *, is_stored: bool) -> None:
         try:
             async with aclosing(stream) as lines:
+                # The first line only: a stream that waits for new lines must not block the opening of others.
                 async with self._gate:
                     line = await anext(lines, None)
                 while line is not None:
                     if not line.is_seam:
-                        queue: asyncio.Queue[LogLine | None] = source.kept if is_kept else self.live
+                        queue: asyncio.Queue[LogLine | None] = source.stored if is_stored else self.live
                         try:
                             queue.put_nowait(line)
                         except asyncio.QueueFull:
                             await queue.put(line)
-                    elif is_kept:
-                        is_kept = False
-                        await source.kept.put(None)
+                    elif is_stored:
+                        is_stored = False
+                        await source.stored.put(None)
                     line = await anext(lines, None)
-        except Exception as error:  # noqa: BLE001  (whatever it is belongs to the reader)
+        except Exception as error:  # noqa: BLE001  (every error must reach the reader)
             source.error = error
             self._error = self._error or error
-        if is_kept:
-            await source.kept.put(None)
+        if is_stored:
+            await source.stored.put(None)
         await self._ended()
 
     async def _ended(self) -> None:
+        # The None wakes a reader that waits on the queue, so that it sees the end or the error.
         self.running -= 1
         await self.live.put(None)
 
 
-async def _in_order(sources: Sequence[_Source]) -> Lines:
-    """Kept lines of all sources in the order of time."""
+async def _by_time(sources: Sequence[_Source]) -> Lines:
+    """Yield stored lines of all sources in the order of time."""
+    # The number breaks ties, so that lines of one time are never compared themselves.
     heads: list[tuple[float, int, LogLine]] = []
 
     async def advance(number: int) -> None:
-        line = await sources[number].kept.get()
+        line = await sources[number].stored.get()
         if line is not None:
             heapq.heappush(heads, (line.time, number, line))
         elif (error := sources[number].error) is not None:

@@ -1,4 +1,4 @@
-"""What this machine lets us use: its name, cores and memory, containers' limits included."""
+"""The node that this process runs on: its name, and the cores and memory that its cgroups allow."""
 
 from __future__ import annotations
 
@@ -13,37 +13,42 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 @cache
 def node_name() -> str:
-    """The short name of this machine as a DNS label, which slots and Kubernetes names need."""
-    name = re.sub(r"[^a-z0-9-]+", "-", os.uname().nodename.partition(".")[0].lower()).strip("-")
-    return name[:63].rstrip("-") or "node"
+    """Return the name of this node; see ``dns_label``."""
+    return dns_label(os.uname().nodename) or "node"
+
+
+def dns_label(hostname: str) -> str:
+    """Return the short hostname as an RFC 1123 label, which slots and Kubernetes names need; may be empty."""
+    name = re.sub(r"[^a-z0-9-]+", "-", hostname.partition(".")[0].lower()).strip("-")
+    return name[:63].rstrip("-")
 
 
 def usable_cores() -> float:
-    """CPU cores that we may use: our affinity, or less where a cgroup grants less time."""
+    """Return the CPU cores of our affinity mask, or fewer where a cgroup grants less time."""
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = float(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1)
     for folder in _own_cgroups():
-        match _words(folder / "cpu.max"):  # cgroup v2
+        match _fields(folder / "cpu.max"):  # cgroup v2
             case [quota, period] if quota.isdigit():
                 cores = min(cores, int(quota) / int(period))
-        match _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us"):  # v1: -1 is no limit
+        match _fields(folder / "cpu.cfs_quota_us"), _fields(folder / "cpu.cfs_period_us"):  # v1: -1 is no limit
             case [quota], [period] if quota.isdigit():
                 cores = min(cores, int(quota) / int(period))
     return cores
 
 
 def memory_limit() -> int | None:
-    """Bytes that our cgroup may use at most; None without a limit."""
-    found = [words[0] for folder in _own_cgroups() if (words := _words(folder / "memory.max"))]
-    return min((int(word) for word in found if word.isdigit()), default=None)
+    """Return the memory limit of our cgroup in bytes; None without a limit."""
+    limits = [fields[0] for folder in _own_cgroups() if (fields := _fields(folder / "memory.max"))]
+    return min((int(limit) for limit in limits if limit.isdigit()), default=None)  # "max" is no limit
 
 
 def _own_cgroups() -> Iterator[Path]:
-    """Our cgroup and all above it: each of them may set a limit. Also where v1 mounts the cpu controller."""
+    """Yield our cgroup and all above it: each of them may set a limit."""
     own = ""
     for line in _lines(Path("/proc/self/cgroup")):
         number, _, path = line.split(":", 2)
-        if number == "0":
+        if number == "0":  # the unified hierarchy of cgroup v2 always has this number
             own = path
     folder = _CGROUP / own.lstrip("/")
     while True:
@@ -51,6 +56,7 @@ def _own_cgroups() -> Iterator[Path]:
         if folder in (_CGROUP, folder.parent):
             break
         folder = folder.parent
+    # Under v1 each controller is mounted apart. Inside a container this mount shows the container's own limit.
     yield _CGROUP / "cpu"
 
 
@@ -61,6 +67,6 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _words(path: Path) -> list[str]:
+def _fields(path: Path) -> list[str]:
     lines = _lines(path)
     return lines[0].split() if lines else []

@@ -1,6 +1,6 @@
-"""The GPUs of this machine, and who computes on them, by NVML; one cpu device where there is none.
+"""GPUs of this node and the processes that compute on them, read by NVML; a cpu device where there is no GPU.
 
-The only code that talks to ``pynvml``. A test hands in another object with the few functions that are used here.
+The only code that talks to ``pynvml``. A test passes another object with the few functions that are used here.
 """
 
 from __future__ import annotations
@@ -9,48 +9,47 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from l2rtui.domain.ledger import Claim
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu
 
 
 @dataclass(frozen=True, slots=True)
-class GpuUse:
+class GpuProcess:
     """A process on a GPU."""
 
     pid: int
-    claim: Claim
+    claim: DeviceUsage
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """What NVML says.
+    """GPUs and their processes at one moment.
 
     Attributes:
-        has_driver: False on a machine without NVIDIA's driver: no GPU, and nothing to complain of.
-        problem: Why the GPUs cannot be read, one sentence; empty when all is well.
+        has_driver: False on a node without NVIDIA's driver: no GPU, and no problem.
+        problem: Why the GPUs cannot be read, one sentence; empty when they could.
     """
 
     gpus: tuple[Gpu, ...] = ()
-    uses: tuple[GpuUse, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
     has_driver: bool = False
     problem: str = ""
 
 
 class GpuReader:
-    """Reads the GPUs, keeping NVML open in between.
+    """Reads the GPUs and keeps NVML open in between: opening it takes much longer than a reading.
 
     Args:
-        nvml: The module ``pynvml``, or what stands for it; None imports it at the first look.
+        nvml: The module ``pynvml``, or a stand-in; None imports it at the first reading.
     """
 
-    def __init__(self, node: str, slots_per_gpu: int, nvml: Any = None) -> None:
-        self._node = node
+    def __init__(self, slots_per_gpu: int, nvml: Any = None) -> None:
         self._slots = slots_per_gpu
         self._nvml = nvml
         self._is_open = False
 
-    def read(self) -> GpuReport:
-        """Look at every GPU. Blocks for some milliseconds each, longer while a driver wakes."""
+    def read(self, node: str) -> GpuReport:
+        """Read every GPU. Blocks for some milliseconds each, longer while a driver wakes."""
         if self._nvml is None:
             try:
                 self._nvml = importlib.import_module("pynvml")
@@ -61,30 +60,32 @@ class GpuReader:
             if not self._is_open:
                 nvml.nvmlInit()
                 self._is_open = True
-            return self._look(nvml)
+            return self._report(nvml, node)
+        # No driver is the normal case of a CPU node, and no problem to report.
         except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
             return GpuReport()
         except nvml.NVMLError as error:
-            self.close()  # after a driver's upgrade only a new start helps
+            # After an upgrade of the driver this handle stays broken; only another nvmlInit() can succeed.
+            self.close()
             return GpuReport(has_driver=True, problem=f"the GPUs cannot be read: NVML says {error}")
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close NVML; a later reading opens it again."""
         if self._is_open:
             self._is_open = False
             try:
                 self._nvml.nvmlShutdown()
             except self._nvml.NVMLError:
-                pass  # it was lost already
+                pass  # the connection to the driver was lost before
 
-    def _look(self, nvml: Any) -> GpuReport:
+    def _report(self, nvml: Any, node: str) -> GpuReport:
         gpus: list[Gpu] = []
-        uses: list[GpuUse] = []
+        processes: list[GpuProcess] = []
         for index in range(nvml.nvmlDeviceGetCount()):
             device = nvml.nvmlDeviceGetHandleByIndex(index)
             gpus.append(
                 Gpu(
-                    self._node,
+                    node,
                     index,
                     uuid=_text(nvml.nvmlDeviceGetUUID(device)),
                     model=_text(nvml.nvmlDeviceGetName(device)),
@@ -92,20 +93,25 @@ class GpuReader:
                     slots=self._slots,
                 )
             )
+            # A process with a CUDA and an OpenGL context is in both lists.
             pids: set[int] = set()
-            for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+            for list_processes in (
+                nvml.nvmlDeviceGetComputeRunningProcesses,
+                nvml.nvmlDeviceGetGraphicsRunningProcesses,
+            ):
                 try:
-                    pids.update(one.pid for one in ask(device))
+                    pids.update(process.pid for process in list_processes(device))
                 except nvml.NVMLError_NotSupported:
                     pass  # cards without graphics, and drivers in a virtual machine
-            uses.extend(GpuUse(pid, Claim(index)) for pid in sorted(pids))
-        return GpuReport(tuple(gpus), tuple(uses), has_driver=True)
+            processes.extend(GpuProcess(pid, DeviceUsage(index)) for pid in sorted(pids))
+        return GpuReport(tuple(gpus), tuple(processes), has_driver=True)
 
 
 def cpu_device(node: str, cores: float, slots_per_core: int, max_slots: int) -> Gpu:
-    """The device that carries the slots where there is no GPU."""
+    """Return the device that carries the slots of a node without GPUs."""
     return Gpu(node, 0, slots=max(1, min(max_slots, int(slots_per_core * cores))), is_cpu=True)
 
 
 def _text(value: str | bytes) -> str:
+    # Older releases of pynvml give bytes.
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

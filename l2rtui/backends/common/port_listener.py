@@ -1,4 +1,4 @@
-"""Listen on this machine's loopback and have each connection carried to a port of a pod, whoever carries it."""
+"""Listener on the loopback address whose connections a backend carries to a port of a pod."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ Carry = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _HOST = "127.0.0.1"
 
 
-async def forwarded(pod: str, local: int, remote: int, carry: Carry) -> AsyncGenerator[str, None]:
-    """Listen until the generator is closed; see ``Inspector.forward`` for what it yields.
+async def listen_and_carry(pod: str, local: int, remote: int, carry: Carry) -> AsyncGenerator[str, None]:
+    """Listen until the generator is closed; yields as ``Inspector.forward`` does.
 
     Raises:
         BackendError: the port is taken.
     """
-    news: asyncio.Queue[str] = asyncio.Queue()
+    sentences: asyncio.Queue[str] = asyncio.Queue()
     tasks: set[asyncio.Task[None]] = set()
 
     async def carried(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await carry(reader, writer)
         except L2RError as error:
-            news.put_nowait(f"A connection to port {remote} of {pod} failed: {error.message}")
+            sentences.put_nowait(f"A connection to port {remote} of {pod} failed: {error.message}")
         except OSError as error:
-            news.put_nowait(f"A connection to port {remote} of {pod} was cut: {error}.")
+            sentences.put_nowait(f"A connection to port {remote} of {pod} was cut: {error}.")
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
+    # Not a coroutine: the server would start its own tasks, and nothing could cancel them.
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(carried(reader, writer))
         tasks.add(task)
@@ -42,17 +43,17 @@ async def forwarded(pod: str, local: int, remote: int, carry: Carry) -> AsyncGen
     try:
         server = await asyncio.start_server(accept, _HOST, local)
     except OSError as error:
-        raise BackendError(
-            f"Port {local} of this machine cannot be used: {error.strerror or error}.",
-            "Choose another, or 0 for any.",
-        ) from error
+        sentence = f"Port {local} of this machine cannot be used: {error.strerror or error}."
+        raise BackendError(sentence, "Choose another, or 0 for any.") from error
     try:
+        # With port 0 only the socket knows which one the system chose.
         chosen = server.sockets[0].getsockname()[1]
         yield f"{_HOST}:{chosen} leads to port {remote} of {pod}"
         while True:
-            yield await news.get()
+            yield await sentences.get()
     finally:
         server.close()
+        # Closing the server ends the listening alone; open connections have tasks of their own.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The Backend over one Docker Engine: joins its books, logs and commands."""
+"""The Backend over one Docker Engine of this machine: containers, logs, commands and events joined."""
 
 from __future__ import annotations
 
@@ -9,174 +9,164 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
-from l2rtui.backends.base import (
-    Capabilities,
-    Captured,
-    DestroyProgress,
-    KubeEvent,
-    Leak,
-    LogLine,
-    LogQuery,
-    Receipt,
-    StepDone,
-)
-from l2rtui.backends.claiming import refuse_taken_slots
-from l2rtui.backends.docker import beside, books, checks, inspector, labels, machine, views
-from l2rtui.backends.docker import destroy as destruction
-from l2rtui.backends.docker.engine import Engine, EngineError, socket_path
-from l2rtui.backends.docker.logs import Reader
+from l2rtui.backends.base import Inspector
+from l2rtui.backends.common.nvml import GpuReader, GpuReport
+from l2rtui.backends.common.refusals import refuse_conflicts, run_exists
+from l2rtui.backends.common.slot_check import refuse_taken_slots
+from l2rtui.backends.docker import containers, describe, destroy, labels, node_info, preflight, views
+from l2rtui.backends.docker.exec import attach_command, capture_command
+from l2rtui.backends.docker.logs import ContainerLog
+from l2rtui.cloud.docker_engine import DockerEngine, DockerError
 from l2rtui.config import Settings
 from l2rtui.domain.change import Change, difference
-from l2rtui.domain.node import Gpu, Node
-from l2rtui.domain.plan import LaunchPlan, RunPlan, ScalePlan
+from l2rtui.domain.event import KubeEvent
+from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
+from l2rtui.domain.node import Node
+from l2rtui.domain.plan import LaunchPlan, RunPlan, ScalePlan, StepDone
 from l2rtui.domain.preflight import Finding
+from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
-from l2rtui.errors import BackendError, NotFoundError, RefusedError
+from l2rtui.errors import BackendError, L2RError, NotFoundError, UsageError
+from runtime.base.docker_endpoint import DockerEndpoint
 
-_GATHER_SECONDS = 0.1
-"""Events come in swarms: one look for all of them."""
-_ROUND_SECONDS = 5.0
-_MACHINE_SECONDS = 30.0
+_GATHER_SECONDS: Final = 0.1
+"""Events come in bursts: one snapshot for all of them."""
+_ROUND_SECONDS: Final = 5.0
+_NODE_SECONDS: Final = 30.0
 
 
 class DockerBackend:
-    """One Engine of this machine as the one node; see ``backends.base.Backend`` for what each method promises."""
+    """One Engine of this machine as the one node; see ``backends.base.Backend`` for what each method promises.
+
+    Raises UsageError where the Engine is on another machine.
+    """
 
     name = "docker"
-    capabilities = Capabilities(has_events=True)
+    location = renderer = volumes = secrets = adopt = None
 
-    def __init__(self, settings: Settings, *, path: str = "") -> None:
+    def __init__(self, settings: Settings, *, endpoint: DockerEndpoint | None = None) -> None:
         self._settings = settings
-        self._engine = Engine(path or socket_path())
+        self._engine = DockerEngine(endpoint)
+        _require_local(self._engine.endpoint)
         self._info: dict[str, Any] = {}
-        self._gpus: tuple[tuple[Gpu, ...], str] = ((), "")
-        self._machine_until = 0.0
+        self._gpu_reader = GpuReader(settings.slots_per_gpu)
+        self._gpus = GpuReport()
+        self._node_expires = 0.0
         self._ending: set[str] = set()
         """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
-        self._news = asyncio.Event()
+        self._has_news = asyncio.Event()
 
     async def snapshot(self) -> ClusterSnapshot:
-        """Look once at everything."""
+        """Return the present state of the node and of every run."""
         node = await self._node()
-        look = await books.look(self._engine)
-        seeds: dict[str, int] = {}
+        scanned = await containers.scan(self._engine)
         runs: dict[str, RunView] = {}
-        for network in look.networks:
+        for network in scanned.networks:
             uid = network["Labels"][labels.RUN_ID]
-            replicas = Counter(_set_of(one) for one in look.of_run(uid))
-            runs[uid] = views.run_view(network, replicas, is_terminating=uid in self._ending)
-            seeds[uid] = runs[uid].seed
+            runs[uid] = views.run_view(network, _replicas(scanned, uid), is_terminating=uid in self._ending)
         pods: dict[str, PodView] = {}
         problems = [node.message] if node.message else []
-        for one in look.containers:
-            uid = one["Config"]["Labels"][labels.RUN_ID]
-            is_ending = uid in self._ending or one["Id"] in self._ending
+        for container in scanned.containers:
+            uid, pod_uid = container["Config"]["Labels"][labels.RUN_ID], container["Id"]
+            is_ending, seed = not self._ending.isdisjoint((uid, pod_uid)), runs[uid].seed if uid in runs else 0
             try:
-                pods[one["Id"]] = views.pod_view(one, node.name, seeds.get(uid, 0), is_terminating=is_ending)
+                pods[pod_uid] = views.pod_view(container, node.name, seed, is_terminating=is_ending)
             except BackendError as error:
                 problems.append(error.message.rstrip("."))
-        return ClusterSnapshot(
-            MappingProxyType({node.name: node}),
-            MappingProxyType(pods),
-            MappingProxyType(runs),
-            problems=tuple(problems),
-        )
+        tables = (MappingProxyType({node.name: node}), MappingProxyType(pods), MappingProxyType(runs))
+        return ClusterSnapshot(*tables, problems=tuple(problems))
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
-        """Give changes as the Engine tells of them, and every five seconds whatever it tells."""
+        """Yield changes soon after the Engine's events, and every five seconds also without one."""
         listener = asyncio.create_task(self._listen())
-        seen, is_first = EMPTY_SNAPSHOT, True
+        previous, is_first = EMPTY_SNAPSHOT, True
         try:
             while True:
-                self._news.clear()
+                # Cleared before the snapshot: an event during it leads to another one.
+                self._has_news.clear()
                 newest = await self.snapshot()
-                changes = difference(seen, newest)
+                changes = difference(previous, newest)
                 if changes or is_first:
-                    seen, is_first = newest, False
+                    previous, is_first = newest, False
                     yield changes
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), _ROUND_SECONDS)
+                    await asyncio.wait_for(self._has_news.wait(), _ROUND_SECONDS)
                 await asyncio.sleep(_GATHER_SECONDS)
         finally:
             listener.cancel()
             await asyncio.gather(listener, return_exceptions=True)
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
-        """Find out whether the Engine has the images, and can do what the spec asks for."""
+        """Check that the Engine has the images and can do what the spec asks for."""
         await self._node()
-        return await checks.check_plan(self._engine, self._info, plan)
+        return await preflight.check_plan(self._engine, self._info, plan)
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
-        """Carry out a plan: make every network and container at once, under the lock, then start them in order."""
-        if plan.conflicts:
-            raise RefusedError(f"{'; '.join(plan.conflicts)}.", "Plan again.")
+        """Create every network and container under the lock, then start the containers in the plan's order."""
+        refuse_conflicts(plan.conflicts)
         for run in plan.runs:
-            checks.refuse_impossible(run.spec)
-        async with books.claiming(self._engine):
+            preflight.refuse_impossible(run.spec)
+        async with containers.launch_lock(self._engine):
             snapshot = await self.snapshot()
             refuse_taken_slots((pod for run in plan.runs for pod in run.pods), snapshot)
             for run in plan.runs:
                 if snapshot.run_named(run.spec.name) is not None:
-                    raise RefusedError(
-                        f"A run named {run.spec.name} exists.",
-                        f"Choose another name, or `l2rtui destroy {run.spec.name}` first.",
-                    )
+                    raise run_exists(run.spec.name)
+            # Containers that exist hold their slots and names, so the lock is not needed for starting them.
             try:
                 for run in plan.runs:
-                    await books.create_run(self._engine, run)
-            except BackendError:
-                await self._take_back(plan)
+                    await containers.create_run(self._engine, run)
+            except L2RError:
+                await self._undo_launch(plan)
                 raise
-        made = {views.name_of(one): one["Id"] for one in (await books.look(self._engine)).containers}
+        scanned = await containers.scan(self._engine)
+        ids = {views.name_of(container): container["Id"] for container in scanned.containers}
         steps = iter(plan.steps())
         for run in plan.runs:
             yield StepDone(next(steps))
             for pod in run.pods:
                 error = "it was removed meanwhile"
-                if pod.name in made:
-                    error = await books.start(self._engine, made[pod.name])
+                if pod.name in ids:
+                    error = await containers.start_container(self._engine, ids[pod.name])
                 yield StepDone(next(steps), error)
 
     async def spec(self, run: str) -> RunSpec:
-        """The spec of a run, with as many replicas as there are containers."""
-        look = await books.look(self._engine)
-        network = look.network(run)
-        spec = views.spec_of(network)
-        replicas = Counter(_set_of(one) for one in look.of_run(network["Labels"][labels.RUN_ID]))
-        for one in spec.sets:
-            spec = spec.with_replicas(one.name, replicas[one.name])
+        """Return the spec of a run, with as many replicas as there are containers."""
+        scanned = await containers.scan(self._engine)
+        network = scanned.network_of(run)
+        spec, replicas = views.spec_of(network), _replicas(scanned, network["Labels"][labels.RUN_ID])
+        for set_spec in spec.sets:
+            spec = spec.with_replicas(set_spec.name, replicas[set_spec.name])
         return spec
 
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
         """Start and stop replicas."""
-        if plan.conflicts:
-            raise RefusedError(f"{'; '.join(plan.conflicts)}.", "Plan again.")
-        async with books.claiming(self._engine):
-            look = await books.look(self._engine)
-            network = look.network(plan.run)
-            containers = look.of_run(network["Labels"][labels.RUN_ID])
+        refuse_conflicts(plan.conflicts)
+        async with containers.launch_lock(self._engine):
+            scanned = await containers.scan(self._engine)
+            network = scanned.network_of(plan.run)
+            existing = scanned.containers_of(network["Labels"][labels.RUN_ID])
             refuse_taken_slots(plan.added, await self.snapshot())
-            run, token = _run_plan(network), await books.token_of(self._engine, containers)
-            fresh = [await books.create(self._engine, run, pod, token) for pod in plan.added]
-        for container in fresh:
-            if error := await books.start(self._engine, container):
-                raise BackendError(error)
-        removed = [one for one in containers if views.name_of(one) in plan.removed]
-        await self._stop(removed, self._grace(grace_seconds))
+            run, token = _run_plan(network), await containers.read_token(self._engine, existing)
+            created = [await containers.create_container(self._engine, run, pod, token) for pod in plan.added]
+        for container in created:
+            await self._start(container)
+        removed = [container for container in existing if views.name_of(container) in plan.removed]
+        await self._stop(removed, self._settings.grace(grace_seconds))
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
-        """Stop these pods and put others in their places; returns when those have been started."""
-        look = await books.look(self._engine)
-        known = {one["Id"]: one for one in look.containers}
+        """Stop these pods and create others on their slots; returns when those have been started."""
+        scanned = await containers.scan(self._engine)
+        by_id = {container["Id"]: container for container in scanned.containers}
         for pod in pods:
-            if pod.uid not in known:
+            if pod.uid not in by_id:
                 raise NotFoundError(f"The pod {pod.name} is gone.", "Look at the pods again.")
-        chosen = [known[pod.uid] for pod in pods]
-        # Whole or not at all: a replica that was stopped and not replaced would be missing for ever.
-        work = asyncio.ensure_future(self._replace(look, chosen, self._grace(grace_seconds)))
+        targets = [by_id[pod.uid] for pod in pods]
+        # Finished even when cancelled: a replica that was stopped and not replaced would be missing for ever.
+        work = asyncio.ensure_future(self._replace(scanned, targets, self._settings.grace(grace_seconds)))
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -193,120 +183,141 @@ class DockerBackend:
     ) -> AsyncGenerator[DestroyProgress | Receipt]:
         """Remove a run and prove it; the last item is the Receipt."""
         self._ending.add(run.uid)
-        self._news.set()
+        self._has_news.set()
         try:
-            async with aclosing(destruction.destroy(self._engine, run, self._grace(grace_seconds))) as items:
+            removal = destroy.destroy(self._engine, run, self._settings.grace(grace_seconds))
+            async with aclosing(removal) as items:
                 async for item in items:
                     yield item
         finally:
             self._ending.discard(run.uid)
-            self._news.set()
+            self._has_news.set()
 
     async def leaks(self) -> tuple[Leak, ...]:
-        """Look for containers whose run is gone."""
-        return await destruction.leaks(self._engine)
+        """List containers whose run is gone."""
+        return await destroy.leaks(self._engine)
 
-    async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
-        """Lines of one container in the order in which they were written."""
-        async with aclosing(Reader(self._engine, pod.uid, pod.name).read(query)) as lines:
-            async for line in lines:
-                yield line
+    def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine]:
+        """Yield lines of one container in the order of the Engine."""
+        return ContainerLog(self._engine, pod.uid, pod.name).read(query)
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
         """Run a command in the container, on the caller's own terminal; its exit code."""
-        return await beside.attached(self._engine, pod.uid, argv)
+        return await attach_command(self._engine, pod.uid, argv)
 
-    async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
-        """Run a command in the container without input, and give what it says."""
-        return await beside.captured(self._engine, pod.uid, argv)
+    async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
+        """Run a command in the container without input, and return its output."""
+        return await capture_command(self._engine, pod.uid, argv)
+
+    async def denied(self) -> Mapping[str, str]:
+        """Permit everything: who may open the Engine's socket may do everything with it."""
+        return {}
+
+    @property
+    def inspector(self) -> Inspector:
+        """Descriptions, events and ports: the three methods below."""
+        return self
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
-        """All that the Engine knows of one object, its events last."""
+        """Return everything that the Engine says of one object, its events last."""
         await self._node()
-        return await inspector.describe(self._engine, target, self._info)
+        return await describe.describe(self._engine, target, self._info)
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
-        """What the Engine remembers of our containers, newest last."""
-        return await inspector.events(self._engine, target)
+        """Return the events of our containers that the Engine still has, newest last."""
+        return await describe.events(self._engine, target)
 
-    async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
+    def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str]:
         """Carry connections from a port of the loopback address to one of a container."""
-        async with aclosing(inspector.forward(self._engine, pod, local, remote)) as news:
-            async for sentence in news:
-                yield sentence
+        return describe.forward(self._engine, pod, local, remote)
 
     async def doctor(self) -> tuple[Finding, ...]:
-        """What works at this Engine."""
+        """Check the Engine and its GPUs."""
         await self._node()
-        return checks.diagnose(self._info, self._engine.path, self._gpus)
+        return preflight.diagnose(self._info, self._engine.endpoint.label, self._gpus)
 
     async def close(self) -> None:
-        """Let go of the connections; runs go on."""
+        """Close the connections; runs go on."""
         await self._engine.close()
+        await asyncio.to_thread(self._gpu_reader.close)
 
     # --- inside ------------------------------------------------------------------------------------------------
     async def _node(self) -> Node:
         now = time.monotonic()
-        if now >= self._machine_until:
-            self._info = await self._engine.ask("GET", "/info")
-            name = machine.node_name(self._info)
-            self._gpus = await asyncio.to_thread(machine.read_gpus, name, self._settings.slots_per_gpu)
-            self._machine_until = now + _MACHINE_SECONDS
-        return machine.node(self._info, self._settings, *self._gpus)
+        if now >= self._node_expires:
+            self._info = await self._engine.request_json("GET", "/info")
+            name = node_info.node_name(self._info)
+            self._gpus = await asyncio.to_thread(self._gpu_reader.read, name)
+            self._node_expires = now + _NODE_SECONDS
+        return node_info.node(self._info, self._settings, self._gpus)
 
     async def _listen(self) -> None:
-        """Note that something has happened; where the Engine does not tell, the rounds do."""
+        """Note each event; while the Engine sends none, the rounds of watch() replace them."""
         filters = {"type": ["container", "network"], **labels.ALL}
         while True:
-            with contextlib.suppress(EngineError):
+            with contextlib.suppress(DockerError):
                 async with aclosing(self._engine.stream("/events", filters=filters)) as blocks:
                     async for _ in blocks:
-                        self._news.set()
+                        self._has_news.set()
             await asyncio.sleep(_ROUND_SECONDS)
 
-    async def _take_back(self, plan: LaunchPlan) -> None:
+    async def _undo_launch(self, plan: LaunchPlan) -> None:
         for run in plan.runs:
-            gone = RunView(run.uid, run.spec.name, run.spec.experiment)
+            view = RunView(run.uid, run.spec.name, run.spec.experiment)
             with contextlib.suppress(NotFoundError):
-                async for _ in destruction.destroy(self._engine, gone, 0.0):
+                async for _ in destroy.destroy(self._engine, view, 0.0):
                     pass
 
-    async def _replace(self, look: books.Look, chosen: Sequence[Mapping[str, Any]], grace: float | None) -> None:
+    async def _replace(
+        self, scanned: containers.EngineScan, targets: Sequence[Mapping[str, Any]], grace: float | None
+    ) -> None:
+        # Before anything stops: with its last container a run would lose its token.
         tokens: dict[str, bytes] = {}
-        for one in chosen:
-            uid = one["Config"]["Labels"][labels.RUN_ID]
+        for container in targets:
+            uid = container["Config"]["Labels"][labels.RUN_ID]
             if uid not in tokens:
-                tokens[uid] = await books.token_of(self._engine, look.of_run(uid))
-        await self._stop(chosen, grace)
-        for one in chosen:
-            found = one["Config"]["Labels"]
-            run = _run_plan(look.network(found[labels.RUN]))
-            fresh = await books.create(self._engine, run, views.plan_of(one), tokens[found[labels.RUN_ID]])
-            if error := await books.start(self._engine, fresh):
-                raise BackendError(error)
+                tokens[uid] = await containers.read_token(self._engine, scanned.containers_of(uid))
+        await self._stop(targets, grace)
+        for container in targets:
+            marks, pod = container["Config"]["Labels"], views.plan_of(container)
+            run, token = _run_plan(scanned.network_of(marks[labels.RUN])), tokens[marks[labels.RUN_ID]]
+            await self._start(await containers.create_container(self._engine, run, pod, token))
 
-    async def _stop(self, containers: Sequence[Mapping[str, Any]], grace: float | None) -> None:
-        ids = {one["Id"] for one in containers}
+    async def _start(self, container: str) -> None:
+        if error := await containers.start_container(self._engine, container):
+            raise BackendError(error)
+
+    async def _stop(self, targets: Sequence[Mapping[str, Any]], grace: float | None) -> None:
+        ids = {container["Id"] for container in targets}
         self._ending |= ids
-        self._news.set()
+        self._has_news.set()
         try:
-            await asyncio.gather(*(books.stop(self._engine, one, grace) for one in containers))
+            await asyncio.gather(*(containers.stop_container(self._engine, target, grace) for target in targets))
         finally:
             self._ending -= ids
-            self._news.set()
+            self._has_news.set()
 
-    def _grace(self, grace_seconds: float | None) -> float | None:
-        return self._settings.grace_seconds if grace_seconds is None else grace_seconds
+
+def _require_local(endpoint: DockerEndpoint) -> None:
+    # GPUs are read by this machine's driver, launches are locked on the socket's folder, and ports are forwarded to
+    # addresses of containers: none of that reaches another machine.
+    if not endpoint.socket_path:
+        raise UsageError(
+            f"{endpoint.source} is {endpoint.url}: the docker backend speaks to an Engine of this machine alone.",
+            "Run l2rtui on that machine, or forward its socket: ssh -L /tmp/docker.sock:/var/run/docker.sock HOST.",
+        )
 
 
 def _run_plan(network: Mapping[str, Any]) -> RunPlan:
-    """The run of a network, for making more of its pods."""
-    found = network["Labels"]
-    return RunPlan(found[labels.RUN_ID], views.spec_of(network), found.get(labels.OWNER, ""), ())
+    """Return the run of a network, for creating more of its pods."""
+    marks = network["Labels"]
+    return RunPlan(marks[labels.RUN_ID], views.spec_of(network), marks.get(labels.OWNER, ""), ())
 
 
-def _set_of(container: Mapping[str, Any]) -> str:
-    try:
-        return views.plan_of(container).set_spec.name
-    except BackendError:
-        return ""
+def _replicas(scanned: containers.EngineScan, uid: str) -> Counter[str]:
+    """Count the containers of each set of a run; those with an unreadable plan belong to no set."""
+    replicas: Counter[str] = Counter()
+    for container in scanned.containers_of(uid):
+        with contextlib.suppress(BackendError):
+            replicas[views.plan_of(container).set_spec.name] += 1
+    return replicas

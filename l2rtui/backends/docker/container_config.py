@@ -1,7 +1,7 @@
-"""A planned pod to the body of ``POST /containers/create``, and to the files that it finds (pure).
+"""From a planned pod to the body of ``POST /containers/create`` and to its first files (pure).
 
-The container is as narrow as a pod under Kubernetes' ``restricted``: a plain user, no capabilities, no way to more
-rights. The token is a file that only that user reads; it stands in no variable, label or command line.
+The container is as narrow as a pod under Kubernetes' ``restricted``: an ordinary user, no capabilities, no gain of
+privileges. The token is a file that only that user reads; it stands in no variable, label or command line.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import msgspec
 
+from l2rtui.backends.common.peer_env import joined_variables, peer_variables
 from l2rtui.backends.docker import labels
-from l2rtui.backends.peers import joined_variables, peer_variables
 from l2rtui.domain.containers import Binding, Mount, Security
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of, socket_problem
 from l2rtui.domain.workload import PROGRAM_WORD, RestartPolicy, Role, RunSpec, SetSpec, pod_name
-from runtime import contract
+from runtime.base import contract
 
 TOKEN_FILE: Final = "/run/l2r/token"  # noqa: S105  (a path)
 DATA_DIR: Final = "/l2r"
@@ -36,44 +36,41 @@ _RESTARTS: Final = {
 _LOG: Final = {"Type": "json-file", "Config": {"max-size": "50m", "max-file": "2"}}
 
 
-def problems(spec: RunSpec) -> Iterator[str]:
-    """Why this backend cannot run a spec, a sentence for each reason."""
-    for one in spec.sets:
-        if one.template:
-            yield f"the set {one.name} is a pod template in Kubernetes' words: it needs the kubernetes backend"
-        elif sidecar_of(spec, one) is not None:
-            yield f"the set {one.name} has a simulator in a container beside it: it needs the kubernetes backend"
-        elif problem := socket_problem(spec, one):
-            yield f"the set {one.name}: {problem}; use the local backend, or simulator.kind reference"
-        if one.program is not None and one.program.url:
-            yield f"the program of {one.name} is fetched from an address: put it into the image, or give a file"
-        if one.pod.secrets:
-            yield f"the set {one.name} takes variables from Kubernetes secrets: it needs the kubernetes backend"
-        if one.needs_device and one.pod.binding not in (Binding.ENV, Binding.CPU):
-            yield f"the set {one.name} is bound by {one.pod.binding}: an Engine binds by device alone"
-        for mount in one.pod.mounts:
+def unsupported(spec: RunSpec) -> Iterator[str]:
+    """Yield a sentence for each field of a spec that this backend does not implement."""
+    for set_spec in spec.sets:
+        name = set_spec.name
+        if set_spec.template:
+            yield f"the set {name} is a pod template in Kubernetes' words: it needs the kubernetes backend"
+        elif sidecar_of(spec, set_spec) is not None:
+            yield f"the set {name} has a simulator in a container beside it: it needs the kubernetes backend"
+        elif problem := socket_problem(spec, set_spec):
+            yield f"the set {name}: {problem}; use the local backend, or simulator.kind reference"
+        if set_spec.program is not None and set_spec.program.url:
+            yield f"the program of {name} is fetched from an address: put it into the image, or give a file"
+        if set_spec.pod.secrets:
+            yield f"the set {name} takes variables from Kubernetes secrets: it needs the kubernetes backend"
+        if set_spec.needs_device and set_spec.pod.binding not in (Binding.ENV, Binding.CPU):
+            yield f"the set {name} is bound by {set_spec.pod.binding}: an Engine binds by device alone"
+        for mount in set_spec.pod.mounts:
             if mount.sub_path:
-                yield f"the mount {mount.path} of {one.name} takes a part of a volume, which an Engine cannot do"
+                yield f"the mount {mount.path} of {name} takes a part of a volume, which an Engine cannot do"
 
 
-def container(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
-    """The body that creates one pod; the uid marks this incarnation of it."""
+def container_body(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
+    """Return the body that creates one pod; the uid identifies this container of it."""
     settings = pod.set_spec.pod
-    words = [f"{PROGRAM_DIR}/{_program(pod.set_spec)}" if w == PROGRAM_WORD else w for w in pod.set_spec.command]
+    program = f"{PROGRAM_DIR}/{_program(pod.set_spec)}"
+    argv = [program if argument == PROGRAM_WORD else argument for argument in pod.set_spec.command]
     network = labels.network_name(run.spec.name)
     body: dict[str, Any] = {
         "Image": image_of(run.spec, pod.set_spec),
-        "Entrypoint": words[:1],
-        "Cmd": words[1:],
+        "Entrypoint": argv[:1],
+        "Cmd": argv[1:],
         "Env": [f"{key}={value}" for key, value in _variables(run, pod, uid).items()],
-        "Hostname": pod.name[:63],
+        "Hostname": pod.name[:63],  # a DNS label
         "StopTimeout": math.ceil(pod.set_spec.grace_seconds),
-        "Labels": {
-            labels.RUN: run.spec.name,
-            labels.RUN_ID: run.uid,
-            labels.OWNER: run.owner,
-            labels.POD: msgspec.json.encode(pod).decode(),
-        },
+        "Labels": {**labels.of_plan(run), labels.POD: msgspec.json.encode(pod).decode()},
         "HostConfig": {
             "NetworkMode": "host" if settings.host_network else network,
             "RestartPolicy": {"Name": _RESTARTS[pod.set_spec.restart]},
@@ -93,11 +90,10 @@ def container(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, Any]:
     return body
 
 
-def files(pod: PodPlan, token: bytes, handed_over: Iterable[str] = ()) -> bytes:
-    """What a container finds before its first start, as a tar archive for its root.
+def initial_files(pod: PodPlan, token: bytes, owned_folders: Iterable[str] = ()) -> bytes:
+    """Return the files of a container before its first start, as a tar archive for its root folder.
 
-    Args:
-        handed_over: Folders that are there and shall belong to the container's user from now on.
+    ``owned_folders`` exist already and shall belong to the container's user from now on.
     """
     settings, user = pod.set_spec.pod, user_of(pod)
     packed = io.BytesIO()
@@ -110,42 +106,40 @@ def files(pod: PodPlan, token: bytes, handed_over: Iterable[str] = ()) -> bytes:
             _add(archive, name, pod.set_spec.program.text.encode(), 0o644, user)
         if all(mount.path.rstrip("/") != DATA_DIR for mount in settings.mounts):
             _add(archive, DATA_DIR.lstrip("/"), None, 0o700, user)
-        for path in handed_over:
+        for path in owned_folders:
             _add(archive, path.strip("/"), None, 0o770, user)
     return packed.getvalue()
 
 
 def user_of(pod: PodPlan) -> int:
-    """Number of the user as whom a container runs; 0 where that is the image's affair."""
+    """Return the numeric user of a container; 0 where the image decides."""
     settings = pod.set_spec.pod
     return settings.user if settings.security is Security.RESTRICTED else 0
 
 
 def volumes_of(pod: PodPlan) -> tuple[str, ...]:
-    """Where the Engine's volumes are mounted to be written to; it makes new ones root's."""
+    """Return the paths of writable volumes of the Engine."""
     mounts = pod.set_spec.pod.mounts
-    return tuple(one.path for one in mounts if not (one.host_path or one.in_memory or one.read_only))
+    return tuple(mount.path for mount in mounts if not (mount.host_path or mount.in_memory or mount.read_only))
 
 
-def image_of(spec: RunSpec, one: SetSpec) -> str:
-    """The image of a set."""
-    return one.pod.image or spec.image
+def image_of(spec: RunSpec, set_spec: SetSpec) -> str:
+    """Return the image of a set."""
+    return set_spec.pod.image or spec.image
 
 
 def _variables(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, str]:
-    """What every process is told, the others' addresses, then the spec's and the device's; later ones win."""
-    is_learner = pod.set_spec.role is Role.LEARNER
-    learner = next((one for one in run.spec.sets if one.role is Role.LEARNER), None)
-    host = pod_name(run.spec.name, learner.name, 0) if learner else ""
-    found = {
+    """Return the environment: common variables, addresses of peers, the spec's, the device's; later ones win."""
+    learner = next((row for row in run.spec.sets if row.role is Role.LEARNER), None)
+    variables = {
         "HOME": _HOME,
         "PYTHONUNBUFFERED": "1",
         **peer_variables(
             run.spec,
             pod.set_spec,
             pod.index,
-            endpoint=lambda one, index: f"tcp://{pod_name(run.spec.name, one.name, index)}:{one.port}",
-            tcp=lambda one, index: f"{pod_name(run.spec.name, one.name, index)}:{one.port}",
+            endpoint=lambda peer, index: f"tcp://{pod_name(run.spec.name, peer.name, index)}:{peer.port}",
+            tcp=lambda peer, index: f"{pod_name(run.spec.name, peer.name, index)}:{peer.port}",
             ip=pod.name,
         ),
         **dict(pod.env),
@@ -163,22 +157,19 @@ def _variables(run: RunPlan, pod: PodPlan, uid: str) -> dict[str, str]:
         contract.ENV_CONFIG: run.spec.train,
     }
     if learner is not None:
-        found[contract.ENV_ENDPOINT] = f"tcp://{'*' if is_learner else host}:{contract.DATA_PORT}"
+        host = "*" if pod.set_spec.role is Role.LEARNER else pod_name(run.spec.name, learner.name, 0)
+        variables[contract.ENV_ENDPOINT] = f"tcp://{host}:{contract.DATA_PORT}"
     if pod.set_spec.resources.cpu_cores is not None:
-        found[contract.ENV_CPUS] = f"{pod.set_spec.resources.cpu_cores:g}"
-    return found
+        variables[contract.ENV_CPUS] = f"{pod.set_spec.resources.cpu_cores:g}"
+    return variables
 
 
 def _limits(pod: PodPlan) -> dict[str, Any]:
-    asked, shm = pod.set_spec.resources, pod.set_spec.pod.shm_bytes
-    found: dict[str, Any] = {}
-    if asked.cpu_cores is not None:
-        found["CpuShares"] = max(2, round(asked.cpu_cores * 1024))  # a share where cores are short, no ceiling
-    if asked.memory_bytes is not None:
-        found["Memory"] = asked.memory_bytes
-    if shm is not None:
-        found["ShmSize"] = shm
-    return found
+    resources, shm = pod.set_spec.resources, pod.set_spec.pod.shm_bytes
+    limits: dict[str, Any] = {"Memory": resources.memory_bytes, "ShmSize": shm}
+    if resources.cpu_cores is not None:
+        limits["CpuShares"] = max(2, round(resources.cpu_cores * 1024))  # a share where cores are short, no ceiling
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _devices(pod: PodPlan) -> dict[str, Any]:
@@ -189,27 +180,24 @@ def _devices(pod: PodPlan) -> dict[str, Any]:
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
-    found: dict[str, Any] = {"Target": mount.path, "ReadOnly": mount.read_only}
+    body: dict[str, Any] = {"Target": mount.path, "ReadOnly": mount.read_only}
     if mount.claim:
-        return found | {"Type": "volume", "Source": mount.claim}
+        return body | {"Type": "volume", "Source": mount.claim}
     if mount.host_path:
-        return found | {"Type": "bind", "Source": mount.host_path}
+        return body | {"Type": "bind", "Source": mount.host_path}
     if mount.in_memory:
         size = {"SizeBytes": mount.size_bytes} if mount.size_bytes is not None else {}
-        return found | {"Type": "tmpfs", "TmpfsOptions": {"Mode": 0o1777, **size}}
-    return found | {"Type": "volume"}  # without a name: removed with the container
+        return body | {"Type": "tmpfs", "TmpfsOptions": {"Mode": 0o1777, **size}}
+    return body | {"Type": "volume"}  # without a name: removed with the container
 
 
-def _program(one: SetSpec) -> str:
-    return one.program.name if one.program is not None else ""
+def _program(set_spec: SetSpec) -> str:
+    return set_spec.program.name if set_spec.program is not None else ""
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes | None, mode: int, user: int) -> None:
     info = tarfile.TarInfo(name)
     info.mode, info.uid, info.gid = mode, user, user
-    if content is None:
-        info.type = tarfile.DIRTYPE
-        archive.addfile(info)
-        return
-    info.size = len(content)
-    archive.addfile(info, io.BytesIO(content))
+    info.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
+    info.size = len(content or b"")
+    archive.addfile(info, io.BytesIO(content or b""))

@@ -1,6 +1,6 @@
-"""Destroy: stop everything, then prove by asking the Engine for the run's mark that nothing is left.
+"""Destroy: stop everything, then prove by the Engine's own lists that nothing with the run's label is left.
 
-``Receipt.objects`` counts the network and each container. Volumes that the spec names were there before and stay.
+``Receipt.objects`` counts the network and each container. Volumes that the spec names existed before and stay.
 """
 
 from __future__ import annotations
@@ -8,100 +8,112 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-from l2rtui.backends.base import DestroyProgress, Leak, Leftover, Receipt
-from l2rtui.backends.docker import books, labels, views
-from l2rtui.backends.docker.engine import Engine, EngineError
+from l2rtui.backends.docker import containers, labels, views
+from l2rtui.cloud.docker_engine import DockerEngine, DockerError, DockerMissingError
+from l2rtui.domain.receipt import DestroyProgress, Leak, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import NotFoundError
 
-_ROUND_SECONDS = 0.1
-_PATIENCE_SECONDS = 60.0
+_ROUND_SECONDS: Final = 0.1
+_PATIENCE_SECONDS: Final = 60.0
 
 
 async def destroy(
-    engine: Engine, run: RunView, grace_seconds: float | None
+    engine: DockerEngine, run: RunView, grace_seconds: float | None
 ) -> AsyncGenerator[DestroyProgress | Receipt]:
-    """Remove a run; the last item is the receipt.
-
-    Raises:
-        NotFoundError: nothing carries its mark.
-    """
+    """Remove a run; the last item is the receipt. Raises NotFoundError where nothing carries its label."""
     began = time.monotonic()
-    containers, networks = await _left(engine, run.uid)
-    if not containers and not networks:
+    objects = left = await _remaining(engine, run.uid)
+    if not left.count:
         raise NotFoundError(f"The run {run.name} is gone.", "See `l2rtui runs`.")
-    objects = len(containers) + len(networks)
-    yield _progress(len(containers), len(networks))
-    found = (await books.look(engine)).of_run(run.uid)
-    work = [asyncio.create_task(books.stop(engine, one, grace_seconds)) for one in found]
+    yield left.progress()
+    existing = (await containers.scan(engine)).containers_of(run.uid)
+    stops = [asyncio.create_task(containers.stop_container(engine, pod, grace_seconds)) for pod in existing]
     try:
-        while any(not task.done() for task in work):
-            await asyncio.wait(work, timeout=_ROUND_SECONDS)
-            containers, networks = await _left(engine, run.uid)
-            yield _progress(len(containers), len(networks))
-        errors = [str(result) for result in await asyncio.gather(*work, return_exceptions=True) if result]
+        while any(not stop.done() for stop in stops):
+            await asyncio.wait(stops, timeout=_ROUND_SECONDS)
+            yield (await _remaining(engine, run.uid)).progress()
+        errors = [str(result) for result in await asyncio.gather(*stops, return_exceptions=True) if result]
     finally:
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while True:
-        containers, networks = await _left(engine, run.uid)
-        if not containers and not networks:
-            break
-        errors += await _sweep(engine, containers, networks)
-        if time.monotonic() > until or (errors and not await _is_less(engine, run.uid, containers, networks)):
-            break
-    containers, networks = await _left(engine, run.uid)
-    why = errors[-1] if errors else "the Engine does not remove it"
-    left = [Leftover("Pod", one["Names"][0].removeprefix("/"), why) for one in containers]
-    left += [Leftover("Network", one["Name"], why) for one in networks]
-    yield Receipt(run.name, objects, tuple(left), time.monotonic() - began)
+        for stop in stops:
+            stop.cancel()
+        await asyncio.gather(*stops, return_exceptions=True)
+    errors += await _remove_all(engine, run.uid)
+    # Asked once more: the receipt states what the Engine lists now, not what the requests above should have done.
+    left = await _remaining(engine, run.uid)
+    reason = errors[-1] if errors else "the Engine does not remove it"
+    leftovers = [Leftover("Pod", pod["Names"][0].removeprefix("/"), reason) for pod in left.pods]
+    leftovers += [Leftover("Network", network["Name"], reason) for network in left.networks]
+    yield Receipt(run.name, objects.count, tuple(leftovers), time.monotonic() - began)
 
 
-async def leaks(engine: Engine) -> tuple[Leak, ...]:
-    """Containers whose run has no network any more."""
-    look = await books.look(engine)
-    known = {network["Labels"][labels.RUN_ID] for network in look.networks}
+async def leaks(engine: DockerEngine) -> tuple[Leak, ...]:
+    """List containers whose run has no network any more."""
+    scanned = await containers.scan(engine)
+    uids = {network["Labels"][labels.RUN_ID] for network in scanned.networks}
     return tuple(
-        Leak(one["Config"]["Labels"].get(labels.RUN, ""), "Pod", views.name_of(one), "its run is gone")
-        for one in look.containers
-        if one["Config"]["Labels"].get(labels.RUN_ID) not in known
+        Leak(container["Config"]["Labels"].get(labels.RUN, ""), "Pod", views.name_of(container), "its run is gone")
+        for container in scanned.containers
+        if container["Config"]["Labels"].get(labels.RUN_ID) not in uids
     )
 
 
-async def _sweep(engine: Engine, containers: list[Any], networks: list[Any]) -> list[str]:
-    """Remove what is still there, whatever it does; what the Engine has against it."""
+async def _remove_all(engine: DockerEngine, uid: str) -> list[str]:
+    """Remove until nothing is left, nothing goes any more, or patience ends; return the Engine's refusals."""
     errors: list[str] = []
-    for one in containers:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        left = await _remaining(engine, uid)
+        if not left.count:
+            return errors
+        errors += await _remove_once(engine, left)
+        # After a refusal it goes on only while objects disappear: the Engine refuses a network until the last
+        # container has left it, which settles by itself; a stuck mount does not.
+        if time.monotonic() > deadline or (errors and not await _has_shrunk(engine, uid, left.count)):
+            return errors
+
+
+async def _remove_once(engine: DockerEngine, left: _Remaining) -> list[str]:
+    errors: list[str] = []
+    # The Engine refuses to remove a network with containers in it.
+    for item in left.pods or left.networks:
         try:
-            await books.remove(engine, one["Id"])
-        except EngineError as error:
+            if left.pods:
+                await containers.remove_container(engine, item["Id"])
+            else:
+                await engine.request("DELETE", f"/networks/{item['Id']}")
+        except DockerMissingError:
+            pass
+        except DockerError as error:
             errors.append(error.message)
-    if not containers:
-        for one in networks:
-            try:
-                await engine.raw("DELETE", f"/networks/{one['Id']}")
-            except EngineError as error:
-                if error.status != 404:
-                    errors.append(error.message)
     return errors
 
 
-async def _is_less(engine: Engine, uid: str, containers: list[Any], networks: list[Any]) -> bool:
-    """Whether something went since then; after a pause for the Engine."""
+async def _has_shrunk(engine: DockerEngine, uid: str, before: int) -> bool:
+    """Give the Engine a moment; return whether fewer objects are left than before."""
     await asyncio.sleep(_ROUND_SECONDS)
-    now = await _left(engine, uid)
-    return len(now[0]) + len(now[1]) < len(containers) + len(networks)
+    return (await _remaining(engine, uid)).count < before
 
 
-async def _left(engine: Engine, uid: str) -> tuple[list[Any], list[Any]]:
-    containers = await engine.ask("GET", "/containers/json", all=1, filters=labels.of_run(uid))
-    networks = await engine.ask("GET", "/networks", filters=labels.of_run(uid))
-    return list(containers), list(networks)
+@dataclass(frozen=True, slots=True)
+class _Remaining:
+    """Objects of a run that the Engine still lists."""
+
+    pods: list[Any]
+    networks: list[Any]
+
+    @property
+    def count(self) -> int:
+        return len(self.pods) + len(self.networks)
+
+    def progress(self) -> DestroyProgress:
+        counts = (("Pod", len(self.pods)), ("Run", len(self.networks)))
+        return DestroyProgress(tuple((kind, count) for kind, count in counts if count))
 
 
-def _progress(containers: int, networks: int) -> DestroyProgress:
-    return DestroyProgress(tuple((kind, n) for kind, n in (("Pod", containers), ("Run", networks)) if n))
+async def _remaining(engine: DockerEngine, uid: str) -> _Remaining:
+    pods = await engine.request_json("GET", "/containers/json", all=1, filters=labels.of_run(uid))
+    return _Remaining(pods, await engine.request_json("GET", "/networks", filters=labels.of_run(uid)))

@@ -1,8 +1,10 @@
-"""Every label of a run's objects, in one place, and the marks by which they are found again."""
+"""Labels of a run's objects, and the filters that select objects by them."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+from l2rtui.domain.plan import RunPlan
 
 PREFIX: Final = "docker.l2rtui.io/"
 """Not `l2rtui.io/`: the containers of a kubelet on this Engine carry the labels of their pods."""
@@ -11,20 +13,25 @@ RUN_ID: Final = f"{PREFIX}run-id"
 OWNER: Final = f"{PREFIX}owner"
 CREATED: Final = f"{PREFIX}created"
 RECORD: Final = f"{PREFIX}spec"
-"""On the network: the spec of the run, JSON. It holds no secret: those are files."""
+"""On the network: the spec of the run, JSON. It holds no secret, since everybody who may list networks reads it."""
 POD: Final = f"{PREFIX}pod"
 """On a container: its plan, JSON."""
 
 
 def network_name(run: str) -> str:
-    """The network in which the processes of a run find each other."""
+    """Return the name of the network in which the processes of a run reach each other."""
     return f"l2rtui-{run}"
 
 
+def of_plan(run: RunPlan) -> dict[str, str]:
+    """Return the labels that every object of a planned run carries."""
+    return {RUN: run.spec.name, RUN_ID: run.uid, OWNER: run.owner}
+
+
 def of_run(uid: str) -> dict[str, Any]:
-    """Filter for what belongs to one launch."""
+    """Return the filter for objects of one launch."""
     return {"label": [f"{RUN_ID}={uid}"]}
 
 
 ALL: Final[dict[str, Any]] = {"label": [RUN_ID]}
-"""Filter for what belongs to any run."""
+"""Filter for objects of any run."""

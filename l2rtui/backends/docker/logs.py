@@ -1,4 +1,4 @@
-"""Lines of a container's log: out of the Engine's frames, in the order in which they came, and once each."""
+"""Lines of a container's log: taken out of the Engine's frames, in the order of the Engine, each exactly once."""
 
 from __future__ import annotations
 
@@ -7,152 +7,143 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
-from l2rtui.backends.base import LogLine, LogQuery
-from l2rtui.backends.docker import views
-from l2rtui.backends.docker.engine import Engine, EngineError, MissingError
+from l2rtui.backends.docker import containers, views
+from l2rtui.cloud.docker_engine import DockerEngine, DockerError
+from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.status import exit_text
+from runtime.base.docker_client import CONFLICT, take_frames
 
-_HEADER = 8
-_STREAMS = (0, 1, 2)
-_RESTART_SECONDS = 0.2
-_CONFLICT = 409
-"""The container is about to be removed."""
+_RESTART_SECONDS: Final = 0.2
+
+TimedLine = tuple[int, str]
+"""Nanoseconds since the epoch (0 for the rest of a line that the Engine has split) and text."""
 
 
-class Lines:
-    """Takes blocks of a multiplexed stream and gives whole lines with their times."""
+class LogFrameDecoder:
+    """Decoder from blocks of a multiplexed stream to complete lines with their times."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._rest = dict.fromkeys(_STREAMS, b"")
+        # One rest for each stream: a line of stdout may be interrupted by one of stderr.
+        self._rests = {0: b"", 1: b"", 2: b""}
 
-    def feed(self, block: bytes) -> list[tuple[int, str]]:
-        """Add a block; give the lines that are complete now, each with its nanoseconds since the epoch."""
+    def feed(self, block: bytes) -> list[TimedLine]:
+        """Add a block; return the lines that are complete now."""
         self._buffer += block
-        found: list[tuple[int, str]] = []
-        while len(self._buffer) >= _HEADER:
-            stream, size = self._buffer[0], int.from_bytes(self._buffer[4:_HEADER], "big")
-            if len(self._buffer) < _HEADER + size:
-                break
-            piece = bytes(self._buffer[_HEADER : _HEADER + size])
-            del self._buffer[: _HEADER + size]
-            *whole, self._rest[stream] = (self._rest[stream] + piece).split(b"\n")
-            found.extend(_line(line) for line in whole)
-        return found
+        lines: list[TimedLine] = []
+        for stream, content in take_frames(self._buffer):
+            *complete, self._rests[stream] = (self._rests[stream] + content).split(b"\n")
+            lines.extend(_timed(line) for line in complete)
+        return lines
 
-    def end(self) -> list[tuple[int, str]]:
-        """What was written without a line's end."""
-        return [_line(rest) for rest in self._rest.values() if rest]
+    def end(self) -> list[TimedLine]:
+        """Return what was written without a line's end."""
+        return [_timed(rest) for rest in self._rests.values() if rest]
 
 
-class Reader:
-    """Reads one container; remembers what was given, so that a stream that is opened anew gives each line once."""
+class ContainerLog:
+    """Reader of one container's log; a stream that is opened anew continues without gaps or repetitions."""
 
-    def __init__(self, engine: Engine, container: str, pod: str) -> None:
+    def __init__(self, engine: DockerEngine, container: str, pod: str) -> None:
         self._engine = engine
         self._container = container
         self._pod = pod
-        self._last = 0
-        self._at_last: Counter[str] = Counter()
+        self._newest = 0
+        """Time of the newest line, in nanoseconds."""
+        self._at_newest: Counter[str] = Counter()
+        """Lines of exactly that time: `since` includes them, so a new stream begins with them again."""
 
     async def read(self, query: LogQuery) -> AsyncGenerator[LogLine]:
-        """The lines that a query asks for."""
-        state = await self._inspect()
-        started = views.nanoseconds_of(state["State"]["StartedAt"]) if state is not None else 0
-        wanted = self._wanted(query)
+        """Yield the lines that a query selects, and those of later processes while it follows."""
+        details = await containers.inspect(self._engine, self._container)
+        restarts = int(details.get("RestartCount", 0)) if details is not None else 0
+        selection = _selection(query)
         if query.previous:
-            wanted["until"] = _engine_time(started)
-            if state is None or not state.get("RestartCount"):
+            if details is None or not restarts:
                 return
-        async for line in self._pass(wanted, follow=False):
+            # The Engine keeps all processes of a container in one log: the last one's lines begin at its start.
+            selection["until"] = _engine_time(views.nanoseconds_of(details["State"]["StartedAt"]))
+        async for line in self._read_once(selection, follow=False):
             yield line
         if not query.follow or query.previous:
             return
         if query.seam:
             yield LogLine(time.time(), self._pod, "", is_seam=True)
-        restarts = int(state.get("RestartCount", 0)) if state is not None else 0
-        while state is not None:
-            again = self._wanted(query) if not self._last else {"since": _engine_time(self._last)}
-            async for line in self._pass(again, follow=True):
+        while details is not None:
+            selection = {"since": _engine_time(self._newest)} if self._newest else _selection(query)
+            async for line in self._read_once(selection, follow=True):
                 yield line
-            state = await self._next_process(restarts)
-            if state is not None and int(state["RestartCount"]) != restarts:
-                restarts = int(state["RestartCount"])
-                text = f"restart {restarts}, {exit_text(int(state['State']['ExitCode']))}"
+            details = await self._next_process(restarts)
+            if details is not None and int(details["RestartCount"]) != restarts:
+                restarts = int(details["RestartCount"])
+                text = f"restart {restarts}, {exit_text(int(details['State']['ExitCode']))}"
                 yield LogLine(time.time(), self._pod, text, is_mark=True)
 
-    async def _pass(self, wanted: Mapping[str, Any], *, follow: bool) -> AsyncIterator[LogLine]:
-        known, at_last = self._last, self._at_last.copy()
-        lines = Lines()
+    async def _read_once(self, selection: Mapping[str, Any], *, follow: bool) -> AsyncIterator[LogLine]:
+        newest, repeated = self._newest, self._at_newest.copy()
+        decoder = LogFrameDecoder()
         try:
             stream = self._engine.stream(
                 f"/containers/{self._container}/logs",
-                stdout=1, stderr=1, timestamps=1, follow=int(follow), **wanted,
+                stdout=1, stderr=1, timestamps=1, follow=int(follow), **selection,
             )  # fmt: skip
             async with aclosing(stream) as blocks:
                 async for block in blocks:
-                    for line in self._fresh(lines.feed(block), known, at_last):
+                    for line in self._unread(decoder.feed(block), newest, repeated):
                         yield line
-            for line in self._fresh(lines.end(), known, at_last):
+            for line in self._unread(decoder.end(), newest, repeated):
                 yield line
-        except EngineError as error:
-            if error.status not in (404, _CONFLICT):
+        except DockerError as error:
+            if error.status not in (404, CONFLICT):  # gone, or about to be removed
                 raise
 
-    def _fresh(self, found: list[tuple[int, str]], known: int, at_last: Counter[str]) -> list[LogLine]:
-        """Leave out what was given before: what is earlier, and as many of equal lines of the same moment."""
-        fresh: list[LogLine] = []
-        for moment, text in found:
-            if not moment:  # the rest of a line that was too long for the Engine
-                fresh.append(LogLine(self._last / 1e9, self._pod, text))
+    def _unread(self, lines: list[TimedLine], newest: int, repeated: Counter[str]) -> list[LogLine]:
+        """Leave out what was yielded before: what is older, and as many of equal lines of the same moment."""
+        unread: list[LogLine] = []
+        for moment, text in lines:
+            if not moment:
+                unread.append(LogLine(self._newest / 1e9, self._pod, text))
                 continue
-            if moment < known:
+            if moment < newest:
                 continue
-            if moment == known and at_last[text]:
-                at_last[text] -= 1
+            if moment == newest and repeated[text]:
+                repeated[text] -= 1
                 continue
-            if moment > self._last:
-                self._last, self._at_last = moment, Counter()
-            self._at_last[text] += 1
-            fresh.append(LogLine(moment / 1e9, self._pod, text))
-        return fresh
-
-    def _wanted(self, query: LogQuery) -> dict[str, Any]:
-        wanted: dict[str, Any] = {}
-        if query.tail is not None:
-            wanted["tail"] = query.tail
-        if query.since is not None:
-            wanted["since"] = f"{query.since:.9f}"
-        return wanted
+            if moment > self._newest:
+                self._newest, self._at_newest = moment, Counter()
+            self._at_newest[text] += 1
+            unread.append(LogLine(moment / 1e9, self._pod, text))
+        return unread
 
     async def _next_process(self, restarts: int) -> Mapping[str, Any] | None:
-        """Wait while the Engine is about to start it again; None when it is gone or over."""
+        """Wait while the Engine is about to start it again; None when it is gone or has ended for good."""
         while True:
-            state = await self._inspect()
-            if state is None or state["State"]["Status"] in ("exited", "dead", "removing", "created"):
+            details = await containers.inspect(self._engine, self._container)
+            if details is None or details["State"]["Status"] in ("exited", "dead", "removing", "created"):
                 return None
-            if state["State"]["Status"] == "running" or int(state["RestartCount"]) != restarts:
-                return state
+            # A process that restarts within one poll shows in the count alone.
+            if details["State"]["Status"] == "running" or int(details["RestartCount"]) != restarts:
+                return details
             await asyncio.sleep(_RESTART_SECONDS)
 
-    async def _inspect(self) -> Mapping[str, Any] | None:
-        try:
-            found: Mapping[str, Any] = await self._engine.ask("GET", f"/containers/{self._container}/json")
-        except MissingError:
-            return None
-        return found
+
+def _selection(query: LogQuery) -> dict[str, Any]:
+    """Return a query as parameters of the Engine."""
+    selection = {"tail": query.tail, "since": None if query.since is None else f"{query.since:.9f}"}
+    return {name: value for name, value in selection.items() if value is not None}
 
 
-def _line(raw: bytes) -> tuple[int, str]:
+def _timed(raw: bytes) -> TimedLine:
     stamp, _, text = raw.partition(b" ")
     try:
         moment = views.nanoseconds_of(stamp.decode("ascii"))
-    except (ValueError, UnicodeDecodeError):  # a piece without a time: longer than the Engine keeps together
-        return 0, raw.decode("utf-8", "surrogateescape").rstrip("\r")
+    except ValueError:  # the Engine splits lines of more than 16 KiB and times the first piece
+        moment, text = 0, raw
     return moment, text.decode("utf-8", "surrogateescape").rstrip("\r")
 
 
 def _engine_time(nanoseconds: int) -> str:
+    # Not through a float: it holds 53 bits, and nanoseconds since 1970 need 61.
     return f"{nanoseconds // 1_000_000_000}.{nanoseconds % 1_000_000_000:09}"

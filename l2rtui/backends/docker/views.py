@@ -1,4 +1,4 @@
-"""What the Engine says of networks and containers → rows of a snapshot (pure)."""
+"""Rows of a snapshot from the Engine's JSON of networks and containers (pure)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from l2rtui.backends.docker import labels
-from l2rtui.domain.ledger import Claim
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
@@ -21,12 +21,14 @@ _OUT_OF_MEMORY = "OOMKilled"
 
 
 def seconds_of(text: str) -> float:
-    """Seconds since the epoch of one of the Engine's times (RFC 3339, nanoseconds)."""
+    """Return seconds since the epoch of a time of the Engine (RFC 3339 with nanoseconds)."""
     return nanoseconds_of(text) / 1e9
 
 
 def nanoseconds_of(text: str) -> int:
-    """Nanoseconds since the epoch; a float would merge lines that were written within a tenth of a microsecond."""
+    """Return nanoseconds since the epoch of a time of the Engine."""
+    # Not as a float: it would merge log lines that were written within a tenth of a microsecond. And not
+    # datetime.fromisoformat alone: it drops what is finer than a microsecond.
     head, _, rest = text.partition(".")
     digits = rest.rstrip("Z").partition("+")[0] if rest else ""
     moment = datetime.fromisoformat(head.rstrip("Z").partition("+")[0]).replace(tzinfo=UTC)
@@ -34,26 +36,17 @@ def nanoseconds_of(text: str) -> int:
 
 
 def spec_of(network: Mapping[str, Any]) -> RunSpec:
-    """The spec on a run's network.
-
-    Raises:
-        BackendError: it cannot be read.
-    """
+    """Decode the spec on a run's network. Raises BackendError where it cannot be read."""
     try:
         return msgspec.json.decode(network["Labels"][labels.RECORD], type=RunSpec)
     except (KeyError, msgspec.DecodeError) as error:
         name = network["Labels"].get(labels.RUN, network["Name"])
-        raise BackendError(
-            f"The record of {name} cannot be read.", f"`l2rtui destroy {name}` removes it."
-        ) from error
+        hint = f"`l2rtui destroy {name}` removes it."
+        raise BackendError(f"The record of {name} cannot be read.", hint) from error
 
 
 def plan_of(container: Mapping[str, Any]) -> PodPlan:
-    """The plan on a container.
-
-    Raises:
-        BackendError: it cannot be read.
-    """
+    """Decode the plan on a container. Raises BackendError where it cannot be read."""
     try:
         return msgspec.json.decode(container["Config"]["Labels"][labels.POD], type=PodPlan)
     except (KeyError, msgspec.DecodeError) as error:
@@ -61,18 +54,14 @@ def plan_of(container: Mapping[str, Any]) -> PodPlan:
 
 
 def name_of(container: Mapping[str, Any]) -> str:
-    """Name of a container as people write it."""
+    """Return the name of a container as people write it; the Engine puts a slash before it."""
     return str(container["Name"]).removeprefix("/")
 
 
 def run_view(network: Mapping[str, Any], replicas: Mapping[str, int], *, is_terminating: bool) -> RunView:
-    """One run.
-
-    Args:
-        replicas: How many containers each set has: what is wanted, since none goes unless it is told to.
-    """
-    found = network["Labels"]
-    uid, name, owner = found[labels.RUN_ID], found.get(labels.RUN, ""), found.get(labels.OWNER, "")
+    """Return the row of a run. ``replicas`` (containers of each set) are desired too: the Engine removes none."""
+    marks = network["Labels"]
+    uid, name, owner = marks[labels.RUN_ID], marks.get(labels.RUN, ""), marks.get(labels.OWNER, "")
     created = seconds_of(network["Created"])
     try:
         spec = spec_of(network)
@@ -86,30 +75,29 @@ def run_view(network: Mapping[str, Any], replicas: Mapping[str, int], *, is_term
         seed=spec.seed,
         kind=spec.kind,
         created=created,
-        sets=tuple(SetView(one.name, one.role, replicas.get(one.name, 0)) for one in spec.sets),
+        sets=tuple(SetView(row.name, row.role, replicas.get(row.name, 0)) for row in spec.sets),
         is_terminating=is_terminating,
     )
 
 
 def pod_view(container: Mapping[str, Any], node: str, seed: int, *, is_terminating: bool) -> PodView:
-    """One container of a run."""
-    found, state = container["Config"]["Labels"], container["State"]
+    """Return the row of a container."""
+    marks, state = container["Config"]["Labels"], container["State"]
     plan = plan_of(container)
     phase, reason, message = _phase(container)
     # While one runs, the Engine has forgotten how the last one ended.
     has_ended = state["Status"] != "running" and not state["FinishedAt"].startswith(_NEVER)
-    code = state["ExitCode"] if has_ended else None
     return PodView(
         uid=container["Id"],
         name=name_of(container),
         node=node,
-        owner=found.get(labels.OWNER, ""),
-        run=found[labels.RUN],
+        owner=marks.get(labels.OWNER, ""),
+        run=marks[labels.RUN],
         set_name=plan.set_spec.name,
         role=plan.set_spec.role,
         index=plan.index,
         seed=seed,
-        claims=tuple(Claim(slot.gpu, slot.slot) for slot in plan.seat.slots),
+        devices=tuple(DeviceUsage(slot.gpu, slot.slot) for slot in plan.seat.slots),
         phase=phase,
         reason=reason,
         message=message,
@@ -117,14 +105,14 @@ def pod_view(container: Mapping[str, Any], node: str, seed: int, *, is_terminati
         restarts=int(container.get("RestartCount", 0)),
         created=seconds_of(container["Created"]),
         started=None if state["StartedAt"].startswith(_NEVER) else seconds_of(state["StartedAt"]),
-        exit_code=code,
+        exit_code=state["ExitCode"] if has_ended else None,
         is_terminating=is_terminating or state["Status"] in ("removing", "dead"),
         pid=state.get("Pid") or None,
     )
 
 
 def _phase(container: Mapping[str, Any]) -> tuple[Phase, str, str]:
-    """Phase, reason and sentence, in Kubernetes' words."""
+    """Return phase, reason and sentence, in Kubernetes' terms."""
     state = container["State"]
     error = str(state.get("Error") or "")
     match state["Status"]:
@@ -132,7 +120,7 @@ def _phase(container: Mapping[str, Any]) -> tuple[Phase, str, str]:
             return Phase.RUNNING, "", ""
         case "created":
             return (Phase.FAILED, "StartError", error) if error else (Phase.PENDING, "", "")
-        case "restarting":
+        case "restarting":  # the Engine waits 0.1 s, then twice as long each time, up to a minute
             return Phase.RUNNING, "CrashLoopBackOff", error
         case "paused":
             return Phase.RUNNING, "Paused", "somebody has paused it: `docker unpause` lets it go on"
@@ -144,8 +132,3 @@ def _phase(container: Mapping[str, Any]) -> tuple[Phase, str, str]:
             return (Phase.SUCCEEDED, "", "") if state["ExitCode"] == 0 else (Phase.FAILED, "Error", "")
         case _:
             return Phase.UNKNOWN, "", str(state["Status"])
-
-
-def encoded(spec: RunSpec) -> str:
-    """A spec for a label."""
-    return msgspec.json.encode(spec).decode()

@@ -1,8 +1,7 @@
-"""An in-memory cluster driven by its caller's clock: for unit and screenshot tests, and for ``--backend demo``.
+"""The in-memory backend, driven by its caller's clock: for unit and screenshot tests, and for ``--backend demo``.
 
-It starts no process and reaches no machine, so it is never the proof that a feature works: that is the work of the
-backends that do. It is a package of three files, since what the demo cluster holds and what its pods print would
-hide the backend itself.
+It starts no process and reaches no machine, so it never proves that a feature works. Nodes, logs, simulators and
+volumes of the demo cluster have files of their own; ``load_generator`` makes clusters of any size for benchmarks.
 """
 
 from __future__ import annotations

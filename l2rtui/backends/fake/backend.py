@@ -1,50 +1,45 @@
-"""The Backend over values in memory. Pods start, stop and come back as time goes by, whoever's clock that is."""
+"""Backend over values in memory. Pods start, stop and come back as the given clock moves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
 from uuid import NAMESPACE_DNS, uuid5
 
-from l2rtui.backends.base import (
-    Capabilities,
-    Captured,
-    DestroyProgress,
-    Leak,
-    LogLine,
-    LogQuery,
-    Receipt,
-    StepDone,
-)
-from l2rtui.backends.fake import output, world
-from l2rtui.backends.fake.simulators import Simulators
-from l2rtui.backends.fake.volumes import Volumes
+from l2rtui.backends.common.refusals import run_exists
+from l2rtui.backends.common.slot_check import refuse_taken_slots
+from l2rtui.backends.fake import demo_cluster, demo_logs
+from l2rtui.backends.fake.demo_simulators import DemoSimulators
+from l2rtui.backends.fake.demo_volumes import DemoVolumes
 from l2rtui.domain.change import Change, apply, difference
-from l2rtui.domain.ledger import Claim, SlotState
-from l2rtui.domain.node import Node, SlotId
-from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan, Step
-from l2rtui.domain.preflight import Finding, Weight
+from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
+from l2rtui.domain.node import Node
+from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, ScalePlan, StepDone, planned_view
+from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role, RunSpec
-from l2rtui.errors import BackendError, NotFoundError, RefusedError
+from l2rtui.errors import BackendError, NotFoundError
 
 EPOCH = 1_750_000_000.0
-"""Where the clock of the cluster stands when nobody gives another: 15 June 2025, 15:06:40 UTC."""
+"""Start of the default clock, seconds since the epoch: 15 June 2025, 15:06:40 UTC."""
 START_SECONDS = 1.0
+"""Time from the creation of a pod to its start; shorter than on any cluster, for tests wait for it."""
 STOP_SECONDS = 0.6
 JOB_SECONDS = 60.0
 TICK_SECONDS = 0.1
-"""How often a clock that runs by itself is looked at."""
+"""Polling period of a clock that runs by itself."""
 
 
 @dataclass(slots=True)
 class _Run:
     view: RunView
     spec: RunSpec
+    plans: dict[str, PodPlan]
 
 
 class FakeBackend:
@@ -52,19 +47,19 @@ class FakeBackend:
 
     Args:
         clock: Seconds since the epoch; None stands for a clock that moves by advance() alone.
-        owner: Who the demo cluster takes for the person at the screen.
+        owner: Name of the user; two of the runs of the demo cluster are theirs.
         slots_per_gpu: Slots of each device of the demo cluster.
         is_empty: Open without nodes, runs and pods; put_node() and put_pod() then fill it.
-        step_seconds: How long each step of a launch takes.
+        step_seconds: Duration of each step of a launch.
 
     Attributes:
-        outage: Set to a sentence, and every look at the cluster raises BackendError with it.
+        outage: When set to a sentence, every read of the cluster raises BackendError with it.
         broken_pods: Name of a pod → sentence with which its step of a launch fails.
-        leaked: What leaks() finds.
+        leaked: Result of leaks().
     """
 
     name = "demo"
-    capabilities = Capabilities()
+    location = inspector = renderer = secrets = adopt = None
 
     def __init__(
         self,
@@ -85,22 +80,22 @@ class FakeBackend:
         self._uids = count(1)
         self._snapshot = EMPTY_SNAPSHOT
         self._step_seconds = step_seconds
-        self._simulators = Simulators()
-        self._volumes = Volumes(self.now)
+        self._simulators = DemoSimulators()
+        self.volumes = DemoVolumes(self.now)
         self.outage = ""
         self.broken_pods: dict[str, str] = {}
         self.leaked: list[Leak] = []
         self._populate(
-            world.EMPTY_WORLD if is_empty else world.demo_world(owner, self.now(), slots_per_gpu),
+            demo_cluster.EMPTY if is_empty else demo_cluster.demo_cluster(owner, self.now(), slots_per_gpu)
         )
 
-    # --- the caller's side: time and what happens on the cluster by itself ------------------------------------
+    # --- for the caller: the clock, and events of the cluster itself ---------------------------------------------
     def now(self) -> float:
-        """Seconds since the epoch, as the cluster counts them."""
+        """Return the time of the cluster, seconds since the epoch."""
         return (self._clock() if self._clock else EPOCH) + self._moved
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; pods that were due start, end or come back."""
+        """Move the clock; pods that are due start, end or come back."""
         self._moved += seconds
         self._wake()
 
@@ -110,57 +105,57 @@ class FakeBackend:
         self._wake()
 
     def put_pod(self, pod: PodView) -> None:
-        """Add a pod, or replace the one with its uid: a failure, a restart, somebody else's work."""
+        """Add a pod, or replace the one with its uid: a failure, a restart, a pod of another user."""
         self._pods[pod.uid] = pod
         self._wake()
 
     def drop_pod(self, uid: str) -> None:
-        """Let a pod vanish without a trace, as when its node dies."""
+        """Remove a pod at once, as when its node dies."""
         self._pods.pop(uid, None)
         self._stops.pop(uid, None)
         self._wake()
 
     # --- the Backend protocol ---------------------------------------------------------------------------------
     async def snapshot(self) -> ClusterSnapshot:
-        """Look once at everything."""
-        return self._look()
+        """Return the present state of the cluster."""
+        return self._present()
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...], None]:
-        """Give changes as they happen."""
-        seen, is_first = EMPTY_SNAPSHOT, True
+        """Yield changes as they happen."""
+        latest, is_first = EMPTY_SNAPSHOT, True
         while True:
-            newest = self._look()
-            changes = difference(seen, newest)
+            newest = self._present()
+            changes = difference(latest, newest)
             if changes or is_first:
-                seen, is_first = newest, False
+                latest, is_first = newest, False
                 yield changes
             else:
-                await self._next_moment()
+                await self._wait_for_change()
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
-        """Say that nothing of a plan will really run."""
+        """Return the one warning that nothing of a plan will really run."""
         names = ", ".join(run.spec.name for run in plan.runs)
-        return (
-            Finding(Weight.WARNING, names, "the demo cluster runs nothing: it only shows", "Use --backend local."),
-        )
+        sentence = "the demo cluster runs nothing: it only shows"
+        return (Finding(Severity.WARNING, names, sentence, "Use --backend local."),)
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone, None]:
-        """Carry out a plan; slots are claimed before the first step."""
-        self._claim(plan.runs)
+        """Carry out a plan; slots and names are checked before the first step."""
+        self._refuse_taken(plan.runs)
         steps = iter(plan.steps())
         for run in plan.runs:
-            self._add_run(run, self.now())
+            record = self._add_run(run, self.now())
             yield await self._step(next(steps))
             for pod in run.pods:
                 step = next(steps)
+                # A failed step makes no pod.
                 if sentence := self.broken_pods.get(pod.name):
                     yield StepDone(step, sentence)
                     continue
-                self._add_pod(run.spec, run.owner, pod, self.now())
+                self._add_pod(record, pod, self.now())
                 yield await self._step(step)
 
     async def spec(self, run: str) -> RunSpec:
-        """The spec of a run with its present replicas."""
+        """Return the spec of a run with its present replicas."""
         return self._named(run).spec
 
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
@@ -169,7 +164,7 @@ class FakeBackend:
         run.spec = run.spec.with_replicas(plan.set_name, plan.replicas)
         run.view = replace(run.view, sets=_set_views(run.spec))
         for pod in plan.added:
-            self._add_pod(run.spec, run.view.owner, pod, self.now())
+            self._add_pod(run, pod, self.now())
         names = set(plan.removed)
         self._stop((pod for pod in self._pods.values() if pod.name in names), grace_seconds)
 
@@ -185,34 +180,34 @@ class FakeBackend:
         run: RunView,
         *,
         grace_seconds: float | None = None,
-        purge: bool = False,  # noqa: ARG002  (the protocol's argument; nothing is kept here that could be purged)
-        force: bool = False,  # noqa: ARG002  (no pod here outstays its grace)
+        purge: bool = False,  # noqa: ARG002  (there are no results to purge)
+        force: bool = False,  # noqa: ARG002  (every pod ends within its grace period)
     ) -> AsyncGenerator[DestroyProgress | Receipt, None]:
-        """Remove a run; there are no results to keep or purge here."""
-        held = self._runs.get(run.uid)
-        if held is None:
+        """Remove a run; it has no results."""
+        record = self._runs.get(run.uid)
+        if record is None:
             raise NotFoundError(f"run {run.name} is gone.", "Look at the runs again.")
         began = self.now()
-        held.view = replace(held.view, is_terminating=True)
-        pods = self._look().pods_of(run.name)
+        record.view = replace(record.view, is_terminating=True)
+        pods = self._present().pods_of(run.name)
         self._stop(pods, grace_seconds)
-        while left := self._look().pods_of(run.name):
+        while left := self._present().pods_of(run.name):
             yield DestroyProgress((("Pod", len(left)), ("Run", 1)))
-            await self._next_moment()
+            await self._wait_for_change()
         del self._runs[run.uid]
         self._wake()
         yield Receipt(run.name, len(pods) + 1, (), self.now() - began)
 
     async def leaks(self) -> tuple[Leak, ...]:
-        """What the caller has put into ``leaked``."""
+        """Return ``leaked``, which the caller fills."""
         return tuple(self.leaked)
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine, None]:
-        """Drawn lines of one pod."""
+        """Yield invented lines of one pod."""
         last, is_seam_due = 0.0, query.seam and query.follow
-        found = output.lines(self._pods.get(pod.uid, pod), query, self.now())
+        lines = demo_logs.lines(self._pods.get(pod.uid, pod), query, self.now())
         while True:
-            for line in found:
+            for line in lines:
                 last = line.time
                 yield line
             if is_seam_due:
@@ -220,43 +215,43 @@ class FakeBackend:
                 yield LogLine(self.now(), pod.name, "", is_seam=True)
             if not query.follow or pod.uid not in self._pods:
                 return
-            await self._next_moment()
+            await self._wait_for_change()
+            # One line later than the last: `since` is exclusive, so nothing is yielded twice.
             newer = LogQuery(since=max(last, query.since or 0.0))
-            found = output.lines(self._pods.get(pod.uid, pod), newer, self.now())
+            lines = demo_logs.lines(self._pods.get(pod.uid, pod), newer, self.now())
 
     async def exec(self, pod: PodView, argv: Sequence[str]) -> int:
-        """Refuse: there is no process to be beside."""
-        raise BackendError(
-            f"{argv[0]} cannot run beside {pod.name}: the demo cluster has no processes.", "Use --backend local."
-        )
+        """Refuse: there are no processes."""
+        sentence = f"{argv[0]} cannot run in {pod.name}: the demo cluster has no processes."
+        raise BackendError(sentence, "Use --backend local.")
 
-    async def capture(self, pod: PodView, argv: Sequence[str]) -> Captured:
-        """Answer for the simulators that the demo's workers tell of."""
-        return self._simulators.answer(pod, argv)
+    async def capture(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
+        """Run the simulator commands of the demo's workers."""
+        return self._simulators.run_command(pod, argv)
 
-    def volumes(self, owner: str, image: str = "") -> Volumes:  # noqa: ARG002  (no pod is needed)
-        """Two invented volumes."""
-        return self._volumes
+    async def denied(self) -> Mapping[str, str]:
+        """Permit everything."""
+        return {}
 
     async def doctor(self) -> tuple[Finding, ...]:
-        """Say what this cluster is."""
-        return (Finding(Weight.OK, "demo", "an in-memory cluster of invented nodes, gone when the program ends"),)
+        """Return the one finding that describes this cluster."""
+        return (Finding(Severity.OK, "demo", "an in-memory cluster of invented nodes, gone when the program ends"),)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no connections."""
 
-    # --- the cluster by itself --------------------------------------------------------------------------------
-    def _populate(self, contents: world.World) -> None:
+    # --- the cluster itself -----------------------------------------------------------------------------------
+    def _populate(self, contents: demo_cluster.DemoCluster) -> None:
         self._nodes = {node.name: node for node in contents.nodes}
         for plan, age in contents.plans:
             for run in plan.runs:
-                self._add_run(run, self.now() - age)
+                record = self._add_run(run, self.now() - age)
                 for planned in run.pods:
-                    self._add_pod(run.spec, run.owner, planned, self.now() - age)
-        for stranger in contents.strangers:
-            self._pods[stranger.uid] = stranger
+                    self._add_pod(record, planned, self.now() - age)
+        for foreign_pod in contents.foreign_pods:
+            self._pods[foreign_pod.uid] = foreign_pod
         for uid, pod in self._pods.items():
-            if pod.name == world.CRASHING:
+            if pod.name == demo_cluster.CRASHING:
                 self._pods[uid] = replace(
                     pod,
                     phase=Phase.RUNNING,
@@ -267,21 +262,23 @@ class FakeBackend:
                     exit_code=137,
                 )
 
-    def _look(self) -> ClusterSnapshot:
+    def _present(self) -> ClusterSnapshot:
         if self.outage:
             raise BackendError(self.outage)
-        while self._settle():
+        # Until nothing is due: after a large step of the clock a pod may end, be replaced, and start.
+        while self._advance_pods():
             pass
         newest = ClusterSnapshot(
             MappingProxyType(dict(self._nodes)),
             MappingProxyType(dict(self._pods)),
             MappingProxyType({uid: run.view for uid, run in self._runs.items()}),
         )
+        # Through the differences, so that unchanged rows stay the same objects, as with a real watch.
         self._snapshot = apply(self._snapshot, difference(self._snapshot, newest))
         return self._snapshot
 
-    def _settle(self) -> bool:
-        """Bring every pod one state further if it is due; tell whether one was."""
+    def _advance_pods(self) -> bool:
+        """Move every pod that is due to its next state; True when one was."""
         now, has_moved = self.now(), False
         for pod in tuple(self._pods.values()):
             if pod.is_terminating:
@@ -300,77 +297,44 @@ class FakeBackend:
         return has_moved
 
     def _end(self, pod: PodView) -> None:
-        """Take a stopped pod away; its set replaces it while it is wanted."""
+        """Remove a stopped pod, and replace it if its set still has this index."""
         del self._pods[pod.uid]
         at = self._stops.pop(pod.uid)
         run = next((run for run in self._runs.values() if run.view.name == pod.run), None)
-        wanted = run.spec.set_named(pod.set_name) if run and not run.view.is_terminating else None
-        if any(other.name == pod.name for other in self._pods.values()):
-            return  # a scale has put another in its place already
-        if wanted is not None and pod.index < wanted.replicas:
-            fresh = PodView(
-                uid=self._uid(pod.name),
-                name=pod.name,
-                node=pod.node,
-                owner=pod.owner,
-                run=pod.run,
-                set_name=pod.set_name,
-                role=pod.role,
-                index=pod.index,
-                seed=pod.seed,
-                claims=pod.claims,
-                created=at,
-            )
-            self._pods[fresh.uid] = fresh
+        if run is None or run.view.is_terminating or any(other.name == pod.name for other in self._pods.values()):
+            return  # a scale may already have made another pod of this name
+        set_spec, plan = run.spec.set_named(pod.set_name), run.plans.get(pod.name)
+        if set_spec is not None and plan is not None and pod.index < set_spec.replicas:
+            self._add_pod(run, plan, at)
 
     def _stop(self, pods: Iterable[PodView], grace_seconds: float | None) -> None:
         due = self.now() + (STOP_SECONDS if grace_seconds is None else min(STOP_SECONDS, grace_seconds))
         for pod in tuple(pods):
+            # setdefault: a second kill does not put off the first.
             self._stops.setdefault(pod.uid, due)
             self._pods[pod.uid] = replace(self._pods[pod.uid], is_terminating=True, ready=False)
         self._wake()
 
-    def _claim(self, runs: Sequence[RunPlan]) -> None:
-        ledger = self._look().ledger
+    def _refuse_taken(self, runs: Sequence[RunPlan]) -> None:
+        snapshot = self._present()
+        refuse_taken_slots((pod for run in runs for pod in run.pods), snapshot)
         for run in runs:
-            for slot in (slot for pod in run.pods for slot in pod.seat.slots):
-                held = ledger.slots.get(slot)
-                if held is None or held.state is not SlotState.FREE:
-                    holder = f" by {held.pod}" if held and held.pod else ""
-                    raise RefusedError(f"Slot {slot} is no longer free{holder}.", "Plan the launch again.")
-            if self._snapshot.run_named(run.spec.name):
-                raise RefusedError(f"A run named {run.spec.name} exists.", "Choose another name with --name.")
+            if snapshot.run_named(run.spec.name):
+                raise run_exists(run.spec.name)
 
-    def _add_run(self, run: RunPlan, created: float) -> None:
+    def _add_run(self, run: RunPlan, created: float) -> _Run:
         spec = run.spec
-        view = RunView(
-            uid=run.uid,
-            name=spec.name,
-            experiment=spec.experiment,
-            owner=run.owner,
-            seed=spec.seed,
-            kind=spec.kind,
-            created=created,
-            sets=_set_views(spec),
-        )
-        self._runs[view.uid] = _Run(view, spec)
+        sets = _set_views(spec)
+        view = RunView(run.uid, spec.name, spec.experiment, run.owner, spec.seed, spec.kind, created, sets)
+        record = self._runs[view.uid] = _Run(view, spec, {})
         self._wake()
+        return record
 
-    def _add_pod(self, spec: RunSpec, owner: str, plan: PodPlan, created: float) -> None:
-        pod = PodView(
-            uid=self._uid(plan.name),
-            name=plan.name,
-            node=plan.node or next((node.name for node in self._nodes.values() if node.is_schedulable), ""),
-            owner=owner,
-            run=spec.name,
-            set_name=plan.set_spec.name,
-            role=plan.set_spec.role,
-            index=plan.index,
-            seed=spec.seed,
-            claims=_claims(plan.seat.slots),
-            created=created,
-        )
-        self._pods[pod.uid] = pod
+    def _add_pod(self, run: _Run, plan: PodPlan, created: float) -> None:
+        run.plans[plan.name] = plan
+        uid, (name, owner, seed) = self._uid(plan.name), (run.spec.name, run.view.owner, run.spec.seed)
+        node = next((node.name for node in self._nodes.values() if node.is_schedulable), "")
+        self._pods[uid] = planned_view(plan, name, owner, seed, uid=uid, node=node, created=created)
         self._wake()
 
     def _named(self, name: str) -> _Run:
@@ -382,7 +346,7 @@ class FakeBackend:
     def _uid(self, name: str) -> str:
         return str(uuid5(NAMESPACE_DNS, f"{next(self._uids)}.{name}.demo"))
 
-    async def _step(self, step: Step) -> StepDone:
+    async def _step(self, step: PlanStep) -> StepDone:
         await asyncio.sleep(self._step_seconds)
         return StepDone(step)
 
@@ -390,22 +354,18 @@ class FakeBackend:
         for event in self._waiting:
             event.set()
 
-    async def _next_moment(self) -> None:
-        """Wait until something may have changed: a call, advance(), or a tick of a clock that runs by itself."""
+    async def _wait_for_change(self) -> None:
+        """Wait until the state may have changed: a call, advance(), or a tick of a clock that runs by itself."""
         event = asyncio.Event()
         self._waiting.add(event)
         try:
             async with asyncio.timeout(TICK_SECONDS if self._clock else None):
                 await event.wait()
         except TimeoutError:
-            pass  # the clock has moved by itself
+            pass  # a tick: the clock has moved
         finally:
             self._waiting.discard(event)
 
 
 def _set_views(spec: RunSpec) -> tuple[SetView, ...]:
-    return tuple(SetView(one.name, one.role, one.replicas) for one in spec.sets)
-
-
-def _claims(slots: Sequence[SlotId]) -> tuple[Claim, ...]:
-    return tuple(Claim(slot.gpu, slot.slot) for slot in slots)
+    return tuple(SetView(set_spec.name, set_spec.role, set_spec.replicas) for set_spec in spec.sets)

@@ -1,13 +1,13 @@
-"""What the demo cluster holds when it is opened: three nodes of eight GPUs, and the runs of three people."""
+"""Initial contents of the demo cluster: three nodes of eight GPUs, and the runs of three users."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from uuid import NAMESPACE_DNS, uuid5
 
-from l2rtui.domain.ledger import Claim
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, Node
-from l2rtui.domain.placement import Placement, Policy, place
+from l2rtui.domain.placement import Placement, PlacementPolicy, place
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Phase
@@ -16,53 +16,55 @@ from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_seeds
 GIB = 2**30
 CORDONED = "phortx3"
 CRASHING = "racing-sac-s1-w-3"
-"""The pod of the demo that runs out of memory again and again."""
+"""Pod of the demo that runs out of memory again and again."""
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What stands there at the start.
+class DemoCluster:
+    """Initial contents of an in-memory cluster.
 
     Attributes:
         plans: Runs that l2rtui launched, with the age of each in seconds.
-        strangers: Pods that l2rtui did not launch.
+        foreign_pods: Pods that l2rtui did not launch.
     """
 
     nodes: tuple[Node, ...] = ()
     plans: tuple[tuple[LaunchPlan, float], ...] = ()
-    strangers: tuple[PodView, ...] = ()
+    foreign_pods: tuple[PodView, ...] = ()
 
 
-EMPTY_WORLD = World()
+EMPTY = DemoCluster()
 
 
-def demo_world(owner: str, now: float, slots_per_gpu: int = 4) -> World:
-    """The demo cluster, equal for equal arguments.
+def demo_cluster(owner: str, now: float, slots_per_gpu: int = 4) -> DemoCluster:
+    """Return the demo cluster, equal for equal arguments.
 
     Args:
-        owner: Who counts as the person at the screen; two of the runs are theirs.
+        owner: Name of the user; two of the runs are theirs.
         now: Seconds since the epoch; ages are counted back from it.
     """
     nodes = tuple(_node(number, slots_per_gpu) for number in (1, 2, 3))
+    # Placed like real runs, so that the demo shows what the placement policy does.
     open_nodes = ClusterSnapshot({node.name: node for node in nodes})
     mine = with_seeds(_racing("racing-sac", workers=4), (0, 1))
     theirs = (_racing("lidar-ppo", workers=7),)
-    placement = place((*mine, *theirs), open_nodes.ledger, policy=Policy.PACK)
-    return World(
+    placement = place((*mine, *theirs), open_nodes.ledger, policy=PlacementPolicy.PACK)
+    return DemoCluster(
         nodes,
         (
             (_plan(mine, placement, open_nodes, owner), 3_600.0),
             (_plan(theirs, placement, open_nodes, "u17"), 86_400.0),
         ),
         (
-            _stranger("notebook-7f9c", "phortx2", "u23", Claim(4, None, slots_per_gpu), now - 7_200.0),
-            _stranger("segment-train-0", "phortx2", "u23", Claim(6, None, 2), now - 900.0),
-            _stranger("render-farm-0", CORDONED, "u31", Claim(0, None, 1), now - 172_800.0),
+            _foreign_pod("notebook-7f9c", "phortx2", "u23", DeviceUsage(4, None, slots_per_gpu), now - 7_200.0),
+            _foreign_pod("segment-train-0", "phortx2", "u23", DeviceUsage(6, None, 2), now - 900.0),
+            _foreign_pod("render-farm-0", CORDONED, "u31", DeviceUsage(0, None, 1), now - 172_800.0),
         ),
     )
 
 
 def _plan(specs: tuple[RunSpec, ...], placement: Placement, nodes: ClusterSnapshot, owner: str) -> LaunchPlan:
+    # uuid5 of names instead of random ones: screenshots of two runs of the demo are equal.
     uids = [str(uuid5(NAMESPACE_DNS, f"{spec.name}.{owner}.demo")) for spec in specs]
     return plan_launch(specs, placement, nodes.nodes, owner=owner, uids=uids)
 
@@ -107,13 +109,13 @@ def _racing(name: str, workers: int) -> RunSpec:
     )
 
 
-def _stranger(name: str, node: str, owner: str, claim: Claim, created: float) -> PodView:
+def _foreign_pod(name: str, node: str, owner: str, usage: DeviceUsage, created: float) -> PodView:
     return PodView(
         uid=str(uuid5(NAMESPACE_DNS, f"{name}.{node}.demo")),
         name=name,
         node=node,
         owner=owner,
-        claims=(claim,),
+        devices=(usage,),
         phase=Phase.RUNNING,
         ready=True,
         created=created,

@@ -1,6 +1,6 @@
-"""What the pods of the in-memory cluster print: a pure function of the pod and the time, so that two looks agree.
+"""Logs of the in-memory cluster: a pure function of the pod and the time, so that two readings agree.
 
-The curves are drawn, not learned. They have the shape of the real ones, so that screens have numbers to show.
+The learning curves are formulas with the shape of real ones, so that screens have numbers to show.
 """
 
 from __future__ import annotations
@@ -10,28 +10,29 @@ import math
 from collections.abc import Iterator
 from zlib import crc32
 
-from l2rtui.backends.base import LogLine, LogQuery
-from l2rtui.backends.fake.simulators import HUNG
+from l2rtui.backends.fake.demo_simulators import HUNG
+from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.workload import Role
-from runtime.contract import METRIC_PREFIX
+from runtime.base.contract import METRIC_PREFIX
 
 PERIODS = {Role.LEARNER: 1.0, Role.WORKER: 2.0, Role.EVALUATOR: 5.0}
 """Seconds between two lines, by role; every other pod prints once in 2 s."""
-KEPT_LINES = 2_000
+MAX_LINES = 2_000
 STEPS_PER_SECOND = 1_900.0
 UPDATES_PER_SECOND = 11.2
 
 
 def lines(pod: PodView, query: LogQuery, now: float) -> list[LogLine]:
-    """The lines of one pod up to a moment, as the query wants them, oldest first."""
+    """Return the lines of one pod up to a time that match the query, oldest first."""
     if pod.started is None or query.previous:
-        found = list(_before(pod)) if query.previous else []
+        all_lines = list(_before(pod)) if query.previous else []
     else:
-        found = [*_opening(pod, pod.started), *_steady(pod, pod.started, now, query.since)]
+        all_lines = [*_opening(pod, pod.started), *_steady(pod, pod.started, now, query.since)]
     if query.since is not None:
-        found = [line for line in found if line.time > query.since]
-    return found if query.tail is None else found[len(found) - min(query.tail, len(found)) :]
+        all_lines = [line for line in all_lines if line.time > query.since]
+    # Not all_lines[-tail:], which for a tail of 0 would be everything.
+    return all_lines if query.tail is None else all_lines[max(0, len(all_lines) - query.tail) :]
 
 
 def _opening(pod: PodView, started: float) -> Iterator[LogLine]:
@@ -50,9 +51,9 @@ def _before(pod: PodView) -> Iterator[LogLine]:
 def _steady(pod: PodView, started: float, now: float, since: float | None) -> Iterator[LogLine]:
     period = PERIODS.get(pod.role, 2.0) if pod.role else 2.0
     last = int((now - started) / period)
-    # Lines before `since` are not drawn at all: a follower asks ten times a second.
-    seen = 0 if since is None else int((since - started) / period)
-    for number in range(max(1, last - KEPT_LINES, seen), last + 1):
+    # Lines before `since` are not made at all: a follower calls this ten times a second.
+    first = 0 if since is None else int((since - started) / period)
+    for number in range(max(1, last - MAX_LINES, first), last + 1):
         age = number * period
         yield LogLine(started + age, pod.name, _text(pod, age, started + age))
 
@@ -81,7 +82,7 @@ def _text(pod: PodView, age: float, at: float) -> str:
 
 
 def _simulator(pod: PodView, age: float) -> dict[str, object]:
-    """What a worker says of its simulator: in each set the one of the third was lost once."""
+    """Return a worker's values of its simulator: in each set the third worker lost it once."""
     was_lost = pod.index == 2
     return {
         "simulator_state": "ready",
@@ -92,7 +93,7 @@ def _simulator(pod: PodView, age: float) -> dict[str, object]:
 
 
 def learner_values(pod: PodView, age: float) -> dict[str, object]:
-    """What a learner's record holds at an age in seconds; names as in ``runtime.contract``."""
+    """Return the values of a learner's record at an age in seconds; names as in ``runtime.base.contract``."""
     steps_rate = STEPS_PER_SECOND + 60 * _wobble(pod, age)
     return {
         "env_steps": int(age * STEPS_PER_SECOND),
@@ -124,5 +125,6 @@ def _progress(age: float) -> float:
 
 
 def _wobble(pod: PodView, age: float) -> float:
-    """Noise between -1 and 1 that depends on the pod's name and the second alone."""
+    """Return noise between -1 and 1 that depends only on the pod's name and the second."""
+    # A checksum instead of hash(): that differs from process to process, and screenshots would too.
     return (crc32(f"{pod.name} {int(age)}".encode()) % 2001 - 1000) / 1000.0

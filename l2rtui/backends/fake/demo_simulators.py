@@ -1,4 +1,4 @@
-"""The simulators that the demo's workers tell of: states that can be asked for, restarted, and looked at."""
+"""Simulators of the demo's workers: status, restart and camera image, as ``l2r-runtime simulators`` gives them."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from l2rtui.backends.base import Captured
+from l2rtui.domain.log import CommandOutput
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.workload import Role
 
 WIDTH: Final = 64
 HEIGHT: Final = 48
-ASKED: Final = "the simulator was restarted by request"
+RESTARTED: Final = "the simulator was restarted by request"
 HUNG: Final = "the simulator hangs: no pose followed an action within 10 s"
 
 
-class Simulators:
-    """One for each worker that runs."""
+class DemoSimulators:
+    """One simulator for each running worker."""
 
     def __init__(self) -> None:
         self._restarts: dict[str, int] = {}
 
-    def answer(self, pod: PodView, argv: Sequence[str]) -> Captured:
-        """What `l2r-runtime simulators` says in a pod."""
-        words = [word for word in argv if not word.startswith("--")]
-        if words[:2] != ["l2r-runtime", "simulators"] or pod.role is not Role.WORKER or not pod.ready:
-            return Captured(1, b"", b"l2r-runtime: this pod's process drives no simulators now\n")
+    def run_command(self, pod: PodView, argv: Sequence[str]) -> CommandOutput:
+        """Return the output of `l2r-runtime simulators` in a pod."""
+        arguments = [argument for argument in argv if not argument.startswith("--")]
+        if arguments[:2] != ["l2r-runtime", "simulators"] or pod.role is not Role.WORKER or not pod.ready:
+            return CommandOutput(1, b"", b"l2r-runtime: this pod's process drives no simulators now\n")
         if "--index" in argv and argv[list(argv).index("--index") + 1] != "0":
-            return Captured(1, b"", b"l2r-runtime: there is no simulator of that number: there are 1\n")
-        match words[2]:
+            return CommandOutput(1, b"", b"l2r-runtime: there is no simulator of that number: there are 1\n")
+        match arguments[2]:
             case "status":
-                return _said({"simulators": [self._facts(pod)]})
+                return _json_output({"simulators": [self._facts(pod)]})
             case "frame":
-                return Captured(0, picture(pod.index), b"")
+                return CommandOutput(0, picture(pod.index), b"")
             case "restart":
                 self._restarts[pod.uid] = self._restarts_of(pod) + 1
-                return _said({"asked": "restart"})
+                return _json_output({"asked": "restart"})
             case _:
-                return _said({"asked": words[3]})
+                return _json_output({"asked": arguments[3]})
 
     def _restarts_of(self, pod: PodView) -> int:
-        return self._restarts.get(pod.uid, int(pod.index == 2))  # as its records tell
+        return self._restarts.get(pod.uid, int(pod.index == 2))  # as the worker's records in ``demo_logs`` show
 
     def _facts(self, pod: PodView) -> dict[str, object]:
         restarts = self._restarts_of(pod)
@@ -52,16 +52,17 @@ class Simulators:
             "restarts": restarts,
             "uptime_seconds": 612.0,
             "fps": 100.0,
-            "error": ASKED if pod.uid in self._restarts else HUNG if restarts else None,
+            "error": RESTARTED if pod.uid in self._restarts else HUNG if restarts else None,
             "cameras": [],
             "tail": ["level harbour is open"],
         }
 
 
 def picture(seed: int) -> bytes:
-    """A road that bends under a sky, as a binary PPM."""
+    """Return an image of a bending road under a sky as a binary PPM of WIDTH by HEIGHT pixels."""
     rows = []
     for y in range(HEIGHT):
+        # 0 at the horizon, 1 at the lower edge.
         depth = (y - HEIGHT // 2) / (HEIGHT // 2)
         middle = WIDTH / 2 + (seed - 2) * 6 * (1 - depth) ** 2
         for x in range(WIDTH):
@@ -75,5 +76,5 @@ def picture(seed: int) -> bytes:
     return f"P6 {WIDTH} {HEIGHT} 255\n".encode() + b"".join(rows)
 
 
-def _said(answer: object) -> Captured:
-    return Captured(0, json.dumps(answer).encode() + b"\n", b"")
+def _json_output(answer: object) -> CommandOutput:
+    return CommandOutput(0, json.dumps(answer).encode() + b"\n", b"")

@@ -1,6 +1,6 @@
-"""A cluster of any size whose pods change at any rate: what screens are measured with, never a proof.
+"""Cluster of any size whose pods change at any rate, for measurements of the screens.
 
-It is told which pods change instead of looking at all of them, so that what is measured is the app.
+It chooses the pods that change instead of comparing all of them, so that the time is the app's and not its own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from types import MappingProxyType
 
-from l2rtui.backends.base import LogLine, LogQuery
 from l2rtui.backends.fake.backend import FakeBackend
 from l2rtui.domain.change import Change, NodeChanged, PodChanged, RunChanged
-from l2rtui.domain.ledger import Claim
+from l2rtui.domain.ledger import DeviceUsage
+from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
@@ -30,13 +30,13 @@ BATCH_SECONDS = 0.1
 NAME = "crowd"
 
 
-class CrowdBackend(FakeBackend):
+class LoadBackend(FakeBackend):
     """Pods of many runs on nodes of eight GPUs.
 
     Args:
-        pods: How many. events_per_second: changes of single pods.
-        lines_per_second: What every pod of the run ``crowd-0`` together write.
-        beacon: Called with a number whenever the first pod of the first run shows it as its exit code.
+        pods: Their number. events_per_second: changes of single pods.
+        lines_per_second: Log lines of all pods of the run ``crowd-0`` together.
+        beacon: Called with a number when the first pod of the first run gets it as its exit code, for latencies.
     """
 
     def __init__(
@@ -50,22 +50,23 @@ class CrowdBackend(FakeBackend):
         self._rate = events_per_second
         self._lines = lines_per_second
         self._beacon = beacon
-        self._chance = random.Random(1)  # noqa: S311  (which pod changes is no secret)
-        self._crowd = crowd(pods, self.now())
+        self._random = random.Random(1)  # noqa: S311  (which pod changes is no secret)
+        self._cluster = generate_cluster(pods, self.now())
 
     async def snapshot(self) -> ClusterSnapshot:
-        """Everything."""
-        return self._crowd
+        """Return the initial cluster."""
+        return self._cluster
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...], None]:
-        """Everything, then changes at the rate that was asked for."""
-        crowd = self._crowd
+        """Yield everything, then changes at the given rate."""
+        cluster = self._cluster
         yield (
-            *(NodeChanged(node) for node in crowd.nodes.values()),
-            *(RunChanged(run) for run in crowd.runs.values()),
-            *(PodChanged(pod) for pod in crowd.pods.values()),
+            *(NodeChanged(node) for node in cluster.nodes.values()),
+            *(RunChanged(run) for run in cluster.runs.values()),
+            *(PodChanged(pod) for pod in cluster.pods.values()),
         )
-        pods = list(crowd.pods.values())
+        pods = list(cluster.pods.values())
+        # Fractions of an event carry over, so that any rate is met on average.
         owed, number = 0.0, 0
         while True:
             await asyncio.sleep(BATCH_SECONDS)
@@ -73,9 +74,10 @@ class CrowdBackend(FakeBackend):
             changed: dict[str, Change] = {}
             while owed >= 1.0:
                 owed -= 1.0
-                at = self._chance.randrange(1, len(pods))
+                at = self._random.randrange(1, len(pods))
                 pods[at] = replace(pods[at], restarts=pods[at].restarts + 1, exit_code=1)
                 changed[pods[at].uid] = PodChanged(pods[at])
+            # A number that only this pod shows: the benchmark finds it in the output of the terminal.
             if self._beacon is not None:
                 number += 1
                 pods[0] = replace(pods[0], exit_code=10_000 + number)
@@ -85,13 +87,14 @@ class CrowdBackend(FakeBackend):
                 yield tuple(changed.values())
 
     async def logs(self, pod: PodView, query: LogQuery) -> AsyncGenerator[LogLine, None]:
-        """Lines of the first run; those of others write nothing."""
+        """Yield lines of the first run; pods of other runs write nothing."""
         if query.seam:
             yield LogLine(self.now(), pod.name, "", is_seam=True)
         written, began = 0, time.monotonic()
+        # Only the first run writes: the benchmark opens its log, and other followers must not disturb.
         if query.follow and (not self._lines or pod.run != f"{NAME}-0"):
-            await asyncio.Event().wait()  # writes nothing, and wakes nobody
-        await asyncio.sleep(self._chance.random() * BATCH_SECONDS / 2)  # pods do not write in step
+            await asyncio.Event().wait()  # for ever: a pod without lines costs no wake-ups
+        await asyncio.sleep(self._random.random() * BATCH_SECONDS / 2)  # so that pods do not write in step
         while query.follow:
             await asyncio.sleep(BATCH_SECONDS / 2)
             due = (time.monotonic() - began) * self._lines / PER_RUN
@@ -100,21 +103,21 @@ class CrowdBackend(FakeBackend):
                 yield LogLine(self.now(), pod.name, f"INFO step {written} of {pod.name} reward=41.7 loss=0.031")
 
 
-def crowd(pods: int, now: float) -> ClusterSnapshot:
-    """The cluster at its start."""
+def generate_cluster(pods: int, now: float) -> ClusterSnapshot:
+    """Return a cluster with so many pods, one slot each."""
     nodes = {node.name: node for node in (_node(number) for number in range(-(-pods // (GPUS * SLOTS)) or 1))}
     slots = [slot for node in nodes.values() for gpu in node.gpus for slot in gpu.slot_ids()]
     runs: dict[str, RunView] = {}
     views: dict[str, PodView] = {}
     sets = (SetView("learner", Role.LEARNER, 1), *(SetView(name, Role.WORKER, REPLICAS) for name in SETS))
     for number in range(pods):
-        run, place = divmod(number, PER_RUN)
+        run, position = divmod(number, PER_RUN)
         name = f"{NAME}-{run}"
-        if place == 0:
+        if position == 0:
             created = now - 86_400 + run
             runs[name] = RunView(name, name, NAME, f"u{run % 7}", run, "learner-workers", created, sets)
-        set_number, index = divmod(place - 1, REPLICAS) if place else (-1, 0)
-        set_name = SETS[set_number] if place else "learner"
+        set_number, index = divmod(position - 1, REPLICAS) if position else (-1, 0)
+        set_name = SETS[set_number] if position else "learner"
         slot = slots[number]
         views[f"uid-{number}"] = PodView(
             f"uid-{number}",
@@ -123,10 +126,10 @@ def crowd(pods: int, now: float) -> ClusterSnapshot:
             f"u{run % 7}",
             name,
             set_name,
-            Role.WORKER if place else Role.LEARNER,
+            Role.WORKER if position else Role.LEARNER,
             index,
             run,
-            (Claim(slot.gpu, slot.slot),),
+            (DeviceUsage(slot.gpu, slot.slot),),
             Phase.RUNNING,
             ready=True,
             created=now - 86_400 + run,

@@ -1,7 +1,7 @@
-"""Every label, annotation, object name and field-manager name, in one place.
+"""Every label, annotation and object name, in one place.
 
-The labels ``app.kubernetes.io/*`` are Kubernetes' recommended ones; ours stand under ``l2rtui.io/``. What a label
-cannot hold (a user name with ``@``) goes into an annotation, and the label gets its nearest legal form.
+The labels ``app.kubernetes.io/*`` are Kubernetes' recommended ones; ours stand under ``l2rtui.io/``. A value
+that no label can hold (a user name with ``@``) is an annotation, and the label gets the nearest legal value.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-FIELD_MANAGER: Final = "l2rtui"
 MANAGED_BY: Final = "l2rtui"
 PREFIX: Final = "l2rtui.io/"
 
@@ -19,14 +18,17 @@ APP_COMPONENT: Final = "app.kubernetes.io/component"
 APP_PART_OF: Final = "app.kubernetes.io/part-of"
 APP_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 
+MANAGED: Final = f"{APP_MANAGED_BY}={MANAGED_BY}"
+"""Selector of all objects of l2rtui."""
+
 # --- labels -------------------------------------------------------------------------------------------------
 RUN: Final = f"{PREFIX}run"
 """Name of the run."""
 RUN_ID: Final = f"{PREFIX}run-id"
-"""Unique id of this launch of the run (32 hexadecimal digits): what a receipt counts by."""
+"""Unique id of this launch of the run (32 hexadecimal digits), by which a receipt counts."""
 EXPERIMENT: Final = f"{PREFIX}experiment"
 OWNER: Final = f"{PREFIX}owner"
-"""Who launched it, as a legal label value; the annotation of the same name holds the exact text."""
+"""User who launched the run, as a legal label value; the annotation of the same name holds the exact text."""
 SET: Final = f"{PREFIX}set"
 ROLE: Final = f"{PREFIX}role"
 SEED: Final = f"{PREFIX}seed"
@@ -38,7 +40,7 @@ SLOT: Final = f"{PREFIX}slot"
 """First slot of the device that the pod holds; only where one controller makes one pod."""
 
 STABLE: Final = f"{PREFIX}stable"
-"""On pods that have a name of their own under the run's headless Service."""
+"""Set to ``true`` on pods with a stable name under the run's headless Service."""
 
 # --- annotations --------------------------------------------------------------------------------------------
 SEATS: Final = f"{PREFIX}seats"
@@ -46,34 +48,35 @@ SEATS: Final = f"{PREFIX}seats"
 BINDING: Final = f"{PREFIX}binding"
 """Binding mode by which the pod gets its device."""
 CLAIMS: Final = f"{PREFIX}claims"
-"""On the Lease of a device: JSON object of slot index to ``{run, run_id, namespace, until}``, see leases.py."""
+"""On the Lease of a device: JSON object, slot index to ``{run, run_id, namespace, until}``, see slot_leases.py."""
 LAUNCH: Final = f"{PREFIX}launch"
-"""On the ConfigMap of a run: nonce of the launch that made it, by which a retried POST knows its own object."""
+"""On objects of a run: nonce of the launch that made them, by which a retried POST recognises its own object."""
 TERMINATING: Final = f"{PREFIX}terminating"
-"""On the ConfigMap of a run: when its destroy began, RFC 3339. Nothing more is made for such a run."""
+"""On the ConfigMap of a run: time at which its destroy began (RFC 3339). A launch creates nothing more for it."""
+# Serialised names: runs of older versions have them, so a change needs a migration.
 SPEC_KEY: Final = "spec.json"
 PLAN_KEY: Final = "plan.json"
 """Keys in the ConfigMap of a run: its spec with present replicas, its plan."""
 PROGRAM_KEY: Final = "program."
-"""Beginning of a key with the text of a set's program; the name of the set follows."""
+"""Prefix of a key with the text of a set's program; the name of the set follows."""
 
 # --- node labels that are read ------------------------------------------------------------------------------
 HOSTNAME: Final = "kubernetes.io/hostname"
 SLOTS_PER_GPU: Final = f"{PREFIX}slots-per-gpu"
-"""On a node: how many workers share one of its GPUs; wins over the setting."""
+"""On a node: slots of each of its GPUs; wins over the setting."""
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 GPU_MEMORY: Final = "nvidia.com/gpu.memory"
 GPU_COUNT: Final = "nvidia.com/gpu.count"
 GPU_REPLICAS: Final = "nvidia.com/gpu.replicas"
-"""How many shares the device plugin makes of one GPU."""
+"""Number of shares that the device plugin makes of one GPU."""
 GPUS: Final = f"{PREFIX}gpus"
-"""On a node: how many GPUs it has, where neither a device plugin nor GPU feature discovery says so."""
+"""On a node: number of its GPUs, where neither a device plugin nor GPU feature discovery gives it."""
 GPU_UUIDS: Final = f"{PREFIX}gpu-uuids"
 """Annotation of a node: the UUIDs of its GPUs in the order of their indices, separated by commas."""
 HAMI_NODE: Final = "hami.io/node-nvidia-register"
-"""Annotation by which HAMi tells the GPUs of a node."""
+"""Annotation of a node: HAMi's list of its GPUs."""
 HAMI_ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
-HAMI_WISH: Final = "nvidia.com/use-gpuuuid"
+HAMI_GPU_UUID: Final = "nvidia.com/use-gpuuuid"
 """Annotations of a pod: the GPUs that HAMi gave it, the one that it asked for."""
 
 _NOT_IN_A_VALUE = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -104,6 +107,6 @@ def controller_name(run: str, set_name: str, group: int = 0) -> str:
     return f"{run}-{set_name}" if group == 0 else f"{run}-{set_name}-g{group}"
 
 
-def claim_lease(node: str, gpu: int) -> str:
+def slot_lease(node: str, gpu: int) -> str:
     """Name of the Lease through which slots of one device are claimed."""
     return f"l2r-claim-{node}-{gpu}"[:253]

@@ -1,7 +1,8 @@
-"""Destroy: stop everything, prove on the machine itself that nothing is left, then remove the folder.
+"""Destroy a run: stop its pods, prove on the machine itself that nothing runs, then remove its folder.
 
-The supervisor stops the pods, so that their last words reach the logs; one that is dead is replaced, one that does
-not answer is killed and replaced. Whatever still carries the run's mark after that is killed here.
+The supervisor stops the pods, so that their last output reaches the logs. A dead supervisor is replaced; one that
+does not answer is killed and replaced. Whatever still carries the run's tags after that gets SIGKILL; see
+``supervision.kill_escalation``.
 
 ``Receipt.objects`` counts the run's record, its supervisor, each pod, and the folder of its sockets.
 """
@@ -11,33 +12,33 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from l2rtui.backends.base import DestroyProgress, Leftover, Receipt
-from l2rtui.backends.local import control, files, folders, processes
-from l2rtui.backends.local.layout import REMOVED, Root, RunFolder
-from l2rtui.backends.local.processes import Marked
-from l2rtui.backends.local.records import Proc, RunStatus, StopRequest
-from l2rtui.backends.local.store import RunState, Store, corrupt_uid, short_uid
+from l2rtui.backends.local import process_scan, run_folders, state_files
+from l2rtui.backends.local.paths import REMOVED, RunFolder, StateFolder
+from l2rtui.backends.local.process_scan import TaggedProcess
+from l2rtui.backends.local.records import ProcessIdentity, RunStatus, StopRequest
+from l2rtui.backends.local.run_store import RunState, RunStore, corrupt_uid, short_uid
+from l2rtui.backends.local.supervision import client, kill_escalation
+from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import BackendError, NotFoundError
 
+TagFilter = Callable[[TaggedProcess], bool]
+
 _ANSWER_SECONDS = 3.0
-"""A supervisor that has not taken up the request after this long is killed."""
+"""A supervisor that has not read the request after this long is killed."""
 _OVERTIME_SECONDS = 10.0
-"""A supervisor gets so much longer than the longest grace."""
-_KILL_SECONDS = 5.0
-"""A process must be gone so long after SIGKILL; else it is reported (it sleeps in the kernel)."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Time for a supervisor beyond the longest grace period."""
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _RESULTS = ("checkpoints", "metrics.jsonl", "tensorboard")
-"""What in a run's ``data/`` is kept, as ``runtime.contract`` names it."""
+"""Entries of a run's ``data/`` that are kept, as ``runtime.base.contract`` names them."""
 
 
 async def destroy(
-    root: Root, store: Store, run: RunView, grace_seconds: float | None, *, purge: bool
+    root: StateFolder, store: RunStore, run: RunView, grace_seconds: float | None, *, purge: bool
 ) -> AsyncIterator[DestroyProgress | Receipt]:
     """Remove a run; see ``Backend.destroy``.
 
@@ -46,77 +47,77 @@ async def destroy(
     """
     began = time.monotonic()
     folder = root.run(run.name)
-    is_marked = _mark_of(folder, run.uid)
+    is_of_run = _tag_filter(folder, run.uid)
     state = store.find(run.uid)
-    found = await asyncio.to_thread(processes.marked, is_marked)
-    if state is None and not found:
+    processes = await asyncio.to_thread(process_scan.find_tagged, is_of_run)
+    if state is None and not processes:
         raise NotFoundError(f"The run {run.name} is gone.", "Look at the runs again.")
-    objects, known = _inventory(folder, state, found)
+    objects, recorded = _inventory(folder, state, processes)
     if state is not None:
-        async for left in _stop(root, folder, state, grace_seconds, is_marked):
+        async for left in _stop_pods(root, folder, state, grace_seconds, is_of_run):
             yield DestroyProgress(left)
-    leftovers = await control.settled(_kill_rest, is_marked, known)
-    kept = ""
+    leftovers = await client.finish_in_thread(_kill_remaining, is_of_run, recorded)
+    results = ""
     if not leftovers:
-        async with control.locked(root):
+        async with client.lock_state(root):
             # The same name may be another run's by now: then this one's folder was removed already.
             if store.find(run.uid) is not None:
-                leftovers, kept = await control.settled(_remove, root, folder, run.uid, purge)
+                leftovers, results = await client.finish_in_thread(_remove, root, folder, run.uid, purge)
             else:
-                results = _results_path(root, run.name, run.uid)
-                kept = str(results) if results.exists() else ""
+                path = _results_path(root, run.name, run.uid)
+                results = str(path) if path.exists() else ""
         # A supervisor that somebody started at the last moment may have outlived the folder.
-        leftovers.extend(await control.settled(_kill_rest, is_marked, set()))
-    yield Receipt(run.name, objects, tuple(leftovers), time.monotonic() - began, kept)
+        leftovers.extend(await client.finish_in_thread(_kill_remaining, is_of_run, set()))
+    yield Receipt(run.name, objects, tuple(leftovers), time.monotonic() - began, results)
 
 
-def _mark_of(folder: RunFolder, uid: str) -> Callable[[Marked], bool]:
-    """What tells a process of this run; without a readable record, its folder does."""
+def _tag_filter(folder: RunFolder, uid: str) -> TagFilter:
+    """Return the test for processes of this run; without a readable record, their folder is the only sign."""
     path = str(folder.path)
     if uid == corrupt_uid(folder):
-        return lambda one: one.folder == path
-    return lambda one: one.run_id == uid and one.folder == path
+        return lambda process: process.folder == path
+    return lambda process: process.run_id == uid and process.folder == path
 
 
-def _inventory(folder: RunFolder, state: RunState | None, found: list[Marked]) -> tuple[int, set[Proc]]:
-    """How many objects there are, and every process that is known by pid and start time."""
-    known = {one.proc for one in found}
+def _inventory(
+    folder: RunFolder, state: RunState | None, processes: list[TaggedProcess]
+) -> tuple[int, set[ProcessIdentity]]:
+    """Return the number of objects, and every process that is recorded or tagged."""
+    recorded = {process.proc for process in processes}
     if state is None:
-        return len(known), known
-    pods = {pod.uid for pod in state.status.pods} if state.status else set()
-    names = {pod.plan.name for pod in state.status.pods} if state.status else set()
+        return len(recorded), recorded
+    records = state.status.pods if state.status else []
+    pods = {pod.uid for pod in records}
+    names = {pod.plan.name for pod in records}
     if state.record is not None:
-        pods |= {wish.uid for wish in state.record.pods if wish.plan.name not in names}
-    pods |= {one.pod_id for one in found if one.pod_id}
+        # A desired pod without a record was never started; by name, since a replacement has another uid.
+        pods |= {desired.uid for desired in state.record.pods if desired.plan.name not in names}
+    pods |= {process.pod_id for process in processes if process.pod_id}
     if state.status is not None:
-        known |= {state.status.supervisor, *(pod.proc for pod in state.status.pods if pod.proc)}
+        recorded |= {state.status.supervisor, *(pod.proc for pod in records if pod.proc)}
     supervisors = 1 if state.status is not None else 0
-    return 1 + supervisors + len(pods) + len(folders.socket_dirs(folder)[:1]), known
+    return 1 + supervisors + len(pods) + len(run_folders.socket_dirs(folder)[:1]), recorded
 
 
-async def _stop(
-    root: Root,
-    folder: RunFolder,
-    state: RunState,
-    grace_seconds: float | None,
-    is_marked: Callable[[Marked], bool],
+async def _stop_pods(
+    root: StateFolder, folder: RunFolder, state: RunState, grace_seconds: float | None, is_of_run: TagFilter
 ) -> AsyncIterator[tuple[tuple[str, int], ...]]:
-    """Let a supervisor stop every pod; what is left, whenever that changes."""
-    graces = [wish.plan.set_spec.grace_seconds for wish in state.record.pods] if state.record else []
+    """Let a supervisor stop every pod; yield the objects that are left, whenever that changes."""
+    graces = [desired.plan.set_spec.grace_seconds for desired in state.record.pods] if state.record else []
     longest = max(graces, default=0.0) if grace_seconds is None else grace_seconds
     request = StopRequest(grace_seconds)
     try:
-        await control.settled(files.write_atomic, folder.destroy_request, request, sync=True)
+        await client.finish_in_thread(state_files.write_atomic, folder.destroy_request, request, sync=True)
     except FileNotFoundError:
         return  # another destroy was faster
     except OSError as error:
-        if error.errno not in _FULL:
-            raise control.unwritable(root, error) from error
-        await _stop_unaided(folder, is_marked, longest)
+        if error.errno not in _DISK_FULL:
+            raise client.unwritable_error(root, error) from error
+        await _stop_without_supervisor(folder, is_of_run, longest)
         return
-    if state.record is None and control.supervisor_of(folder) is None:
+    if state.record is None and client.supervisor_of(folder) is None:
         return  # no supervisor can work without a record
-    control.wake(folder)  # it may be at an earlier request with a longer grace
+    client.wake(folder)  # it may be at an earlier request with a longer grace
     until = time.monotonic() + longest + _OVERTIME_SECONDS
     last = _left(state.status)
     yield last
@@ -127,21 +128,13 @@ async def _stop(
             yield left
 
 
-async def _stop_unaided(folder: RunFolder, is_marked: Callable[[Marked], bool], grace_seconds: float) -> None:
-    """Stop every process without a word to a supervisor: on a full disk none can be told, and room is wanted."""
-    supervisor = control.supervisor_of(folder)
+async def _stop_without_supervisor(folder: RunFolder, is_of_run: TagFilter, grace_seconds: float) -> None:
+    """Stop every process directly: on a full disk no request can be written, and the run's space is needed."""
+    supervisor = client.supervisor_of(folder)
     if supervisor is not None:
-        processes.signal_process(supervisor, signal.SIGKILL)  # or it would start them again
-    found = await asyncio.to_thread(processes.marked, is_marked)
-    for one in found:
-        processes.signal_process(one.proc, signal.SIGTERM)
-    await asyncio.to_thread(_wait_for, found, grace_seconds)
-
-
-def _wait_for(found: list[Marked], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and any(processes.is_alive(one.proc) for one in found):
-        time.sleep(control.POLL_SECONDS)
+        kill_escalation.kill(supervisor)  # or it would start them again
+    processes = await asyncio.to_thread(process_scan.find_tagged, is_of_run)
+    await asyncio.to_thread(kill_escalation.terminate_all, processes, grace_seconds)
 
 
 def _left(status: RunStatus | None) -> tuple[tuple[str, int], ...]:
@@ -150,75 +143,67 @@ def _left(status: RunStatus | None) -> tuple[tuple[str, int], ...]:
 
 
 async def _until_ended(folder: RunFolder, state: RunState, until: float) -> AsyncIterator[RunStatus]:
-    """Keep a supervisor at work until it has ended in order; its status at each look."""
-    asked_at = 0.0
+    """Keep a supervisor running until it has ended in order; yield its status at each poll."""
+    requested_at = 0.0
     while time.monotonic() < until and folder.path.exists():
-        supervisor = control.supervisor_of(folder)
-        status = control.read_status(folder)
+        supervisor = client.supervisor_of(folder)
+        status = client.read_status(folder)
         if status is not None and status.is_destroying:
             yield status
             if status.is_ended:
                 return
         if supervisor is None:
             try:
-                await control.settled(control.start_supervisor, folder, state.uid)
+                await client.finish_in_thread(client.start_supervisor, folder, state.uid)
             except BackendError:
-                return  # what runs is killed by its mark
-            asked_at = time.monotonic()
+                return  # the processes are then killed by their tags
+            requested_at = time.monotonic()
         elif status is None or not status.is_destroying:
-            if not asked_at:
-                asked_at = time.monotonic()
-                control.wake(folder)
-            elif time.monotonic() > asked_at + _ANSWER_SECONDS:
-                processes.signal_process(supervisor, signal.SIGKILL)
-                asked_at = 0.0
-        await asyncio.sleep(control.POLL_SECONDS)
+            # It lives and has not read the request: wake it once, then take it for hung.
+            if not requested_at:
+                requested_at = time.monotonic()
+                client.wake(folder)
+            elif time.monotonic() > requested_at + _ANSWER_SECONDS:
+                kill_escalation.kill(supervisor)
+                requested_at = 0.0
+        await asyncio.sleep(client.POLL_SECONDS)
 
 
-def _kill_rest(is_marked: Callable[[Marked], bool], known: set[Proc]) -> list[Leftover]:
-    """SIGKILL whatever carries the mark or was known, until the machine shows nothing more."""
-    until = time.monotonic() + _KILL_SECONDS
-    while True:
-        found = processes.kill_marked(is_marked)
-        names = {one.proc: one.command or one.pod or "process" for one in found}
-        for proc in known:
-            if processes.signal_process(proc, signal.SIGKILL):
-                names.setdefault(proc, "process")
-        if not names:
-            return []
-        if time.monotonic() > until:
-            return [
-                Leftover("Process", f"{proc.pid} {name}", "does not end on SIGKILL: it sleeps in the kernel")
-                for proc, name in names.items()
-            ]
-        time.sleep(control.POLL_SECONDS)
+def _kill_remaining(is_of_run: TagFilter, recorded: set[ProcessIdentity]) -> list[Leftover]:
+    survivors = kill_escalation.kill_remaining(is_of_run, recorded)
+    return [
+        Leftover("Process", f"{proc.pid} {command}", "does not end on SIGKILL: it sleeps in the kernel")
+        for proc, command in survivors.items()
+    ]
 
 
-def _remove(root: Root, folder: RunFolder, uid: str, purge: bool) -> tuple[list[Leftover], str]:
-    """Keep the results, delete the rest, look whether it is gone; with the lock held."""
-    kept = ""
-    if not purge and any(_holds_something(folder.data / name) for name in _RESULTS):
+def _remove(root: StateFolder, folder: RunFolder, uid: str, purge: bool) -> tuple[list[Leftover], str]:
+    """Move the results away, delete the rest, and check that it is gone; call it with the lock.
+
+    Returns:
+        Leftovers, and the folder of the results (empty without any).
+    """
+    results = ""
+    entries = [folder.data / name for name in _RESULTS]
+    if not purge and any(path.is_file() or (path.is_dir() and any(path.iterdir())) for path in entries):
         target = _results_path(root, folder.name, uid)
         try:
             root.results.mkdir(mode=0o700, exist_ok=True)
             folder.data.rename(target)
         except OSError as error:
             return [Leftover("Results", str(folder.data), f"cannot be moved to {target}: {error.strerror}")], ""
-        kept = str(target)
-    sockets = folders.socket_dirs(folder)
+        results = str(target)
+    sockets = run_folders.socket_dirs(folder)
     gone = root.runs / f"{REMOVED}{uid}-{os.getpid()}"
     try:
-        folder.path.rename(gone)  # at once out of everybody's sight, then file by file
+        # One rename hides the run from every reader at once; deleting takes many steps and may be cut off.
+        folder.path.rename(gone)
     except OSError as error:
-        return [Leftover("Folder", str(folder.path), error.strerror or str(error))], kept
-    problem = folders.remove(gone, *(path for path in sockets if path != folder.sockets))
+        return [Leftover("Folder", str(folder.path), error.strerror or str(error))], results
+    problem = run_folders.remove(gone, *(path for path in sockets if path != folder.sockets))
     left = [path for path in (gone, *sockets) if path.exists()]
-    return [Leftover("Folder", str(path), problem or "is still there") for path in left], kept
+    return [Leftover("Folder", str(path), problem or "is still there") for path in left], results
 
 
-def _holds_something(path: Path) -> bool:
-    return path.is_file() or (path.is_dir() and any(path.iterdir()))
-
-
-def _results_path(root: Root, name: str, uid: str) -> Path:
+def _results_path(root: StateFolder, name: str, uid: str) -> Path:
     return root.results / f"{name}-{short_uid(uid)}"

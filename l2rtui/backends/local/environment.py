@@ -1,4 +1,4 @@
-"""What a pod's process is given: its variables, and where its command is found."""
+"""Environment variables and command of a pod's process."""
 
 from __future__ import annotations
 
@@ -7,49 +7,52 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from l2rtui.backends.local import peers
-from l2rtui.backends.local.layout import RunFolder
-from l2rtui.backends.local.processes import ENV_FOLDER
+from l2rtui.backends.common.peer_env import joined_variables
+from l2rtui.backends.local import peer_env
+from l2rtui.backends.local.paths import RunFolder
+from l2rtui.backends.local.process_scan import ENV_FOLDER
 from l2rtui.backends.local.records import RunRecord
-from l2rtui.backends.local.secretfiles import variables
-from l2rtui.backends.peers import joined_variables
+from l2rtui.backends.local.secret_files import variables
 from l2rtui.domain.plan import PodPlan
 from l2rtui.domain.workload import PROGRAM_WORD
-from runtime import contract
+from runtime.base import contract
 
 RUNTIME_COMMAND = "l2r-runtime"
 OWN_COMMANDS = frozenset({RUNTIME_COMMAND, "l2rtui"})
-"""Commands of this very distribution: the copy beside this interpreter is the one that fits."""
+"""Commands of this distribution: the copy beside this interpreter has the same version."""
 _NOT_FOR_CHILDREN = ("TEXTUAL", "COLUMNS", "LINES", "L2R_", "L2RTUI_")
 
 
 def clean_environ(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The user's environment without what concerns this terminal, or a run that l2rtui itself was started in."""
+    """Return the user's environment without variables of this terminal or of a run in which l2rtui was started."""
     environ = os.environ if environ is None else environ
     return {key: value for key, value in environ.items() if not key.startswith(_NOT_FOR_CHILDREN)}
 
 
 def run_environ(folder: RunFolder, name: str, uid: str, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a supervisor: the user's, and the marks by which every process of the run is found."""
+    """Return the environment of a supervisor: the user's, and the tags that mark each process of the run."""
     return {**base, contract.ENV_RUN: name, contract.ENV_RUN_ID: uid, ENV_FOLDER: str(folder.path)}
 
 
 def pod_environ(
     record: RunRecord, folder: RunFolder, plan: PodPlan, pod_uid: str, base: Mapping[str, str], cores: float
 ) -> dict[str, str]:
-    """The environment of a pod's process: the user's, the plan's, then the contract's.
+    """Return the environment of a pod's process: the user's, the plan's, then the contract's; later ones win.
 
     Args:
-        cores: Of this machine; a set that says nothing gets an equal share, at least one.
+        cores: CPU cores of this node; a set without a request gets an equal share, at least one.
 
     Raises:
-        OSError: a secret is not there.
+        OSError: a secret does not exist.
     """
+    # Libraries such as torch start a thread for each core: without a share every pod would start all of them.
     share = max(1.0, cores // max(1, len(record.pods)))
-    told = peers.variables(record, plan)
+    peers = peer_env.variables(record, plan)
     secrets = variables(folder.root.secrets, plan.set_spec.pod.secrets)
-    environ = {**run_environ(folder, record.spec.name, record.uid, base), **secrets, **told, **dict(plan.env)}
+    environ = {**run_environ(folder, record.spec.name, record.uid, base), **secrets, **peers, **dict(plan.env)}
+    # Last in the PATH: `l2r-runtime` is found although the user's environment is not that of this interpreter.
     environ["PATH"] = os.pathsep.join(filter(None, (environ.get("PATH", os.defpath), _own_bin())))
+    # The contract comes last: neither the user's shell nor a spec may give a pod another identity.
     return environ | {
         contract.ENV_RUN: record.spec.name,
         contract.ENV_RUN_ID: record.uid,
@@ -71,42 +74,43 @@ def pod_environ(
 
 
 def pod_command(folder: RunFolder, plan: PodPlan) -> tuple[str, ...]:
-    """The command of a pod, with the path of its program; one that has an address is fetched first."""
-    one = plan.set_spec
-    if one.program is None:
-        return one.command
-    path = str(folder.program(one.name, one.program.name))
-    command = tuple(path if word == PROGRAM_WORD else word for word in one.command)
-    return (RUNTIME_COMMAND, "fetch", one.program.url, path, "--", *command) if one.program.url else command
+    """Return the command of a pod with the path of its program; a program with a URL is fetched first."""
+    spec, program = plan.set_spec, plan.set_spec.program
+    if program is None:
+        return spec.command
+    path = str(folder.program(spec.name, program.name))
+    command = tuple(path if word == PROGRAM_WORD else word for word in spec.command)
+    return (RUNTIME_COMMAND, "fetch", program.url, path, "--", *command) if program.url else command
 
 
-def starts_with(command: tuple[str, ...]) -> list[str]:
-    """Everything that a command starts: itself, and what it wraps behind ``--`` where it is our own."""
-    found = []
+def executables_of(command: tuple[str, ...]) -> list[str]:
+    """Return the executables of a command: itself, and behind ``--`` of our own commands the wrapped one."""
+    names = []
     while command:
-        found.append(command[0])
+        names.append(command[0])
+        # `l2r-runtime fetch URL PATH -- COMMAND` runs COMMAND afterwards, so that must exist too.
         is_wrapper = command[0] == RUNTIME_COMMAND and "--" in command
         command = command[command.index("--") + 1 :] if is_wrapper else ()
-    return found or [""]
+    return names or [""]
 
 
 def find_command(name: str, path: str, cwd: str) -> str | None:
-    """Where a command is: as exec finds it, our own commands beside this interpreter first; None when nowhere.
+    """Return the path of a command as exec finds it, our own commands beside this interpreter first; None without.
 
-    The folder of this interpreter also ends the PATH of each process, after the user's own: there it offers what is
-    missing and shadows nothing.
+    The folder of this interpreter is also the last of each process's PATH: there it adds commands and shadows none.
     """
     if "/" in name:
-        found = str(Path(cwd, name))
-        return found if _is_program(found) else None
+        path_here = str(Path(cwd, name))
+        return path_here if _is_executable(path_here) else None
+    # The user's PATH may lead to an older installation of l2rtui, whose contract differs.
     own = _own_bin()
     order = (own, path) if name in OWN_COMMANDS else (path, own)
-    folders = [one for part in order for one in part.split(os.pathsep) if one]
-    return next((found for one in folders if _is_program(found := str(Path(cwd, one, name)))), None)
+    candidates = (str(Path(cwd, folder, name)) for part in order for folder in part.split(os.pathsep) if folder)
+    return next(filter(_is_executable, candidates), None)
 
 
 def working_folder() -> str:
-    """Where we stand; home, where that folder was deleted under us."""
+    """Return the working folder; the home folder if it was deleted meanwhile."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:
@@ -117,5 +121,5 @@ def _own_bin() -> str:
     return str(Path(sys.executable).parent) if sys.executable else ""
 
 
-def _is_program(path: str) -> bool:
+def _is_executable(path: str) -> bool:
     return Path(path).is_file() and os.access(path, os.X_OK)

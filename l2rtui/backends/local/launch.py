@@ -1,4 +1,4 @@
-"""Launch and scale: claim under the lock, write what is wanted, and let a supervisor make it so."""
+"""Launch and scale: take slots under the lock, write the desired state, and let a supervisor carry it out."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from uuid import uuid4
 
 import msgspec
 
-from l2rtui.backends.base import StepDone
-from l2rtui.backends.claiming import refuse_taken_slots
-from l2rtui.backends.local import control, files, folders, peers, ports, processes, volumes
-from l2rtui.backends.local.capacity import node_name
+from l2rtui.backends.common.node_info import node_name
+from l2rtui.backends.common.refusals import pod_exists, run_exists
+from l2rtui.backends.common.slot_check import refuse_taken_slots
+from l2rtui.backends.local import peer_env, ports, process_scan, run_folders, state_files, volumes
 from l2rtui.backends.local.environment import working_folder
-from l2rtui.backends.local.layout import STAGED, Root, RunFolder
-from l2rtui.backends.local.records import PodWish, RunRecord
+from l2rtui.backends.local.paths import STAGED, RunFolder, StateFolder
+from l2rtui.backends.local.records import DesiredPod, RunRecord
+from l2rtui.backends.local.supervision import client
 from l2rtui.config import Settings
-from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan, Step
+from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, ScalePlan, StepDone
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import name_problem
 from l2rtui.errors import BackendError, RefusedError
@@ -27,8 +28,8 @@ from l2rtui.errors import BackendError, RefusedError
 _FIRST_START_SECONDS = 30.0
 
 
-async def claim(root: Root, settings: Settings, plan: LaunchPlan, snapshot: ClusterSnapshot) -> None:
-    """Write down every run of a plan; call it with the lock held and a snapshot that was taken under it.
+async def write_records(root: StateFolder, settings: Settings, plan: LaunchPlan, snapshot: ClusterSnapshot) -> None:
+    """Write the record of every run of a plan; call it with the lock and a snapshot that was made under it.
 
     Raises:
         RefusedError: a slot is no longer free, or a name is taken; nothing was written.
@@ -37,22 +38,21 @@ async def claim(root: Root, settings: Settings, plan: LaunchPlan, snapshot: Clus
     pods = [pod for run in plan.runs for pod in run.pods]
     refuse_taken_slots(pods, snapshot)
     for run in plan.runs:
-        names = (run.spec.name, *(one.name for one in run.spec.sets))
+        names = (run.spec.name, *(set_spec.name for set_spec in run.spec.sets))
         if problem := next(filter(None, map(name_problem, names)), ""):
             raise RefusedError(f"{problem}.")  # a name becomes a folder
+        # The folder and not the snapshot, which leaves out runs of other nodes on a shared file system.
         if root.run(run.spec.name).path.exists():
-            raise RefusedError(
-                f"A run named {run.spec.name} exists.",
-                f"Choose another name, or `l2rtui destroy {run.spec.name}` first.",
-            )
-    await control.settled(_write_all, root, settings, plan.runs)
+            raise run_exists(run.spec.name)
+    await client.finish_in_thread(_write_all, root, settings, plan.runs)
 
 
-async def start(root: Root, plan: LaunchPlan) -> AsyncIterator[StepDone]:
-    """Start the supervisors of claimed runs and report each step as it comes true."""
+async def start_supervisors(root: StateFolder, plan: LaunchPlan) -> AsyncIterator[StepDone]:
+    """Start the supervisors of written runs and report each step as it is done."""
     steps = iter(plan.steps())
+    # Together: each start waits for a Python interpreter, and a launch of many seeds would wait for one at a time.
     starts = [
-        asyncio.ensure_future(control.settled(control.start_supervisor, root.run(run.spec.name), run.uid))
+        asyncio.ensure_future(client.finish_in_thread(client.start_supervisor, root.run(run.spec.name), run.uid))
         for run in plan.runs
     ]
     try:
@@ -62,6 +62,7 @@ async def start(root: Root, plan: LaunchPlan) -> AsyncIterator[StepDone]:
                 await started
             except BackendError as error:
                 sentence = str(error)
+                # One result a step is the protocol; the other runs of the plan go on.
                 for _ in range(1 + len(run.pods)):
                     yield StepDone(next(steps), sentence)
                 continue
@@ -74,94 +75,98 @@ async def start(root: Root, plan: LaunchPlan) -> AsyncIterator[StepDone]:
         await asyncio.gather(*starts, return_exceptions=True)
 
 
-async def scale(root: Root, state_record: RunRecord, plan: ScalePlan) -> None:
-    """Write down the new wish; with the lock held.
+async def scale(root: StateFolder, state_record: RunRecord, plan: ScalePlan) -> None:
+    """Write the new number of replicas; call it with the lock.
 
     Raises:
-        RefusedError: somebody else has scaled the set since the plan was made.
+        RefusedError: the set was scaled since the plan was made.
         BackendError: the state folder cannot be written.
     """
     folder = root.run(plan.run)
     removed = set(plan.removed)
-    kept = tuple(wish for wish in state_record.pods if wish.plan.name not in removed)
-    names = {wish.plan.name for wish in kept}
+    staying = tuple(desired for desired in state_record.pods if desired.plan.name not in removed)
+    names = {desired.plan.name for desired in staying}
     if double := next((pod.name for pod in plan.added if pod.name in names), ""):
-        raise RefusedError(f"{plan.run}/{plan.set_name} has {double} already.", "Plan again.")
-    added = tuple(PodWish(str(uuid4()), pod, time.time()) for pod in plan.added)
+        raise pod_exists(plan.run, plan.set_name, double)
+    added = tuple(DesiredPod(str(uuid4()), pod, time.time()) for pod in plan.added)
     record = msgspec.structs.replace(
-        state_record,
-        spec=state_record.spec.with_replicas(plan.set_name, plan.replicas),
-        pods=(*kept, *added),
+        state_record, spec=state_record.spec.with_replicas(plan.set_name, plan.replicas), pods=(*staying, *added)
     )
     try:
-        await control.settled(files.write_atomic, folder.record, record, sync=True)
+        await client.finish_in_thread(state_files.write_atomic, folder.record, record, sync=True)
     except OSError as error:
-        raise control.unwritable(root, error) from error
+        raise client.unwritable_error(root, error) from error
 
 
-async def _first_start(folder: RunFolder, pod: PodPlan, step: Step) -> StepDone:
+async def _first_start(folder: RunFolder, pod: PodPlan, step: PlanStep) -> StepDone:
     """Wait until a pod got its process, or cannot get one."""
     until = time.monotonic() + _FIRST_START_SECONDS
     while time.monotonic() < until:
-        status = control.read_status(folder)
-        has_ended = status is not None and not processes.is_alive(status.supervisor)
-        if has_ended:  # it may have written more between the two looks: a short job is over at once
-            status = control.read_status(folder)
-        found = next((one for one in status.pods if one.plan.name == pod.name), None) if status else None
-        if found is not None and found.reason == "StartError":
-            return StepDone(step, found.message)
-        if found is not None and (found.started is not None or found.phase.is_over):
+        status = client.read_status(folder)
+        has_ended = status is not None and not process_scan.is_alive(status.supervisor)
+        if has_ended:  # it may have written more between the two checks: a short job is over at once
+            status = client.read_status(folder)
+        records = status.pods if status else []
+        record = next((record for record in records if record.plan.name == pod.name), None)
+        if record is not None and record.reason == "StartError":
+            return StepDone(step, record.message)
+        if record is not None and (record.started is not None or record.phase.is_over):
             return StepDone(step)
+        # A destroy removes the folder while we wait.
         if not folder.record.exists():
             return StepDone(step, "the run was destroyed meanwhile")
         if has_ended:
-            return StepDone(step, f"its supervisor has ended, see {folder.diary}")
-        await asyncio.sleep(control.POLL_SECONDS)
-    return StepDone(step, f"it got no process within {_FIRST_START_SECONDS:g} s, see {folder.diary}")
+            return StepDone(step, f"its supervisor has ended, see {folder.supervisor_log}")
+        await asyncio.sleep(client.POLL_SECONDS)
+    return StepDone(step, f"it got no process within {_FIRST_START_SECONDS:g} s, see {folder.supervisor_log}")
 
 
-def _write_all(root: Root, settings: Settings, runs: Sequence[RunPlan]) -> None:
+def _write_all(root: StateFolder, settings: Settings, runs: Sequence[RunPlan]) -> None:
     written: list[RunFolder] = []
     try:
-        taken = ports.in_use(root)
+        used_ports = ports.in_use(root)
         for run in runs:
-            chosen = ports.choose(run, taken)
-            taken |= set(chosen.values())
-            _write(root, settings, run, chosen)
+            run_ports = ports.choose(run, used_ports)
+            used_ports |= set(run_ports.values())
+            _write(root, settings, run, run_ports)
             written.append(root.run(run.spec.name))
     except OSError as error:
+        # All or nothing: a plan whose runs are written in part would hold slots that no launch reports.
         for folder in written:
-            folders.remove(folder.path, *folders.socket_dirs(folder))
-        raise control.unwritable(root, error) from error
+            run_folders.remove(folder.path, *run_folders.socket_dirs(folder))
+        raise client.unwritable_error(root, error) from error
 
 
 def _write_programs(staged: RunFolder, run: RunPlan) -> None:
-    for one in run.spec.sets:
-        if one.program is not None:
-            path = staged.program(one.name, one.program.name)
+    for set_spec in run.spec.sets:
+        program = set_spec.program
+        if program is not None:
+            path = staged.program(set_spec.name, program.name)
             path.parent.mkdir(mode=0o700, parents=True)
-            if one.program.text:
-                path.write_text(one.program.text, encoding="utf-8")
+            if program.text:
+                path.write_text(program.text, encoding="utf-8")
 
 
-def _write(root: Root, settings: Settings, run: RunPlan, chosen: dict[str, int]) -> None:
-    """Build the folder under another name and publish it whole."""
+def _write(root: StateFolder, settings: Settings, run: RunPlan, run_ports: dict[str, int]) -> None:
+    """Build the folder under another name; one rename then publishes it complete."""
     now = time.time()
     folder = root.run(run.spec.name)
     staged = RunFolder(root.runs / f"{STAGED}{run.uid}")
     try:
         for path in (staged.path, staged.requests, staged.pipes, staged.data):
             path.mkdir(mode=0o700)
-        inner = peers.socket_folders(run)
-        socket_dir = folders.make_socket_dir(folder, run.uid, max(inner, key=len, default=""))
+        # bind() creates a socket file, but not its folder.
+        inner = peer_env.socket_folders(run)
+        socket_dir = run_folders.make_socket_dir(folder, run.uid, max(inner, key=len, default=""))
         if socket_dir == folder.sockets:
             staged.sockets.mkdir(mode=0o700)
         for name in inner:
             ((staged.sockets if socket_dir == folder.sockets else socket_dir) / name).mkdir(mode=0o700)
         _write_programs(staged, run)
+        # O_EXCL with the mode: the token is never readable by others, not even for a moment.
         descriptor = os.open(staged.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            files.write_all(descriptor, secrets.token_hex(32).encode())
+            state_files.write_all(descriptor, secrets.token_hex(32).encode())
         finally:
             os.close(descriptor)
         record = RunRecord(
@@ -169,19 +174,20 @@ def _write(root: Root, settings: Settings, run: RunPlan, chosen: dict[str, int])
             spec=run.spec,
             owner=run.owner,
             node=node_name(),
-            boot=processes.boot_id(),
+            boot=process_scan.boot_id(),
             cwd=working_folder(),
             created=now,
             endpoint=f"ipc://{socket_dir}",
             socket_dir=str(socket_dir),
-            pods=tuple(PodWish(str(uuid4()), pod, now) for pod in run.pods),
+            pods=tuple(DesiredPod(str(uuid4()), pod, now) for pod in run.pods),
             backoff_seconds=settings.backoff_seconds,
             log_max_bytes=settings.log_max_bytes,
-            ports=chosen,
+            ports=run_ports,
             volume=volumes.prepare(root, run.spec),
         )
-        files.write_atomic(staged.record, record, sync=True)
+        state_files.write_atomic(staged.record, record, sync=True)
+        # From here on readers see the run, and they see it complete.
         staged.path.rename(folder.path)
     except OSError:
-        folders.remove(staged.path, *folders.socket_dirs(folder))
+        run_folders.remove(staged.path, *run_folders.socket_dirs(folder))
         raise

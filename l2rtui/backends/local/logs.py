@@ -1,4 +1,4 @@
-"""The side that reads logs: the last lines from the end, then on across rotation, restarts and replacements."""
+"""Reader of logs: the last lines from the end, then on across rotation, restarts and replacements."""
 
 from __future__ import annotations
 
@@ -11,52 +11,63 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
-from l2rtui.backends.base import LogLine, LogQuery
-from l2rtui.backends.local.logfile import MARK, STAMP_LENGTH, log_path, parse_stamp, rotated_path, serials
+from l2rtui.backends.local.supervision.log_file import (
+    MARK,
+    STAMP_LENGTH,
+    log_path,
+    parse_stamp,
+    rotated_path,
+    serials,
+)
+from l2rtui.domain.log import LogLine, LogQuery
 
 _BLOCK = 65_536
-_FIRST_PAUSE_SECONDS = 0.125
-_LAST_PAUSE_SECONDS = 1.0
-"""Between two looks at a log: twice as long after one that found nothing, half after one that found lines.
+_MIN_PAUSE_SECONDS = 0.125
+_MAX_PAUSE_SECONDS = 1.0
+"""Pause between two polls of a log: doubled after a poll without new lines, halved after one with some.
 
-The looks fall on whole multiples of the pause, so that all followers of a program wake together and what they find
-is drawn at once: a screen that follows a run of many pods costs little more than one that follows a single pod.
+Polls fall on whole multiples of the pause. So all followers of a process wake together and their lines are drawn at
+once: a screen that follows a run of many pods costs little more than one that follows a single pod.
 """
-_ASK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
+"""Period of the question whether the pod is over: it scans the state folder."""
 _YOUNG_NANOSECONDS = 2_000_000_000
-"""Coarser than the clock of any file system in use."""
-_BREATH_LINES = 500
-"""After so many lines other tasks of the event loop get their turn."""
+"""Age below which a folder's time proves nothing: coarser than the clock of any file system (FAT has 2 s)."""
+_YIELD_LINES = 500
+"""Number of lines after which other tasks of the event loop get their turn."""
 
 
 async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[], bool]) -> AsyncIterator[LogLine]:
-    """Lines of the pods of one name, whose logs lie in a folder.
+    """Yield lines of the pods of one name, whose logs lie in a folder.
 
     Args:
-        is_over: Whether nothing more will be written. Asked only while nothing new is there, and what was written
-            before the answer is still given.
+        is_over: Returns True when nothing more will be written. Called only without new lines; lines that were
+            written before its answer are still yielded.
     """
+    # The backlog leaves the cursor exactly behind its last line, so that no line is lost or doubled in between.
     cursor = _Cursor(folder)
     try:
-        async for found in _parsed(_backlog(folder, query, cursor), pod, query.since):
-            yield found
-        is_last_look, asked_at, pause = not query.follow or query.previous, 0.0, _FIRST_PAUSE_SECONDS
-        if query.seam and not is_last_look:
+        async for line in _parsed(_backlog(folder, query, cursor), pod, query.since):
+            yield line
+        is_last_poll, checked_at, pause = not query.follow or query.previous, 0.0, _MIN_PAUSE_SECONDS
+        if query.seam and not is_last_poll:
             yield LogLine(time.time(), pod, "", is_seam=True)
         while True:
             is_quiet = True
-            async for found in _parsed(cursor.advance(), pod, query.since):
+            async for line in _parsed(cursor.advance(), pod, query.since):
                 is_quiet = False
-                yield found
-            if is_last_look:
+                yield line
+            if is_last_poll:
                 break
-            pause = min(2 * pause, _LAST_PAUSE_SECONDS) if is_quiet else max(pause / 2, _FIRST_PAUSE_SECONDS)
+            # A busy log is read often and an idle one rarely: hundreds of followers share one core.
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS) if is_quiet else max(pause / 2, _MIN_PAUSE_SECONDS)
             if is_quiet:
                 clock = asyncio.get_running_loop().time
                 await asyncio.sleep(pause - clock() % pause)
                 now = clock()
-                if now >= asked_at + _ASK_SECONDS:
-                    asked_at, is_last_look = now, is_over()
+                if now >= checked_at + _CHECK_SECONDS:
+                    checked_at, is_last_poll = now, is_over()
+        # The unfinished last line: nobody will end it any more.
         if last := _parse(cursor.rest, pod, query.since):
             yield last
     finally:
@@ -64,9 +75,9 @@ async def read_logs(folder: Path, pod: str, query: LogQuery, is_over: Callable[[
 
 
 class _Cursor:
-    """A place in the logs of a pod: an open file, and the unfinished line at its end.
+    """A position in the logs of a pod: an open file, and the unfinished line at its end.
 
-    The file is held open, so it can be read to its end after it was set aside, and no other file gets its inode.
+    The file stays open, so it can be read to its end after a rotation, and no other file gets its inode.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -74,31 +85,31 @@ class _Cursor:
         self._serial = -1
         self._file: BinaryIO | None = None
         self._is_final = False
-        self._seen = 0
+        self._folder_mtime = 0
         self.rest = b""
 
     def enter(self, serial: int, file: BinaryIO, rest: bytes = b"") -> None:
-        """Go on in this file, from where it stands."""
+        """Continue in this file, from its present offset."""
         self.close()
         self._serial, self._file, self.rest = serial, file, rest
 
     def stay(self) -> None:
-        """Never move."""
+        """Stay in the present file: ``advance`` yields nothing."""
         self._is_final = True
 
     @property
-    def is_placed(self) -> bool:
-        """Whether it stands in a file."""
+    def has_file(self) -> bool:
+        """True once it has entered a file."""
         return self._file is not None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def advance(self) -> Iterator[bytes]:
-        """Whole lines that are new, in order; the rest stays until its end is written."""
+        """Yield complete new lines in order; an unfinished one stays in ``rest`` until its end is written."""
         while not self._is_final:
             yield from self._to_end()
             if self._is_same_folder():
@@ -106,7 +117,7 @@ class _Cursor:
             following = self._next_file()
             if following is None:
                 return
-            # What we leave is complete by now: its writer opened the next file after its last byte.
+            # The file is complete by now: its writer opened the next file after its last byte.
             yield from self._to_end()
             if self.rest:
                 yield self.rest
@@ -118,20 +129,20 @@ class _Cursor:
             yield from lines
 
     def _is_same_folder(self) -> bool:
-        """Whether no file was made or renamed since the last look: one stat instead of a listing and several.
+        """Return True when no file was made or renamed since the last poll; costs one stat instead of several.
 
-        A change within the same tick of the file system's clock would not show, so a young folder is looked into.
+        A change within one tick of the file system's clock does not show, so a young folder is always listed.
         """
         try:
             changed = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
             return self._file is not None
-        is_same = changed == self._seen and self._file is not None
-        self._seen = changed if time.time_ns() - changed > _YOUNG_NANOSECONDS else 0
+        is_same = changed == self._folder_mtime and self._file is not None
+        self._folder_mtime = changed if time.time_ns() - changed > _YOUNG_NANOSECONDS else 0
         return is_same
 
     def _next_file(self) -> tuple[int, BinaryIO] | None:
-        """The file after this one: the next part of the same process's log, or the first of the next process."""
+        """Open the file after this one: the next part of this process's log, or the next process's first."""
         while True:
             candidates = self._later()
             if not candidates:
@@ -141,12 +152,12 @@ class _Cursor:
             if file is not None:
                 if os.fstat(file.fileno()).st_ino == inode and self._later() == candidates:
                     return serial, file
-                file.close()  # files were renamed while we looked: look again
+                file.close()  # a rotation came in between: list again
 
     def _later(self) -> list[tuple[int, Path, int]]:
-        """Number, path and inode of every file after this one, in order."""
+        """Return number, path and inode of every file after this one, in order."""
         numbers = sorted({self._serial, *serials(self._folder)})
-        there = [
+        files = [
             (serial, path, inode)
             for serial in numbers
             if serial >= self._serial
@@ -154,48 +165,50 @@ class _Cursor:
             if (inode := _inode(path)) is not None
         ]
         if self._file is None:
-            return there
-        here = os.fstat(self._file.fileno()).st_ino
-        # Not found: it was set aside twice while we read, and all that is there came later.
-        place = next((number for number, (_, _, inode) in enumerate(there) if inode == here), -1)
-        return there[place + 1 :]
+            return files
+        own_inode = os.fstat(self._file.fileno()).st_ino
+        # Not in the list: it was rotated twice while we read, so every listed file is later.
+        position = next((number for number, (_, _, inode) in enumerate(files) if inode == own_inode), -1)
+        return files[position + 1 :]
 
 
 def _backlog(folder: Path, query: LogQuery, cursor: _Cursor) -> Iterator[bytes]:
-    """Lines that are there now; leaves the cursor behind them."""
-    known = serials(folder)
+    """Yield the present lines; leaves the cursor behind them."""
+    numbers = serials(folder)
     if query.previous:
-        known = known[-2:-1]
+        # The process before the present one; empty when there was only one.
+        numbers = numbers[-2:-1]
         cursor.stay()
     elif query.tail is None and query.since is None:
         yield from cursor.advance()
         return
-    kept: deque[bytes] = deque()
-    for serial in reversed(known):
+    backlog: deque[bytes] = deque()
+    for serial in reversed(numbers):
         for path in reversed(_parts(folder, serial)):
-            if not _collect(path, serial, query, cursor, kept):
-                yield from kept
+            if not _collect(path, serial, query, cursor, backlog):
+                yield from backlog
                 return
-    yield from kept
+    yield from backlog
 
 
-def _collect(path: Path, serial: int, query: LogQuery, cursor: _Cursor, kept: deque[bytes]) -> bool:
-    """Put the lines of a file before those that were kept; False when no earlier ones are wanted."""
+def _collect(path: Path, serial: int, query: LogQuery, cursor: _Cursor, backlog: deque[bytes]) -> bool:
+    """Put the lines of a file before the backlog; False when the query needs no earlier ones."""
     file = _open(path)
     if file is None:
         return True
     end = file.seek(0, os.SEEK_END)
     lines = _backwards(file, end)
-    unfinished = next(lines)  # what follows the last line feed: nothing, or a line that is being written
-    is_newest = not (cursor.is_placed or query.previous)
+    unfinished = next(lines)  # the part after the last line feed: empty, or a line that is being written
+    # From the end backwards, so a tail of a large log reads only its last blocks.
+    is_newest = not (cursor.has_file or query.previous)
     goes_on = True
     for line in lines if is_newest or not unfinished else chain((unfinished,), lines):
         stamp = parse_stamp(line[:STAMP_LENGTH])
         is_old = query.since is not None and stamp is not None and stamp <= query.since
-        if is_old or (query.tail is not None and len(kept) >= query.tail):
+        if is_old or (query.tail is not None and len(backlog) >= query.tail):
             goes_on = False
             break
-        kept.appendleft(line)
+        backlog.appendleft(line)
     if is_newest:
         file.seek(end)
         cursor.enter(serial, file, unfinished)
@@ -205,7 +218,7 @@ def _collect(path: Path, serial: int, query: LogQuery, cursor: _Cursor, kept: de
 
 
 def _backwards(file: BinaryIO, position: int) -> Iterator[bytes]:
-    """Lines before a position, last first, read block by block; the first is what follows the last line feed."""
+    """Yield lines before a position, last first, block by block; the first is the part after the last line feed."""
     rest = b""
     while position:
         size = min(_BLOCK, position)
@@ -218,14 +231,14 @@ def _backwards(file: BinaryIO, position: int) -> Iterator[bytes]:
 
 async def _parsed(lines: Iterator[bytes], pod: str, since: float | None) -> AsyncIterator[LogLine]:
     for number, line in enumerate(lines):
-        if number % _BREATH_LINES == _BREATH_LINES - 1:
+        if number % _YIELD_LINES == _YIELD_LINES - 1:
             await asyncio.sleep(0)
-        if found := _parse(line, pod, since):
-            yield found
+        if parsed := _parse(line, pod, since):
+            yield parsed
 
 
 def _parse(line: bytes, pod: str, since: float | None) -> LogLine | None:
-    """A line of a log file; None for one that is too old or not of that form."""
+    """Parse a line of a log file; None for one that is too old or has another format."""
     stamp = parse_stamp(line[:STAMP_LENGTH])
     if stamp is None or (since is not None and stamp <= since):
         return None
@@ -234,7 +247,7 @@ def _parse(line: bytes, pod: str, since: float | None) -> LogLine | None:
 
 
 def _parts(folder: Path, serial: int) -> tuple[Path, Path]:
-    """The files of one process's log, in the order in which they were written."""
+    """Return the files of one process's log, in the order in which they were written."""
     path = log_path(folder, serial)
     return rotated_path(path), path
 

@@ -1,4 +1,4 @@
-"""This machine as one Node, with other people's processes on its GPUs as pods that are not ours."""
+"""This machine as one Node, with processes of other programs on its GPUs as pods that l2rtui did not launch."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.local import processes
-from l2rtui.backends.local.capacity import memory_limit, node_name, usable_cores
-from l2rtui.backends.local.gpus import GpuReader, GpuReport, GpuUse, cpu_device
+from l2rtui.backends.common.node_info import memory_limit, node_name, usable_cores
+from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device
+from l2rtui.backends.local import process_scan
 from l2rtui.config import Settings
-from l2rtui.domain.ledger import Claim
 from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 
 _NO_DRIVER_SECONDS = 60.0
-"""How long the absence of a driver is believed: looking for it searches every library folder."""
+"""Period without another search for a missing driver: each search reads every library folder."""
 
 
 @dataclass(frozen=True, slots=True)
-class MachineView:
-    """The node, and what else is to be known of it."""
+class NodeReading:
+    """The node at one moment, and the foreign processes on its GPUs."""
 
     node: Node
-    strangers: tuple[PodView, ...] = ()
+    foreign_pods: tuple[PodView, ...] = ()
     problem: str = ""
 
 
-class Machine:
-    """Looks at this machine; ``look`` blocks for some milliseconds and belongs in a thread.
+class NodeReader:
+    """Reads this machine; ``read`` blocks for some milliseconds and belongs in a thread.
 
     Args:
-        runs: Folder of our runs: a GPU process with a folder of it in its environment is no stranger.
+        runs: Folder of our runs: a GPU process with a folder of it in its environment is ours.
     """
 
     def __init__(self, settings: Settings, runs: Path, nvml: object = None) -> None:
         self._settings = settings
         self._runs = str(runs)
-        self._gpus = GpuReader(node_name(), settings.slots_per_gpu, nvml)
+        self._gpus = GpuReader(settings.slots_per_gpu, nvml)
         self._report = GpuReport()
         self._no_driver_until = 0.0
         psutil.cpu_percent()  # the first call only starts the measurement
 
-    def look(self) -> MachineView:
-        """Give the node as it is now."""
+    def read(self) -> NodeReading:
+        """Return the node as it is now."""
         name, cores = node_name(), usable_cores()
         if time.monotonic() >= self._no_driver_until:
-            self._report = self._gpus.read()
+            self._report = self._gpus.read(name)
             if not self._report.has_driver:
                 self._no_driver_until = time.monotonic() + _NO_DRIVER_SECONDS
         settings, report = self._settings, self._report
         gpus = report.gpus
+        # With a problem there are GPUs that cannot be read: a cpu device would invent slots beside them.
         if not gpus and not report.problem:
             gpus = (cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots),)
         memory = psutil.virtual_memory()
@@ -66,40 +66,42 @@ class Machine:
             memory_used_bytes=memory.total - memory.available,
             message=report.problem,
         )
-        ours = {one.proc.pid for one in processes.marked(self._is_ours)} if report.uses else set()
-        strangers = tuple(pod for use in report.uses if use.pid not in ours and (pod := _stranger(name, use)))
-        return MachineView(node, strangers, report.problem)
+        # The scan of all environments is costly, and needed only where a GPU is in use.
+        ours = (
+            {process.proc.pid for process in process_scan.find_tagged(self._is_ours)} if report.processes else set()
+        )
+        foreign = (_foreign_pod(name, process) for process in report.processes if process.pid not in ours)
+        return NodeReading(node, tuple(pod for pod in foreign if pod), report.problem)
 
-    def _is_ours(self, one: processes.Marked) -> bool:
-        # A run of another state folder is somebody else's here: no pod of ours shows that it holds the GPU.
-        return one.folder.rpartition("/")[0] == self._runs
+    def _is_ours(self, process: process_scan.TaggedProcess) -> bool:
+        # A run of another state folder is foreign here: no pod of this backend shows that it uses the GPU.
+        return process.folder.rpartition("/")[0] == self._runs
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close NVML."""
         self._gpus.close()
 
 
-def _stranger(node: str, use: GpuUse) -> PodView | None:
-    """Somebody else's process on a GPU; None when it has just ended."""
+def _foreign_pod(node: str, gpu_process: GpuProcess) -> PodView | None:
+    """Return a foreign process on a GPU as a pod; None when it has just ended."""
     created, command, owner = 0.0, "process", ""
     try:
-        process = psutil.Process(use.pid)
+        process = psutil.Process(gpu_process.pid)
         created, command = process.create_time(), process.name()
         owner = process.username()
     except psutil.NoSuchProcess:
         return None
     except (psutil.AccessDenied, KeyError):
-        pass  # the driver says that it is there; of whom, the system does not
-    claim: Claim = use.claim
+        pass  # NVML lists it, and the system hides its owner (hidepid) or has no name for the uid
     return PodView(
-        uid=f"{node}-{use.pid}-{created:.0f}-{claim.gpu}",
-        name=f"{command}-{use.pid}",
+        uid=f"{node}-{gpu_process.pid}-{created:.0f}-{gpu_process.claim.gpu}",
+        name=f"{command}-{gpu_process.pid}",
         node=node,
         owner=owner,
-        claims=(claim,),
+        devices=(gpu_process.claim,),
         phase=Phase.RUNNING,
         ready=True,
         created=created,
         started=created,
-        pid=use.pid,
+        pid=gpu_process.pid,
     )

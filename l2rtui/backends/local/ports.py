@@ -5,50 +5,50 @@ from __future__ import annotations
 import secrets
 import socket
 
-from l2rtui.backends.local import files
-from l2rtui.backends.local.layout import Root
-from l2rtui.backends.local.peers import LOOPBACK
+from l2rtui.backends.local import state_files
+from l2rtui.backends.local.paths import StateFolder
+from l2rtui.backends.local.peer_env import LOOPBACK
 from l2rtui.backends.local.records import RunRecord
 from l2rtui.domain.plan import RunPlan
 from l2rtui.domain.workload import pod_name
 
 _PORTS = range(20_000, 30_000)
-"""Below what systems give out by themselves (32768 on Linux), so that nobody gets one of these by chance."""
+"""Below the ephemeral ports (from 32768 on Linux), which the system gives to any program that asks for one."""
 
 
-def in_use(root: Root) -> set[int]:
-    """Ports that were chosen for other runs, whether or not a process listens there now; with the lock held."""
-    found: set[int] = set()
+def in_use(root: StateFolder) -> set[int]:
+    """Return the ports of other runs, whether or not a process listens there now; call it with the lock."""
+    used: set[int] = set()
+    # Also ports whose process is down: after its restart peers must find it at the same port.
     for path in root.runs.glob("*/run.json"):
-        try:
-            found.update(files.read(path, RunRecord).ports.values())
-        except (OSError, files.CorruptError):  # being removed, or not ours to judge here
-            continue
-    return found
+        if record := state_files.read_valid(path, RunRecord):  # else being removed, or unreadable: others report it
+            used.update(record.ports.values())
+    return used
 
 
-def choose(run: RunPlan, taken: set[int]) -> dict[str, int]:
-    """A port for each replica that others find by name, by name of its pod.
+def choose(run: RunPlan, used: set[int]) -> dict[str, int]:
+    """Choose a port for each replica that others find by name; the key is the name of its pod.
 
     Raises:
         OSError: there is no free port.
     """
     chosen: dict[str, int] = {}
-    for one in run.spec.sets:
-        for index in range(one.replicas if one.port else 0):
-            chosen[pod_name(run.spec.name, one.name, index)] = _free_port(taken | set(chosen.values()))
+    for spec in run.spec.sets:
+        for index in range(spec.replicas if spec.port else 0):
+            chosen[pod_name(run.spec.name, spec.name, index)] = _free_port(used | set(chosen.values()))
     return chosen
 
 
-def _free_port(taken: set[int]) -> int:
+def _free_port(used: set[int]) -> int:
+    # From a random start: another state folder's launch at this moment then hardly tries the same port.
     first = secrets.randbelow(len(_PORTS))
     for step in range(len(_PORTS)):
         port = _PORTS[(first + step) % len(_PORTS)]
-        if port in taken:
+        if port in used:
             continue
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
-                one.bind((LOOPBACK, port))
+                probe.bind((LOOPBACK, port))
             except OSError:  # somebody listens there
                 continue
         return port

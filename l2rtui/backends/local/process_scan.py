@@ -1,13 +1,13 @@
-"""Processes for certain: pid plus start time, and the mark in their environment by which all are found.
+"""Processes of this backend: their identity (pid and start time) and the tags in their environment.
 
-Linux is read from /proc directly: a supervisor must stay small, and psutil is not. Elsewhere psutil answers.
+A pid alone is not enough: the kernel gives it to another process later. Linux is read from /proc directly, for a
+supervisor must stay small and psutil is not; elsewhere psutil is used. For how processes are stopped see
+``supervision.kill_escalation``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,22 +15,24 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from l2rtui.backends.local.records import Proc
-from runtime.contract import ENV_POD, ENV_POD_ID, ENV_RUN, ENV_RUN_ID
+from l2rtui.backends.local.records import ProcessIdentity
+from runtime.base.contract import ENV_POD, ENV_POD_ID, ENV_RUN, ENV_RUN_ID
+from runtime.base.processes import signal_process_group
 
 IS_LINUX = sys.platform == "linux"
 ENV_FOLDER = "L2R_LOCAL_RUN"
-"""Folder of the run, in the environment of every process of this backend, supervisors included."""
+"""Tag with the folder of the run, in the environment of every process of this backend, supervisors included."""
 _NO_MEMORY = 0x00200000 | 0x4
 """PF_KTHREAD and PF_EXITING of include/linux/sched.h: there is no environment and there will be none."""
-_EXEC_TRIES = 100
+_EXEC_RETRIES = 100
+"""Most waits of a millisecond for the end of an exec()."""
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
-    """A living process with the marks that its environment carries; empty strings for those it lacks."""
+class TaggedProcess:
+    """A living process with the tags of its environment; empty strings for those that it lacks."""
 
-    proc: Proc
+    proc: ProcessIdentity
     command: str
     folder: str
     run: str
@@ -39,32 +41,33 @@ class Marked:
     pod_id: str
 
 
+# A state folder on a network file system outlives the boot, and start times begin anew with each.
 @cache
 def boot_id() -> str:
-    """This boot of this machine; start times of Linux processes count from it. Empty elsewhere."""
+    """Return the id of this boot, from which start times of Linux processes count; empty on other systems."""
     return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()[:8] if IS_LINUX else ""
 
 
-def start_of(pid: int) -> str | None:
-    """When a process started, in a form that no other process with its pid shares; None when it has ended.
+def start_time_of(pid: int) -> str | None:
+    """Return the start time of a process, which no later process with its pid shares; None when it has ended.
 
     Field 22 of /proc/PID/stat (proc(5): clock ticks since boot) with the boot's id. A zombie has ended.
     """
     return _start_linux(pid) if IS_LINUX else _start_psutil(pid)
 
 
-def identify(pid: int) -> Proc:
-    """Name a process that we have just started; one that ended at once gets a start time that nobody has."""
-    return Proc(pid, start_of(pid) or "ended")
+def identify(pid: int) -> ProcessIdentity:
+    """Return the identity of a process that we have just started; an ended one gets an impossible start time."""
+    return ProcessIdentity(pid, start_time_of(pid) or "ended")
 
 
-def is_alive(proc: Proc | None) -> bool:
-    """Whether this very process runs; a process that got its pid later is another."""
-    return proc is not None and start_of(proc.pid) == proc.start
+def is_alive(proc: ProcessIdentity | None) -> bool:
+    """Return True while the process runs; a later process with its pid does not count."""
+    return proc is not None and start_time_of(proc.pid) == proc.start
 
 
-def signal_process(proc: Proc, number: int) -> bool:
-    """Signal this very process; False when it has ended or is not ours."""
+def signal_process(proc: ProcessIdentity, number: int) -> bool:
+    """Signal the process; False when it has ended or belongs to another user."""
     if not is_alive(proc):
         return False
     try:
@@ -74,38 +77,30 @@ def signal_process(proc: Proc, number: int) -> bool:
     return True
 
 
-def signal_group(leader: Proc, number: int) -> None:
+def signal_group(leader: ProcessIdentity, number: int) -> None:
     """Signal the process group that a process of ours leads or has led.
 
     A group's id stays taken while it has members. So when a process with the leader's pid lives and is not the
-    leader, the group is somebody else's; when none lives, what is left of the group is ours.
+    leader, the group is a foreign one; when none lives, the members that are left are ours.
     """
-    if start_of(leader.pid) not in (leader.start, None):
+    if start_time_of(leader.pid) not in (leader.start, None):
         return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader.pid, number)
+    signal_process_group(leader.pid, number)
 
 
-def marked(is_wanted: Callable[[Marked], bool]) -> list[Marked]:
-    """Every living process that carries a mark of this backend and is wanted, ourselves excepted."""
-    return [one for one in (_scan_linux() if IS_LINUX else _scan_psutil()) if is_wanted(one)]
-
-
-def kill_marked(is_wanted: Callable[[Marked], bool]) -> list[Marked]:
-    """SIGKILL every such process; those that were found. Call it until it finds none: a process may fork."""
-    found = marked(is_wanted)
-    for one in found:
-        signal_process(one.proc, signal.SIGKILL)
-    return found
+def find_tagged(is_selected: Callable[[TaggedProcess], bool]) -> list[TaggedProcess]:
+    """Find the selected ones of all living processes with a tag of this backend; this process is left out."""
+    return [process for process in (_scan_linux() if IS_LINUX else _scan_psutil()) if is_selected(process)]
 
 
 def _stat_linux(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat after the command's name, from the state on; None when it has ended."""
+    """Return the fields of /proc/PID/stat from the state (field 3) on; None when the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  (called often: Path costs more)
             text = file.read(4096).decode("utf-8", "replace")
     except OSError:  # ended, or ended while it was read (ESRCH)
         return None
+    # The command's name may itself hold blanks and brackets: the last bracket ends it.
     fields = text[text.rindex(")") + 2 :].split()
     return None if fields[0] in "ZX" else fields
 
@@ -115,27 +110,30 @@ def _start_linux(pid: int) -> str | None:
     return None if fields is None else f"{boot_id()}-{fields[19]}"
 
 
-def _scan_linux() -> Iterator[Marked]:
+def _scan_linux() -> Iterator[TaggedProcess]:
     needle, own = f"{ENV_FOLDER}=".encode(), os.getpid()
     for name in os.listdir("/proc"):  # noqa: PTH208  (called often)
         if not name.isdigit() or int(name) == own:
             continue
         environ = _environ_linux(int(name))
+        # A substring test first: it is much cheaper than splitting the environment of every process.
         if needle not in environ:
             continue
         start = _start_linux(int(name))
         if start is not None:
             items = (item.partition("=") for item in os.fsdecode(environ).split("\0"))
-            yield _marked(Proc(int(name), start), {key: value for key, _, value in items}, _command_linux(name))
+            yield _tagged(
+                ProcessIdentity(int(name), start), {key: value for key, _, value in items}, _command_linux(name)
+            )
 
 
 def _environ_linux(pid: int) -> bytes:
-    """The environment of a process; empty for one that has ended, is somebody else's, or has none.
+    """Return the environment of a process; empty for one that has ended, is another user's, or has none.
 
-    In the midst of exec() a process has none yet, and its mark cannot be seen: we wait until it has.
+    During exec() a process has none yet and its tags cannot be read: then wait until it has.
     """
     environ = b""
-    for _ in range(_EXEC_TRIES):
+    for _ in range(_EXEC_RETRIES):
         try:
             with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:  # noqa: PTH123
                 environ = file.readall()
@@ -156,9 +154,9 @@ def _command_linux(pid: str) -> str:
         return ""
 
 
-def _marked(proc: Proc, environ: dict[str, str], command: str) -> Marked:
+def _tagged(proc: ProcessIdentity, environ: dict[str, str], command: str) -> TaggedProcess:
     names = (ENV_FOLDER, ENV_RUN, ENV_RUN_ID, ENV_POD, ENV_POD_ID)
-    return Marked(proc, command, *(environ.get(name, "") for name in names))
+    return TaggedProcess(proc, command, *(environ.get(name, "") for name in names))
 
 
 def _start_psutil(pid: int) -> str | None:
@@ -171,7 +169,7 @@ def _start_psutil(pid: int) -> str | None:
         return None
 
 
-def _scan_psutil() -> Iterator[Marked]:
+def _scan_psutil() -> Iterator[TaggedProcess]:
     import psutil
 
     for process in psutil.process_iter():
@@ -179,6 +177,6 @@ def _scan_psutil() -> Iterator[Marked]:
             environ = process.environ()
             if ENV_FOLDER in environ and process.pid != os.getpid():
                 start = f"{process.create_time():.6f}"
-                yield _marked(Proc(process.pid, start), environ, " ".join(process.cmdline()))
-        except (psutil.Error, OSError):  # ended, or somebody else's
+                yield _tagged(ProcessIdentity(process.pid, start), environ, " ".join(process.cmdline()))
+        except (psutil.Error, OSError):  # ended, or another user's
             continue

@@ -1,4 +1,4 @@
-"""What the state files hold: what is wanted of a run, and what is."""
+"""Contents of the state files: the desired and the observed state of a run. Field names are those on disk."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ FORMAT = 1
 """Version of these files; another one is refused as unreadable instead of being misread."""
 
 
-class Proc(msgspec.Struct, frozen=True):
-    """A process for certain: its id, and when it started as the kernel writes it (see ``processes.start_of``)."""
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """A process and no later one with its pid: pid and start time; see ``process_scan.start_time_of``."""
 
     pid: int
     start: str
 
 
-class PodWish(msgspec.Struct, frozen=True):
-    """One replica that is wanted. Its first pod has the wish's uid; a replacement gets another."""
+class DesiredPod(msgspec.Struct, frozen=True):
+    """One replica that should run. Its first pod has this uid; a replacement gets another."""
 
     uid: str
     plan: PodPlan
@@ -28,16 +28,16 @@ class PodWish(msgspec.Struct, frozen=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wanted of a run: ``run.json``.
+    """Desired state of a run: ``run.json``.
 
     Attributes:
         spec: With the present replicas.
-        node, boot: The machine that it was launched on and its boot, for state folders that machines share.
+        node, boot: Node on which it was launched, and its boot, for state folders that nodes share.
         cwd: Working folder of the processes: where the run was launched from.
-        endpoint: Where the learner listens. socket_dir: the folder of its sockets.
-        ports: TCP ports of this machine that were chosen for replicas, by name of the pod.
-        volume: What stands at /l2r in place of the run's own data folder; empty for that.
-        backoff_seconds, log_max_bytes: As the settings said at the launch.
+        endpoint: Address of the learner. socket_dir: the folder of its sockets.
+        ports: TCP ports of this node that were chosen for replicas, by name of the pod.
+        volume: Folder that stands at /l2r in place of the run's own data folder; empty for that.
+        backoff_seconds, log_max_bytes: The settings at the launch.
     """
 
     format: int = FORMAT
@@ -50,7 +50,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     endpoint: str
     socket_dir: str
-    pods: tuple[PodWish, ...]
+    pods: tuple[DesiredPod, ...]
     backoff_seconds: float
     log_max_bytes: int
     ports: dict[str, int] = {}
@@ -58,14 +58,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRecord(msgspec.Struct, kw_only=True):
-    """One pod as its supervisor sees it.
+    """Observed state of one pod.
 
     Attributes:
-        wish: Uid of the PodWish that it fulfils.
+        wish: Uid of the DesiredPod that it fulfils.
         proc: Its process while one runs. serial: the number of its log file.
         failures: Restarts in a row, for the back-off.
-        next_start: When it is started again, seconds since the epoch.
-        kill_at: When SIGTERM is followed by SIGKILL, by ``time.monotonic()``: no change of the date moves it, and
+        next_start: Time of the next start after a back-off, seconds since the epoch.
+        kill_at: Deadline of SIGKILL after SIGTERM, by ``time.monotonic()``: no change of the date moves it, and
             all processes of one boot share that clock.
     """
 
@@ -78,7 +78,7 @@ class PodRecord(msgspec.Struct, kw_only=True):
     message: str = ""
     restarts: int = 0
     failures: int = 0
-    proc: Proc | None = None
+    proc: ProcessIdentity | None = None
     serial: int = -1
     exit_code: int | None = None
     started: float | None = None
@@ -88,17 +88,17 @@ class PodRecord(msgspec.Struct, kw_only=True):
 
 
 class RunStatus(msgspec.Struct, kw_only=True):
-    """What is: ``status.json``.
+    """Observed state of a run: ``status.json``.
 
     Attributes:
-        supervisor: Who wrote this; it no longer runs when ``is_ended``.
+        supervisor: Writer of this file; it no longer runs when ``is_ended``.
         is_ended: Every pod is over and the supervisor has ended in order.
-        problem: What the supervisor could not do, one sentence.
+        problem: The supervisor's latest problem, one sentence.
     """
 
     format: int = FORMAT
     run: str
-    supervisor: Proc
+    supervisor: ProcessIdentity
     is_ended: bool = False
     is_destroying: bool = False
     problem: str = ""
@@ -106,6 +106,6 @@ class RunStatus(msgspec.Struct, kw_only=True):
 
 
 class StopRequest(msgspec.Struct, frozen=True):
-    """Stop a pod, or all of them; grace None stands for what its set says."""
+    """Request to stop a pod, or all of them; grace None means that of the pod's set."""
 
     grace_seconds: float | None = None

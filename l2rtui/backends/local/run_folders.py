@@ -1,4 +1,4 @@
-"""Folders outside and around a run's own: where its sockets are, and how all of it is removed."""
+"""Socket folders of runs, and the removal of all folders of a run."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from l2rtui.backends.local.layout import REMOVED, STAGED, RunFolder
+from l2rtui.backends.local.paths import REMOVED, STAGED, RunFolder
 
 _PREFIX = "l2r-"
 _LINK = "run"
 _SOCKET_PATH_BYTES = 103
-"""Longest path of a Unix socket that every system takes: 104 on macOS and 108 on Linux, less the end mark."""
+"""Longest path of a Unix socket on every system: 104 bytes on macOS and 108 on Linux, less the final NUL."""
 
 
 def make_socket_dir(folder: RunFolder, uid: str, inner: str = "") -> Path:
-    """Choose the folder of the run's sockets: the run's own, or a short one of ours alone where paths are long.
+    """Choose the folder of the run's sockets: the run's own, or a short one with mode 0700 where paths are long.
 
     Args:
         inner: Longest name of a folder within it that holds sockets.
 
     Raises:
-        OSError: the short one cannot be made, or exists: whoever made it could read and replace the sockets.
+        OSError: the short one cannot be made, or exists: another user who made it could replace the sockets.
     """
     if len(os.fsencode(folder.sockets / inner / "model.sock")) <= _SOCKET_PATH_BYTES:
         return folder.sockets
+    # mkdir without exist_ok: in a folder that all users share, an existing one may be a trap.
     path = Path(tempfile.gettempdir()) / f"{_PREFIX}{uid[:12]}"
     path.mkdir(mode=0o700)
     (path / _LINK).symlink_to(folder.path)
@@ -33,41 +34,46 @@ def make_socket_dir(folder: RunFolder, uid: str, inner: str = "") -> Path:
 
 
 def short_socket_dirs() -> dict[Path, Path]:
-    """All short socket folders of this user, each with the run's folder that it serves."""
-    found = {}
+    """Return all short socket folders of this user, each with the folder of its run."""
+    folders = {}
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
+            # Foreign folders are neither read nor removed; /tmp is shared by all users.
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            found[path] = (path / _LINK).readlink()
+            folders[path] = (path / _LINK).readlink()
         except OSError:  # removed meanwhile, or another program's
             continue
-    return found
+    return folders
+
+
+def orphaned_socket_dirs(runs: Path) -> dict[Path, Path]:
+    """Return the short socket folders whose run was in this folder and is gone, each with the folder of its run."""
+    return {path: run for path, run in short_socket_dirs().items() if run.parent == runs and not run.exists()}
 
 
 def socket_dirs(folder: RunFolder) -> list[Path]:
-    """The folders of a run's sockets that exist."""
+    """Return the folders of a run's sockets that exist."""
     short = [path for path, run in short_socket_dirs().items() if run == folder.path]
     return [*short, folder.sockets] if folder.sockets.exists() else short
 
 
 def sweep(runs: Path) -> None:
-    """Delete what broken launches and destroys have left; with the lock held, under which alone they are made."""
+    """Delete folders of broken launches and destroys; call it with the lock, without which none is made."""
     for path in (*runs.glob(f"{STAGED}*"), *runs.glob(f"{REMOVED}*")):
         remove(path)
-    for path, target in short_socket_dirs().items():
-        if target.parent == runs and not target.exists():
-            remove(path)
+    for path in orphaned_socket_dirs(runs):
+        remove(path)
 
 
 def remove(*paths: Path) -> str:
-    """Delete folders and all they hold; why one of them stays, or nothing."""
+    """Delete folders with their contents; return why one of them stays, else an empty string."""
     problem = ""
     for path in paths:
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
-            pass  # somebody else was faster
+            pass  # another process was faster
         except OSError as error:
             problem = f"{error.filename or path}: {error.strerror or error}"
     return problem

@@ -1,6 +1,6 @@
-"""The runs on disk: read again only where something changed, and believed only where it holds.
+"""Reader of the runs on disk: files are read again only where they changed, and checked before they are used.
 
-Nothing here starts or stops anything. The one thing that is written is the new name of an unreadable file.
+Nothing here starts or stops anything. The only thing that it writes is the new name of an unreadable file.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from l2rtui.backends.local import control, files, processes
-from l2rtui.backends.local.capacity import node_name
-from l2rtui.backends.local.layout import REMOVED, STAGED, Root, RunFolder
+from l2rtui.backends.common.node_info import node_name
+from l2rtui.backends.local import process_scan, state_files
+from l2rtui.backends.local.paths import REMOVED, STAGED, RunFolder, StateFolder
 from l2rtui.backends.local.records import RunRecord, RunStatus
+from l2rtui.backends.local.supervision import client
 
 T = TypeVar("T")
 CORRUPT = "Corrupt"
 _CORRUPT_UID = "corrupt-"
 _STARTING_SECONDS = 15.0
-"""A run without a status is being started for so long; after that nobody looks after it."""
+"""Age until which a run without a status counts as starting; after that it is unsupervised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class RunState:
     Attributes:
         record: None when it cannot be read: then only the folder's name is known.
         is_supervised: A living supervisor wrote the status, or ended in order.
-        is_stopping: Its destruction was asked for.
+        is_stopping: A destroy was requested.
     """
 
     folder: RunFolder
@@ -41,12 +42,12 @@ class RunState:
 
     @property
     def uid(self) -> str:
-        """Uid of the run, or one for a run without a readable record."""
+        """Uid of the run, or a substitute without a readable record."""
         return self.record.uid if self.record else corrupt_uid(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RunScan:
     """All runs, and what could not be read."""
 
     runs: tuple[RunState, ...] = ()
@@ -54,7 +55,7 @@ class Look:
 
 
 def corrupt_uid(folder: RunFolder) -> str:
-    """Stands for the uid of a run whose record cannot be read: the folder's number is as unique while it exists."""
+    """Return the substitute uid of a run without a readable record: the inode is unique while the folder exists."""
     try:
         return f"{_CORRUPT_UID}{folder.path.stat().st_ino}"
     except OSError:
@@ -62,21 +63,21 @@ def corrupt_uid(folder: RunFolder) -> str:
 
 
 def short_uid(uid: str) -> str:
-    """Enough of a uid for people and names of folders."""
+    """Return the start of a uid, enough for people and names of folders."""
     return uid.removeprefix(_CORRUPT_UID)[:8]
 
 
-class Store:
-    """Reads the state folder; keeps what it has read until the file is another one."""
+class RunStore:
+    """Reads the state folder, and caches the value of each file until the file changes."""
 
-    def __init__(self, root: Root, boot: str) -> None:
+    def __init__(self, root: StateFolder, boot: str) -> None:
         self._root = root
         self._boot = boot
         self._files: dict[Path, tuple[tuple[int, int, int], object]] = {}
         self._asides: dict[Path, tuple[int, tuple[str, ...]]] = {}
 
-    def look(self) -> Look:
-        """Read what has changed. Takes well under a millisecond when nothing has."""
+    def scan(self) -> RunScan:
+        """Read the files that have changed. Takes well under a millisecond when none has."""
         runs: list[RunState] = []
         problems: list[str] = []
         names = self._names(problems)
@@ -85,66 +86,71 @@ class Store:
             state = self._run(folder, problems)
             if state is None:
                 continue
+            # Home folders are often shared by several nodes: a run of another one cannot be checked from here.
             if state.record is not None and state.record.boot != self._boot and state.record.node != node_name():
                 problems.append(f"run {name} was launched on {state.record.node}: look after it there")
                 continue
             runs.append(state)
-        kept = set(names)
-        self._files = {path: entry for path, entry in self._files.items() if path.parent.name in kept}
-        self._asides = {path: entry for path, entry in self._asides.items() if path.name in kept}
-        return Look(tuple(runs), tuple(problems))
+        present = set(names)
+        self._files = {path: entry for path, entry in self._files.items() if path.parent.name in present}
+        self._asides = {path: entry for path, entry in self._asides.items() if path.name in present}
+        return RunScan(tuple(runs), tuple(problems))
 
     def find(self, uid: str) -> RunState | None:
-        """The run with this uid, which may be the one that stood for it while its record could not be read."""
-        return next((one for one in self.look().runs if uid in (one.uid, corrupt_uid(one.folder))), None)
+        """Return the run with this uid, or with this substitute uid even if its record is readable again."""
+        return next((state for state in self.scan().runs if uid in (state.uid, corrupt_uid(state.folder))), None)
 
     def named(self, name: str) -> RunState | None:
-        """The run with this name."""
-        return next((state for state in self.look().runs if state.folder.name == name), None)
+        """Return the run with this name."""
+        return next((state for state in self.scan().runs if state.folder.name == name), None)
 
     def _names(self, problems: list[str]) -> list[str]:
         try:
-            found = os.listdir(self._root.runs)  # noqa: PTH208  (five times a second)
+            entries = os.listdir(self._root.runs)  # noqa: PTH208  (five times a second)
         except FileNotFoundError:  # nothing was ever launched
             return []
         except OSError as error:
             problems.append(f"the state folder {self._root.runs} cannot be read: {error.strerror}")
             return []
-        return sorted(name for name in found if not name.startswith((STAGED, REMOVED)))
+        return sorted(name for name in entries if not name.startswith((STAGED, REMOVED)))
 
     def _run(self, folder: RunFolder, problems: list[str]) -> RunState | None:
         record = self._read(folder.record, RunRecord, problems)
         status = self._read(folder.status, RunStatus, problems)
-        if record is None and not folder.path.is_dir():  # destroyed while we looked, or no run at all
+        if record is None and not folder.path.is_dir():  # destroyed during the scan, or no run at all
             return None
-        if status is not None and not status.is_ended and not processes.is_alive(status.supervisor):
-            status = self._read(folder.status, RunStatus, problems)  # it may have ended in order between the looks
+        if status is not None and not status.is_ended and not process_scan.is_alive(status.supervisor):
+            # It may have ended in order between both checks.
+            status = self._read(folder.status, RunStatus, problems)
         problems.extend(self._set_aside_in(folder))
+        # Between the record and the first status a Python interpreter starts, for seconds on a loaded node.
         is_young = record is not None and status is None and time.time() < record.created + _STARTING_SECONDS
         if status is None:
-            is_supervised = is_young or control.supervisor_of(folder) is not None
+            is_supervised = is_young or client.supervisor_of(folder) is not None
         else:
-            is_supervised = status.is_ended or processes.is_alive(status.supervisor)
+            is_supervised = status.is_ended or process_scan.is_alive(status.supervisor)
         is_stopping = folder.destroy_request.exists() or bool(status and status.is_destroying)
         return RunState(folder, record, status, is_supervised, is_stopping)
 
     def _read(self, path: Path, kind: type[T], problems: list[str]) -> T | None:
         try:
-            found = path.stat()
+            stat = path.stat()
         except OSError:
             return None
-        key = (found.st_ino, found.st_mtime_ns, found.st_size)
-        known = self._files.get(path)
-        if known is not None and known[0] == key and isinstance(known[1], kind):
-            return known[1]
+        # Every write is a rename, so a new content has a new inode; time and size guard against its reuse.
+        key = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        cached = self._files.get(path)
+        if cached is not None and cached[0] == key and isinstance(cached[1], kind):
+            return cached[1]
         try:
-            value = files.read(path, kind)
+            value = state_files.read(path, kind)
         except FileNotFoundError:
             return None
-        except files.CorruptError as error:
+        except state_files.CorruptError as error:
             problems.append(f"{path} cannot be read: {error}")
+            # Renamed, so that it can be examined after a supervisor has written a good one in its place.
             try:
-                files.set_aside(path)
+                state_files.set_aside(path)
             except OSError:
                 pass  # a folder that we may only read: it is reported each time
             return None
@@ -152,15 +158,15 @@ class Store:
         return value
 
     def _set_aside_in(self, folder: RunFolder) -> tuple[str, ...]:
-        """Sentences on files that were set aside; they stay until somebody has looked and removes them."""
+        """Return sentences on files that were set aside, until somebody removes those files."""
         try:
             changed = folder.path.stat().st_mtime_ns
         except OSError:
             return ()
-        known = self._asides.get(folder.path)
-        if known is None or known[0] != changed:
+        cached = self._asides.get(folder.path)
+        if cached is None or cached[0] != changed:
             asides = sorted(folder.path.glob("*.corrupt-*"))
             sentences = tuple(f"run {folder.name}: a file was unreadable and is kept as {path}" for path in asides)
-            known = (changed, sentences)
-            self._asides[folder.path] = known
-        return known[1]
+            cached = (changed, sentences)
+            self._asides[folder.path] = cached
+        return cached[1]

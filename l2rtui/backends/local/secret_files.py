@@ -1,4 +1,4 @@
-"""Files with secrets, as a supervisor reads them: it imports little, so this stands apart from ``secrets``."""
+"""Files with secrets, as a supervisor reads them; apart from ``secrets``, for a supervisor imports no asyncio."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SUFFIX: Final = ".json"
 
 
 def missing(folder: Path, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of these secrets that are not kept here."""
+    """Return those of these secrets that have no file."""
     return tuple(name for name in names if not (folder / f"{name}{SUFFIX}").is_file())
 
 
 def variables(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
-    """The variables of these secrets, later ones over earlier ones.
+    """Return the variables of these secrets; later secrets override earlier ones.
 
     Raises:
-        OSError: one is not there, or cannot be read; says which, and nothing of what is in it.
+        OSError: one does not exist or cannot be read; names it, and quotes nothing of its content.
     """
-    found: dict[str, str] = {}
+    environ: dict[str, str] = {}
     for name in names:
         path = folder / f"{name}{SUFFIX}"
         if "/" in name or not path.is_file():
@@ -32,16 +32,17 @@ def variables(folder: Path, names: tuple[str, ...]) -> dict[str, str]:
             kind, values = read(path)
         except BackendError as error:
             raise OSError(None, f"the secret {name} cannot be read") from error
+        # A registry login is for pulling images, and there are none here.
         if kind is SecretKind.VARIABLES:
-            found |= values
-    return found
+            environ |= values
+    return environ
 
 
 def read(path: Path) -> tuple[SecretKind, dict[str, str]]:
-    """Kind and variables in one file.
+    """Read kind and variables of one file.
 
     Raises:
-        BackendError: it cannot be read; nothing of what is in it is said.
+        BackendError: it cannot be read; the message quotes nothing of its content.
     """
     try:
         document = json.loads(path.read_text("utf-8"))

@@ -1,6 +1,6 @@
-"""Secrets on this machine: files that nobody else may read; processes get them as variables when they start.
+"""Secrets on this machine: files with mode 0600 whose values processes get as variables when they start.
 
-A run's own files hold a secret's name alone. Whoever can read the user's files can read these, as with
+A run's own files hold only the name of a secret. Every program of the user can read these files, as with
 ``~/.aws/credentials``.
 """
 
@@ -12,11 +12,11 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from l2rtui.backends.local.secretfiles import SUFFIX, read
-from l2rtui.backends.privatefile import write_private
+from l2rtui.backends.local.secret_files import SUFFIX, read
 from l2rtui.config import user_name
 from l2rtui.domain.secret import Secret, SecretView
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
+from runtime.base.atomic_files import write_private
 
 
 class LocalSecrets:
@@ -27,27 +27,31 @@ class LocalSecrets:
         self._owner = owner or user_name()
 
     async def list(self) -> tuple[SecretView, ...]:
-        """What is kept, by name."""
+        """List the secrets by name."""
         return await asyncio.to_thread(self._list)
 
     async def keep(self, secret: Secret, *, replace: bool = False) -> None:
-        """Write it, at once or not at all."""
+        """Write a secret atomically."""
         await asyncio.to_thread(self._keep, secret, replace)
 
     async def delete(self, name: str) -> None:
-        """Remove it."""
-        await asyncio.to_thread(self._delete, name)
+        """Delete a secret."""
+        # No check before: unlink() reports a missing file itself, and another delete may come in between.
+        try:
+            await asyncio.to_thread(self._path(name).unlink)
+        except FileNotFoundError:
+            raise NotFoundError(f"There is no secret {name} here.", "See `l2rtui secret ls`.") from None
 
     def _list(self) -> tuple[SecretView, ...]:
         if not self._folder.is_dir():
             return ()
-        found = []
+        views = []
         for path in sorted(self._folder.glob(f"*{SUFFIX}")):
             kind, values = read(path)
             created = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
             keys = tuple(sorted(values))
-            found.append(SecretView(path.name.removesuffix(SUFFIX), kind, keys, self._owner, created))
-        return tuple(found)
+            views.append(SecretView(path.name.removesuffix(SUFFIX), kind, keys, self._owner, created))
+        return tuple(views)
 
     def _keep(self, secret: Secret, replace: bool) -> None:
         path = self._path(secret.name)
@@ -59,13 +63,8 @@ class LocalSecrets:
         except OSError as error:
             raise BackendError(f"{self._folder} cannot be written: {error.strerror}.") from error
 
-    def _delete(self, name: str) -> None:
-        try:
-            self._path(name).unlink()
-        except FileNotFoundError:
-            raise NotFoundError(f"There is no secret {name} here.", "See `l2rtui secret ls`.") from None
-
     def _path(self, name: str) -> Path:
+        # A name becomes a file name: it must not lead out of the folder.
         if "/" in name or name.startswith("."):
             raise NotFoundError(f"{name!r} is no name of a secret.")
         return self._folder / f"{name}{SUFFIX}"

@@ -1,47 +1,34 @@
-"""State files: written whole or not at all, read with suspicion. No event loop in here; all of it is quick."""
+"""State files: written atomically, and checked when they are read. Blocking, and quick: they are small."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from l2rtui.backends.local.records import FORMAT
+from runtime.base import atomic_files
 
 T = TypeVar("T")
 _SIZE_LIMIT = 64 << 20
 
 
 class CorruptError(ValueError):
-    """A state file holds something else than it should."""
+    """The content of a state file is not what its name says."""
 
 
 def write_atomic(path: Path, value: object, *, sync: bool) -> None:
-    """Replace a file by the JSON of a value: readers see the old one or the new one, and never a part.
+    """Replace a file by the JSON of a value: readers see the old one or the new one, never a part.
 
     Args:
-        sync: Survive a power cut too. Wishes must; what is observed is worth nothing after one.
+        sync: Survive a power cut too. Desired state must; observed state is worthless after one.
     """
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        write_all(descriptor, msgspec.json.encode(value))
-        if sync:
-            os.fsync(descriptor)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    if sync:
-        with open_folder(path.parent) as folder:
-            os.fsync(folder)
+    data = msgspec.json.encode(value)
+    atomic_files.write_atomic(path, data, is_durable=sync, is_shared=True, mode=0o600)
 
 
 def write_all(descriptor: int, data: bytes | bytearray) -> None:
@@ -49,16 +36,6 @@ def write_all(descriptor: int, data: bytes | bytearray) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-@contextlib.contextmanager
-def open_folder(path: Path) -> Iterator[int]:
-    """A descriptor of a folder, for fsync."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def read(path: Path, kind: type[T]) -> T:
@@ -69,6 +46,7 @@ def read(path: Path, kind: type[T]) -> T:
         CorruptError: it is not the JSON of such a value, or cannot be read.
     """
     try:
+        # A damaged file must not take all memory of a supervisor.
         if path.stat().st_size > _SIZE_LIMIT:
             raise CorruptError(f"more than {_SIZE_LIMIT >> 20} MiB")
         value = msgspec.json.decode(path.read_bytes(), type=kind)
@@ -76,13 +54,31 @@ def read(path: Path, kind: type[T]) -> T:
         raise
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptError(str(error)) from error
-    if (found := getattr(value, "format", FORMAT)) != FORMAT:
-        raise CorruptError(f"it has format {found}, and this version reads {FORMAT}")
+    if (version := getattr(value, "format", FORMAT)) != FORMAT:
+        raise CorruptError(f"it has format {version}, and this version reads {FORMAT}")
     return value
 
 
-def set_aside(path: Path) -> Path:
-    """Move an unreadable file out of the way, keeping it for whoever wants to know why; its new path."""
-    aside = path.with_name(f"{path.name}.corrupt-{time.time():.0f}")
-    path.rename(aside)
-    return aside
+def read_valid(path: Path, kind: type[T]) -> T | None:
+    """Read a state file; None without one that can be read."""
+    try:
+        return read(path, kind)
+    except (FileNotFoundError, CorruptError):
+        return None
+
+
+def read_or_set_aside(path: Path, kind: type[T]) -> T | None:
+    """Read a state file; None without one, or after an unreadable one was set aside."""
+    try:
+        return read(path, kind)
+    except FileNotFoundError:
+        return None
+    except CorruptError:
+        with contextlib.suppress(OSError):
+            set_aside(path)
+        return None
+
+
+def set_aside(path: Path) -> None:
+    """Rename an unreadable file, so that it can be examined."""
+    path.rename(path.with_name(f"{path.name}.corrupt-{time.time():.0f}"))

@@ -1,4 +1,4 @@
-"""States of runs → rows of a snapshot (pure, but for the question whether an unsupervised process still lives)."""
+"""Views of a snapshot from the states of runs; pure, except that it checks whether unsupervised processes live."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from l2rtui.backends.local import processes
+from l2rtui.backends.local import process_scan
 from l2rtui.backends.local.records import PodRecord
-from l2rtui.backends.local.store import CORRUPT, RunState
-from l2rtui.domain.ledger import Claim
-from l2rtui.domain.plan import PodPlan
+from l2rtui.backends.local.run_store import CORRUPT, RunState
+from l2rtui.domain.plan import PodPlan, planned_view
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 
@@ -18,40 +17,41 @@ UNSUPERVISED = "Unsupervised"
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of one run."""
+class RunViews:
+    """Views of one run and its pods."""
 
     run: RunView
     pods: tuple[PodView, ...]
 
 
-class RowCache:
-    """Makes rows, and gives the same ones again while neither the files nor the clock change what they say."""
+class ViewCache:
+    """Makes views, and returns the same objects again while neither the files nor the clock change them."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[RunState, Rows]] = {}
+        self._cache: dict[str, tuple[RunState, RunViews]] = {}
 
-    def rows(self, states: Sequence[RunState], node: str, now: float) -> list[Rows]:
-        """The rows of all runs, in their order."""
-        fresh: dict[str, tuple[RunState, Rows]] = {}
+    def views(self, states: Sequence[RunState], node: str, now: float) -> list[RunViews]:
+        """Return the views of all runs, in their order."""
+        fresh: dict[str, tuple[RunState, RunViews]] = {}
         for state in states:
-            known = self._known.get(state.uid)
-            if known is None or _may_differ(known[0], state):
-                known = state, Rows(run_view(state), tuple(pod_views(state, node, now)))
-            fresh[state.uid] = known
-        self._known = fresh
-        return [rows for _, rows in fresh.values()]
+            cached = self._cache.get(state.uid)
+            if cached is None or _may_differ(cached[0], state):
+                cached = state, RunViews(run_view(state), tuple(pod_views(state, node, now)))
+            fresh[state.uid] = cached
+        self._cache = fresh
+        return [views for _, views in fresh.values()]
 
 
 def _may_differ(old: RunState, new: RunState) -> bool:
-    """Whether the rows must be made again: the store gives the same objects while the files are the same."""
+    """Return True when views must be made again; the store returns the same objects while files are the same."""
+    # The message of a back-off counts down, and an unsupervised process may end: both change without a file.
     is_timeless = new.is_supervised and not any(pod.next_start for pod in (new.status.pods if new.status else ()))
     is_same = old.record is new.record and old.status is new.status and old.is_stopping == new.is_stopping
     return not (is_timeless and is_same and old.is_supervised)
 
 
 def run_view(state: RunState) -> RunView:
-    """One run."""
+    """Return the view of one run."""
     record = state.record
     if record is None:
         return RunView(
@@ -62,6 +62,7 @@ def run_view(state: RunState) -> RunView:
             message="its record cannot be read; destroy it, and what runs of it is found by its mark",
             is_terminating=state.is_stopping,
         )
+    # Without a supervisor nothing else in the status is up to date, so that reason comes first.
     reason = message = ""
     if not state.is_supervised:
         reason = UNSUPERVISED
@@ -78,7 +79,7 @@ def run_view(state: RunState) -> RunView:
         seed=record.spec.seed,
         kind=record.spec.kind,
         created=record.created,
-        sets=tuple(SetView(one.name, one.role, one.replicas) for one in record.spec.sets),
+        sets=tuple(SetView(spec.name, spec.role, spec.replicas) for spec in record.spec.sets),
         reason=reason,
         message=message,
         is_terminating=state.is_stopping,
@@ -86,27 +87,29 @@ def run_view(state: RunState) -> RunView:
 
 
 def pod_views(state: RunState, node: str, now: float) -> Iterator[PodView]:
-    """The pods of a run: those that its supervisor knows, then those that it has yet to start."""
-    known = state.status.pods if state.status else []
-    for pod in known:
+    """Yield the pods of a run: those of its status, then those that its supervisor has yet to start."""
+    records = state.status.pods if state.status else []
+    for pod in records:
         yield _pod_view(state, pod, node, now)
-    fulfilled = {pod.wish for pod in known}  # not names: the slots of a new pod are claimed beside its predecessor
+    # By uid, not by name: a new pod has claimed its slots while its predecessor still ends on others.
+    fulfilled = {pod.wish for pod in records}
     if state.record is not None and not state.is_stopping:
-        for wish in state.record.pods:
-            if wish.uid not in fulfilled:
-                yield _planned(state, wish.uid, wish.plan, node, wish.created)
+        for desired in state.record.pods:
+            if desired.uid not in fulfilled:
+                yield _planned_view(state, desired.uid, desired.plan, node, desired.created)
 
 
 def _pod_view(state: RunState, pod: PodRecord, node: str, now: float) -> PodView:
     phase, reason, message = pod.phase, pod.reason, pod.message
     if pod.next_start is not None:
+        # In steps of 5 s: a countdown by the second would send a change of every waiting pod each second.
         left = max(0.0, pod.next_start - now)
         again = f"starts again in {math.ceil(left / 5) * 5 if left > 5 else math.ceil(left)} s"
         message = f"{message}; {again}" if message else again
-    elif not state.is_supervised and not phase.is_over and not processes.is_alive(pod.proc):
+    elif not state.is_supervised and not phase.is_over and not process_scan.is_alive(pod.proc):
         phase, reason, message = Phase.UNKNOWN, UNSUPERVISED, "it has ended, and no supervisor has seen how"
     return replace(
-        _planned(state, pod.uid, pod.plan, node, pod.created),
+        _planned_view(state, pod.uid, pod.plan, node, pod.created),
         phase=phase,
         reason=reason,
         message=message,
@@ -119,19 +122,6 @@ def _pod_view(state: RunState, pod: PodRecord, node: str, now: float) -> PodView
     )
 
 
-def _planned(state: RunState, uid: str, plan: PodPlan, node: str, created: float) -> PodView:
-    """What a plan alone says of a pod."""
-    record = state.record
-    return PodView(
-        uid=uid,
-        name=plan.name,
-        node=plan.node or node,
-        owner=record.owner if record else "",
-        run=state.folder.name,
-        set_name=plan.set_spec.name,
-        role=plan.set_spec.role,
-        index=plan.index,
-        seed=record.spec.seed if record else 0,
-        claims=tuple(Claim(slot.gpu, slot.slot) for slot in plan.seat.slots),
-        created=created,
-    )
+def _planned_view(state: RunState, uid: str, plan: PodPlan, node: str, created: float) -> PodView:
+    owner, seed = (state.record.owner, state.record.spec.seed) if state.record else ("", 0)
+    return planned_view(plan, state.folder.name, owner, seed, uid=uid, node=node, created=created)

@@ -1,47 +1,42 @@
-"""The one mount that this backend keeps: what a spec mounts at /l2r becomes L2R_DIR.
+"""The one mount that this backend supports: a volume that a spec mounts at /l2r becomes L2R_DIR.
 
-A claim is a folder of the state folder by its name, and a folder of the node is that folder: so a run of several
-steps finds what an earlier run of it has left, as on a cluster. Other mounts would need containers.
+A volume claim is a folder of its name in the state folder, and a hostPath is the folder itself. So a run of several
+steps finds files of its earlier runs, as on a cluster. Other mounts would need containers.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from l2rtui.backends.local.layout import Root
+from l2rtui.backends.local.paths import StateFolder
 from l2rtui.domain.containers import Mount
 from l2rtui.domain.workload import RunSpec, SetSpec
 
 DATA_DIR = "/l2r"
-"""Where L2R_DIR is in containers."""
+"""Path of L2R_DIR in containers."""
 
 
-def prepare(root: Root, spec: RunSpec) -> str:
-    """The folder that stands at /l2r for a run, made where it is a claim; empty where the spec names none.
+def prepare(root: StateFolder, spec: RunSpec) -> str:
+    """Return the folder for /l2r of a run and create it; empty when the spec mounts none there.
 
     Raises:
         OSError: it cannot be made.
     """
-    mount = next((found for one in spec.sets if (found := _data(one)) is not None), None)
+    mount = next((mount for mount in map(_data_mount, spec.sets) if mount is not None), None)
     if mount is None:
         return ""
     folder = Path(mount.host_path) if mount.host_path else root.volumes / mount.claim
+    # As kubelet does with a subPath: it is created where it does not exist.
     folder /= mount.sub_path
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return str(folder)
 
 
-def not_mounted(one: SetSpec) -> list[str]:
-    """Paths of the mounts of a set that are left aside."""
-    return [mount.path for mount in one.pod.mounts if mount != _data(one)]
+def not_mounted(spec: SetSpec) -> list[str]:
+    """Return the paths of the mounts of a set that this backend ignores."""
+    return [mount.path for mount in spec.pod.mounts if mount != _data_mount(spec)]
 
 
-def _data(one: SetSpec) -> Mount | None:
-    return next(
-        (
-            mount
-            for mount in one.pod.mounts
-            if mount.path.rstrip("/") == DATA_DIR and (mount.claim or mount.host_path)
-        ),
-        None,
-    )
+def _data_mount(spec: SetSpec) -> Mount | None:
+    mounts = (mount for mount in spec.pod.mounts if mount.claim or mount.host_path)
+    return next((mount for mount in mounts if mount.path.rstrip("/") == DATA_DIR), None)

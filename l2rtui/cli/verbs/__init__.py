@@ -1,1 +1,1 @@
-"""What each verb does: ``run_VERB(session)``, imported when it is called."""
+"""One module for each verb or group: ``run_VERB(session)``, imported when it is called."""

@@ -1,55 +1,54 @@
-"""cluster: one in Amazon's cloud, made, looked at, scaled and taken down, with what it costs said before."""
+"""cluster: create, inspect, scale and delete an EKS cluster, with an estimate of its cost first."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from l2rtui.backends.aws import clusters, kubeconfig, prices
-from l2rtui.backends.aws.clients import Cloud
-from l2rtui.backends.aws.clusterfile import ClusterSpec, load_cluster
-from l2rtui.backends.aws.clusters import Receipt
-from l2rtui.backends.aws.waiting import Progress, Waits
 from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
+from l2rtui.cloud.aws import clusters, kubeconfig, prices
+from l2rtui.cloud.aws.clients import Cloud
+from l2rtui.cloud.aws.cluster_spec import ClusterSpec, load_cluster
+from l2rtui.cloud.aws.clusters import ClusterReceipt
+from l2rtui.cloud.aws.waiters import ClusterChange
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
 from l2rtui.services import addons, journal
 
-STEPS = View(
-    lambda one: one["step"], (Column("STEP", lambda one: one["step"]), Column("WHAT", lambda one: one["what"]))
-)
+STEPS = View("step", (Column("STEP", "step"), Column("WHAT", "what")))
 GROUPS = View(
-    lambda one: one["group"],
+    "group",
     (
-        Column("GROUP", lambda one: one["group"]),
-        Column("STATUS", lambda one: one["status"]),
-        Column("NODES", lambda one: one["nodes"], is_number=True),
-        Column("MIN", lambda one: one["min"], is_number=True),
-        Column("MAX", lambda one: one["max"], is_number=True),
-        Column("MACHINES", lambda one: ", ".join(one["instance_types"])),
-        Column("ISSUES", lambda one: "; ".join(one["issues"])),
+        Column("GROUP", "group"),
+        Column("STATUS", "status"),
+        Column("NODES", "nodes", is_number=True),
+        Column("MIN", "min", is_number=True),
+        Column("MAX", "max", is_number=True),
+        Column("MACHINES", lambda document: ", ".join(document["instance_types"])),
+        Column("ISSUES", lambda document: "; ".join(document["issues"])),
     ),
 )
 RECEIPT = View(
-    lambda one: one["cluster"],
+    "cluster",
     (
-        Column("CLUSTER", lambda one: one["cluster"]),
-        Column("LEFT", lambda one: one["left"], is_number=True),
-        Column("DOLLARS A MONTH", lambda one: one["dollars_a_month"], is_number=True),
-        Column("WHAT", lambda one: "; ".join(f"{left['kind']} {left['id']}" for left in one["leftovers"])),
+        Column("CLUSTER", "cluster"),
+        Column("LEFT", "left", is_number=True),
+        Column("DOLLARS A MONTH", "dollars_a_month", is_number=True),
+        Column(
+            "WHAT", lambda document: "; ".join(f"{item['kind']} {item['id']}" for item in document["leftovers"])
+        ),
     ),
 )
 ADDONS = View(
-    lambda one: one["object"],
+    "object",
     (
-        Column("ADD-ON", lambda one: one["addon"]),
-        Column("VERSION", lambda one: one["version"]),
-        Column("OBJECT", lambda one: one["object"]),
-        Column("OUTCOME", lambda one: one["outcome"]),
+        Column("ADD-ON", "addon"),
+        Column("VERSION", "version"),
+        Column("OBJECT", "object"),
+        Column("OUTCOME", "outcome"),
     ),
 )
 _GOES_ON = (
@@ -58,7 +57,7 @@ _GOES_ON = (
 
 
 async def run_cluster(session: Session) -> int:
-    """Do what the first word says."""
+    """Run the action that the first argument names."""
     actions = {
         "create": _create,
         "status": _status,
@@ -90,7 +89,7 @@ async def _create(session: Session) -> int:
     if not session.confirm(lambda: f"Create the cluster {spec.name} in {spec.region}?"):
         return EXIT_FAILED
     with session.interruption(_GOES_ON):
-        await _follow(session, clusters.create(cloud, spec, Waits(), has_files=has_files))
+        await clusters.create(_change(session, cloud), spec, has_files=has_files)
         context = await _write_kubeconfig(session, cloud, spec.name)
         journal.record("cluster create", spec.name, "done", region=spec.region)
         if not args.no_addons:
@@ -117,14 +116,16 @@ def _show_plan(
 
 async def _status(session: Session) -> int:
     name, cloud = _named(session)
-    found = await clusters.status(cloud, name)
+    status = await clusters.status(cloud, name)
     if _is_data(session):
-        session.out.dump(found)
+        session.out.dump(status)
         return EXIT_DONE
-    made = ", ".join(f"{part} {state.lower()}" for part, state in found["stacks"].items() if state) or "no stacks"
-    shown = f"{found['status'].lower()}, Kubernetes {found['version']}" if found["status"] else "not there"
-    session.talk.say(f"{name} in {found['region']}: {shown}; {made}; file system {found['file_system'] or 'none'}")
-    session.out.show_all(GROUPS, found["groups"])
+    made = ", ".join(f"{part} {state.lower()}" for part, state in status["stacks"].items() if state) or "no stacks"
+    summary = f"{status['status'].lower()}, Kubernetes {status['version']}" if status["status"] else "not there"
+    session.talk.say(
+        f"{name} in {status['region']}: {summary}; {made}; file system {status['file_system'] or 'none'}"
+    )
+    session.out.show_all(GROUPS, status["groups"])
     return EXIT_DONE
 
 
@@ -135,36 +136,34 @@ async def _delete(session: Session) -> int:
         session.out.dump(await clusters.status(cloud, name))
         return EXIT_DONE
     session.require_change("cluster delete")
-    found = await clusters.status(cloud, name)
-    files = found["file_system"]
+    status = await clusters.status(cloud, name)
+    files = status["file_system"]
     what = f", with the file system {files} and all that is in it" if files and not args.keep_efs else ""
-    if not session.confirm(lambda: f"Delete the cluster {name} in {found['region']}{what}?", name):
+    if not session.confirm(lambda: f"Delete the cluster {name} in {status['region']}{what}?", name):
         return EXIT_FAILED
     with session.interruption("the rest is still there and costs money. The same command goes on."):
-        receipt = await _follow(session, clusters.delete(cloud, name, Waits(), keep_files=args.keep_efs))
-    assert receipt is not None  # noqa: S101  (the last item, or an error)
-    journal.record(
-        "cluster delete", name, "left" if receipt.left else "done", left=[one.id for one in receipt.left]
-    )
+        receipt = await clusters.delete(_change(session, cloud), name, keep_files=args.keep_efs)
+    outcome = "left" if receipt.left else "done"
+    journal.record("cluster delete", name, outcome, left=[leftover.id for leftover in receipt.left])
     if not receipt.left:
-        kubeconfig.remove_entry(_path(session), name, found["endpoint"])
+        kubeconfig.remove_entry(_path(session), name, status["endpoint"])
     session.talk.say(f"{receipt.sentence}.")
     session.out.show_one(RECEIPT, _receipt_document(receipt))
     return EXIT_LEFT_BEHIND if receipt.left else EXIT_DONE
 
 
-def _receipt_document(receipt: Receipt) -> dict[str, Any]:
-    def shown(left: Any) -> list[dict[str, Any]]:
+def _receipt_document(receipt: ClusterReceipt) -> dict[str, Any]:
+    def documents(left: Any) -> list[dict[str, Any]]:
         return [
-            {"kind": one.kind, "id": one.id, "detail": one.detail, "dollars_a_month": one.dollars_a_month}
-            for one in left
+            {"kind": item.kind, "id": item.id, "detail": item.detail, "dollars_a_month": item.dollars_a_month}
+            for item in left
         ]
 
     return {
         "cluster": receipt.cluster,
         "left": len(receipt.left),
-        "leftovers": shown(receipt.left),
-        "kept": shown(receipt.kept),
+        "leftovers": documents(receipt.left),
+        "kept": documents(receipt.retained),
         "dollars_a_month": round(receipt.dollars_a_month, 2),
     }
 
@@ -175,8 +174,8 @@ async def _scale(session: Session) -> int:
     name, cloud = _named(session)
     spec = _spec(session) if args.file else None
     wished = {group.name: group for group in spec.groups} if spec else {}
-    found = {one["group"]: one for one in (await clusters.status(cloud, name))["groups"]}
-    chosen = [args.group] if args.group else list(found)
+    groups = {group["group"]: group for group in (await clusters.status(cloud, name))["groups"]}
+    chosen = [args.group] if args.group else list(groups)
     if args.nodes is None and not all(group in wished for group in chosen):
         raise UsageError("cluster scale needs --nodes, or a file that names the group.", "Write --nodes 0 to stop.")
     if args.nodes is not None and args.nodes < 0:
@@ -185,12 +184,12 @@ async def _scale(session: Session) -> int:
     for group in chosen:
         wish = wished.get(group)
         count = wish.desired if args.nodes is None and wish else args.nodes
-        nodes[group] = (count, wish.minimum if wish else (found.get(group, {}).get("min") or 0))
+        nodes[group] = (count, wish.minimum if wish else (groups.get(group, {}).get("min") or 0))
     if not session.confirm(
         lambda: f"Give {', '.join(f'{group} {count} nodes' for group, (count, _) in nodes.items())}?"
     ):
         return EXIT_FAILED
-    await _follow(session, clusters.scale(cloud, name, nodes, Waits()))
+    await clusters.scale(_change(session, cloud), name, nodes)
     journal.record("cluster scale", name, "done", nodes={group: count for group, (count, _) in nodes.items()})
     return await _status(session)
 
@@ -205,14 +204,14 @@ async def _kubeconfig(session: Session) -> int:
 
 async def _write_kubeconfig(session: Session, cloud: Cloud, name: str) -> str:
     path = _path(session)
-    found = await clusters.require(cloud, name)
-    context = kubeconfig.write_entry(path, found, await cloud.region(), session.args.profile)
+    cluster = await clusters.require(cloud, name)
+    context = kubeconfig.write_entry(path, cluster, await cloud.region(), session.args.profile)
     session.talk.say(f"the context {context} is in {path}, and is the current one")
     return context
 
 
 async def _addons(session: Session) -> int:
-    """The add-ons of whatever cluster the context chooses; on no matter whose machines."""
+    """Apply the add-ons to the cluster of the current context, wherever it runs."""
     if not session.args.dry_run:
         session.require_change("cluster addons")
         names = ", ".join(dict.fromkeys(addon for addon, _ in addons.read_addons()))
@@ -226,20 +225,20 @@ async def _apply_addons(session: Session, context: str) -> int:
     documents = []
     path = str(_path(session)) if session.args.kubeconfig else None
     async with aclosing(addons.apply_addons(context, path, dry_run=session.args.dry_run)) as applied:
-        async for one in applied:
-            session.talk.progress(f"{one.addon} {one.version}: {one.object} {one.outcome}")
-            documents.append({key: getattr(one, key) for key in ("addon", "version", "object", "outcome")})
+        async for result in applied:
+            session.talk.progress(f"{result.addon} {result.version}: {result.object} {result.outcome}")
+            documents.append({key: getattr(result, key) for key in ("addon", "version", "object", "outcome")})
     if session.args.action == "addons":
         session.out.show_all(ADDONS, documents)
     return EXIT_DONE
 
 
 async def _token(session: Session) -> int:
-    """What kubectl asks its plugins for: a login in the form of an ExecCredential, on standard output."""
+    """Print an ExecCredential, as kubectl expects from its credential plugins."""
     import asyncio
 
-    from l2rtui.backends.aws.eks_token import sign_eks_token
     from l2rtui.cli.output import to_json
+    from l2rtui.cloud.aws.eks_token import sign_eks_token
 
     args = session.args
     if not args.name:
@@ -258,15 +257,8 @@ async def _token(session: Session) -> int:
 # --- what they share ------------------------------------------------------------------------------------------
 
 
-async def _follow(session: Session, steps: AsyncGenerator[Progress | Receipt, None] | Any) -> Receipt | None:
-    receipt = None
-    async with aclosing(steps) as items:
-        async for item in items:
-            if isinstance(item, Receipt):
-                receipt = item
-            else:
-                session.talk.progress(f"{item.step}: {item.text}")
-    return receipt
+def _change(session: Session, cloud: Cloud) -> ClusterChange:
+    return ClusterChange(cloud, lambda item: session.talk.progress(f"{item.step}: {item.text}"))
 
 
 def _spec(session: Session) -> ClusterSpec:
@@ -277,7 +269,7 @@ def _spec(session: Session) -> ClusterSpec:
 
 
 def _named(session: Session) -> tuple[str, Cloud]:
-    """The cluster's name and its cloud, from the file or from the words."""
+    """Return the cluster's name and cloud, from the file or the arguments."""
     args = session.args
     if args.file:
         spec = _spec(session)

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from l2rtui.backends.base import DestroyProgress, Receipt
-from l2rtui.cli import documents, views
-from l2rtui.cli.choose import counted, listed, runs_named
+from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
+from l2rtui.cli.targets import listed, runs_named
+from l2rtui.domain.quantity import counted
+from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, NotFoundError, UsageError
-from l2rtui.services import launcher, parts
-from l2rtui.services.owners import is_mine, refuse_others
+from l2rtui.services import launcher, set_destroy
+from l2rtui.services.ownership import is_mine, refuse_others
 
 Scope = tuple[RunView, str]
 """A run, or one set of it by its name."""
@@ -24,10 +25,11 @@ _FORCE_WARNING = (
 
 
 async def run_destroy(session: Session) -> int:
-    """Remove runs, or sets of them; 4 when something of one is left."""
+    """Destroy runs, or sets of them; exit code 4 if anything is left."""
     args = session.args
     if bool(args.targets) == args.all_mine:
         raise UsageError("destroy needs the names of runs, or else --all-mine.", "See `l2rtui runs`.")
+    # A set has no results of its own, and force would orphan the objects that the run still owns.
     is_of_sets = any("/" in target for target in args.targets)
     if is_of_sets and (args.purge or args.force):
         raise UsageError("--purge and --force are for whole runs.", "Name runs, and no RUN/SET.")
@@ -42,39 +44,40 @@ async def run_destroy(session: Session) -> int:
     elif not session.confirm(lambda: _question(session, snapshot, scopes), word="force" if args.force else ""):
         return EXIT_FAILED
     receipts, failures = await _Destroyer(session, scopes).all()
+    # Receipts are printed first where there are any: they prove what is gone, whatever failed beside.
     if failures and not receipts:
         raise failures[0]
-    found = [documents.receipt_document(receipt) for receipt in receipts]
+    documents = [json_output.receipt_document(receipt) for receipt in receipts]
     for receipt in receipts:
-        kept = f"; results kept in {receipt.kept}" if receipt.kept else ""
-        session.talk.say(f"{receipt.sentence}{kept}")
+        results = f"; results kept in {receipt.results_location}" if receipt.results_location else ""
+        session.talk.say(f"{receipt.sentence}{results}")
     if len(scopes) > 1 or args.all_mine or len(args.targets) > 1:
-        session.out.show_all(views.RECEIPTS, found)
-    elif found:
-        session.out.show_one(views.RECEIPTS, found[0])
+        session.out.show_all(table_output.RECEIPTS, documents)
+    elif documents:
+        session.out.show_one(table_output.RECEIPTS, documents[0])
     if failures:
         raise failures[0]
     return EXIT_LEFT_BEHIND if any(receipt.left for receipt in receipts) else EXIT_DONE
 
 
 def _scopes(snapshot: ClusterSnapshot, targets: Sequence[str], seeds: Sequence[int]) -> list[Scope]:
-    """The runs and sets that are meant, each once; a set of a run that goes as a whole goes with it.
+    """Return the named runs and sets, each once; a set of a run that is destroyed as a whole is left out.
 
     Raises:
         NotFoundError: a target names none.
     """
-    found: dict[tuple[str, str], Scope] = {}
+    scopes: dict[tuple[str, str], Scope] = {}
     for target in targets:
         head, _, set_name = target.partition("/")
         runs = [run for run in runs_named(snapshot, [head]) if not seeds or run.seed in seeds]
         if not runs:
             raise NotFoundError(f"{head} has no run with seed {listed(map(str, seeds))}.", "See `l2rtui runs`.")
         for run in runs:
-            names = [one.name for one in run.sets]
+            names = [set_view.name for set_view in run.sets]
             if set_name and set_name not in names:
                 raise NotFoundError(f"{run.name} has no set {set_name}: it has {listed(names)}.")
-            found[run.uid, set_name] = (run, set_name)
-    return [scope for (uid, set_name), scope in found.items() if not set_name or (uid, "") not in found]
+            scopes[run.uid, set_name] = (run, set_name)
+    return [scope for (uid, set_name), scope in scopes.items() if not set_name or (uid, "") not in scopes]
 
 
 def _name(scope: Scope) -> str:
@@ -103,7 +106,7 @@ def _question(session: Session, snapshot: ClusterSnapshot, scopes: Sequence[Scop
 
 
 class _Destroyer:
-    """Several destroys at once under one line of progress."""
+    """Concurrent destroys with one line of progress."""
 
     def __init__(self, session: Session, scopes: Sequence[Scope]) -> None:
         self._session = session
@@ -112,9 +115,10 @@ class _Destroyer:
         self._receipts: dict[str, Receipt] = {}
 
     async def all(self) -> tuple[list[Receipt], list[BaseException]]:
-        """Destroy every one; the receipts, and the failures of those that have none."""
+        """Destroy all; return the receipts, and the errors of those without one."""
         names = [_name(scope) for scope in self._scopes]
         try:
+            # One destroy that fails must not cancel the others half-way.
             outcomes = await asyncio.gather(*(self._one(scope) for scope in self._scopes), return_exceptions=True)
         except asyncio.CancelledError:
             unfinished = [name for name in names if name not in self._receipts]
@@ -131,7 +135,7 @@ class _Destroyer:
         args, backend, name = self._session.args, self._session.backend, _name(scope)
         grace = self._session.settings.grace_seconds if args.grace is None else args.grace
         items = (
-            parts.destroy_set(backend, run, set_name, grace_seconds=grace)
+            set_destroy.destroy_set(backend, run, set_name, grace_seconds=grace)
             if set_name
             else launcher.destroy(backend, run, grace_seconds=grace, purge=args.purge, force=args.force)
         )

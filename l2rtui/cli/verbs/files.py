@@ -1,4 +1,4 @@
-"""schema and completion: verbs that print a file and need no backend."""
+"""schema and completion: verbs that print a file and use no backend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from l2rtui.errors import EXIT_DONE
 
 def run_schema(args: Namespace) -> int:
     """Print the JSON Schema of spec files."""
-    from l2rtui.services.specfile import schema
+    from l2rtui.services.spec.spec_file import schema
 
     Output(args.output).dump(schema())
     return EXIT_DONE

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from l2rtui.backends.images.credentials import Login
-from l2rtui.backends.images.engine import Engine
-from l2rtui.cli.confirm import can_ask
-from l2rtui.cli.output import Column, View
+from l2rtui.cli.output import Column, View, can_ask
 from l2rtui.cli.session import Session
+from l2rtui.cloud.images.credentials import Login
+from l2rtui.cloud.images.engine import ImageEngine
 from l2rtui.domain.imageref import ImageRef, ecr_region, parse_image
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.errors import EXIT_DONE, UsageError
@@ -20,20 +20,20 @@ from l2rtui.services import images
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 
 VIEW = View(
-    name=lambda one: one["image"],
+    name="image",
     columns=(
-        Column("IMAGE", lambda one: one["image"]),
-        Column("SIZE", lambda one: None if one["size_bytes"] is None else format_bytes(one["size_bytes"])),
-        Column("REVISION", lambda one: one["revision"]),
-        Column("DIRTY", lambda one: one["dirty"]),
-        Column("CREATED", lambda one: one["created"], is_wide=True),
-        Column("DIGEST", lambda one: one["digest"]),
+        Column("IMAGE", "image"),
+        Column("SIZE", lambda row: None if row["size_bytes"] is None else format_bytes(row["size_bytes"])),
+        Column("REVISION", "revision"),
+        Column("DIRTY", "dirty"),
+        Column("CREATED", "created", is_wide=True),
+        Column("DIGEST", "digest"),
     ),
 )
 
 
 async def run_image(session: Session) -> int:
-    """Do what the first word says."""
+    """Run the action that the first argument names."""
     actions = {"build": _build, "push": _push, "login": _login, "ls": _list}
     return await actions[session.args.action](session)
 
@@ -49,48 +49,42 @@ async def _build(session: Session) -> int:
     elif source.is_dirty:
         session.talk.say(f"The work tree differs from revision {source.revision}: the image is marked as dirty.")
     recipe = images.Recipe(source, image, args.base, _pairs(args.build_arg), args.network)
-    engine = await _engine()
-    try:
-        found: images.Built | None = None
+    async with _engine() as engine:
+        built: images.Built | None = None
         async with aclosing(images.build(engine, recipe)) as steps:
             async for step in steps:
                 if isinstance(step, images.Built):
-                    found = step
+                    built = step
                 else:
                     session.talk.step(step.text, is_step=step.is_step)
         pushed = await _carry(session, engine, image) if args.push else None
-        if found is not None:
-            session.talk.say(f"built {found.image}")
+        if built is not None:
+            session.talk.say(f"built {built.image}")
         return await _print_one(session, engine, image, pushed)
-    finally:
-        await engine.close()
 
 
 async def _push(session: Session) -> int:
     session.require_change("image push")
     image = images.named(_named(session, "push"))
     image = image if image.tag and not session.args.tag else image.tagged(session.args.tag or "latest")
-    engine = await _engine()
-    try:
+    async with _engine() as engine:
         if await engine.find(str(image)) is None:
             await _tag_newest(session, engine, image)
         pushed = await _carry(session, engine, image)
         return await _print_one(session, engine, image, pushed)
-    finally:
-        await engine.close()
 
 
-async def _tag_newest(session: Session, engine: Engine, image: ImageRef) -> None:
-    """Name what ``image build`` made last, where the name to push is not there yet."""
+async def _tag_newest(session: Session, engine: ImageEngine, image: ImageRef) -> None:
+    """Tag the newest local build with the name to push, if that name does not exist yet."""
     last = image.repository.rpartition("/")[2]
-    built = [one for one in await engine.images() if parse_image(one.name).repository.rpartition("/")[2] == last]
+    built = [item for item in await engine.images() if parse_image(item.name).repository.rpartition("/")[2] == last]
     if not built:
         raise UsageError(f"There is no image {image} here.", "Build it first: `l2rtui image build`.")
     await engine.tag(built[0].id, image)
     session.talk.say(f"{image} is {built[0].name}.")
 
 
-async def _carry(session: Session, engine: Engine, image: ImageRef) -> images.Pushed:
+async def _carry(session: Session, engine: ImageEngine, image: ImageRef) -> images.Pushed:
     image = images.destination(str(image))
     if await images.prepare_registry(image):
         session.talk.say(f"made the repository {image.repository}")
@@ -124,16 +118,15 @@ async def _login(session: Session) -> int:
 
 
 def login_from_terminal(session: Session, host: str) -> Login:
-    """Ask who one is to a registry; the password is never shown, and never part of a command line."""
+    """Prompt for the login of a registry; the password is not echoed and never an argument."""
     args = session.args
     if getattr(args, "password_stdin", False):
         if not args.username:
             raise UsageError("--password-stdin needs --username.")
         return Login(args.username, sys.stdin.read().rstrip("\r\n"))
     if not can_ask():
-        raise UsageError(
-            f"There is no terminal to ask for the password of {host} on.", "Use --username and --password-stdin."
-        )
+        sentence = f"There is no terminal to ask for the password of {host} on."
+        raise UsageError(sentence, "Use --username and --password-stdin.")
     user = args.username or session.ask_text(f"User at {host}: ")
     return Login(user, session.ask_hidden(f"Password of {user} at {host}: "))
 
@@ -142,49 +135,43 @@ async def _list(session: Session) -> int:
     name = session.args.name
     if name:
         image = images.named(name)
-        found = [_document(str(image.tagged(tag)), digest) for tag, digest in await images.tags_of(image)]
-        session.out.show_all(VIEW, found)
+        documents = [_document(str(image.tagged(tag)), digest) for tag, digest in await images.tags_of(image)]
+        session.out.show_all(VIEW, documents)
         return EXIT_DONE
-    engine = await _engine()
-    try:
-        session.out.show_all(VIEW, [_local_document(one) for one in await engine.images()])
-    finally:
-        await engine.close()
+    async with _engine() as engine:
+        session.out.show_all(VIEW, [_local_document(local_image) for local_image in await engine.images()])
     return EXIT_DONE
 
 
-async def _print_one(session: Session, engine: Engine, image: ImageRef, pushed: images.Pushed | None) -> int:
-    found = await engine.find(str(image))
-    document = _local_document(found) if found else _document(str(image), "")
+async def _print_one(session: Session, engine: ImageEngine, image: ImageRef, pushed: images.Pushed | None) -> int:
+    local_image = await engine.find(str(image))
+    document = _local_document(local_image) if local_image else _document(str(image), "")
     if pushed is not None:
         document |= {"digest": pushed.image.digest, "pinned": str(pushed.image)}
     session.out.show_one(VIEW, document)
     return EXIT_DONE
 
 
-def _local_document(one: Any) -> dict[str, Any]:
-    digest = one.digests[0].partition("@")[2] if one.digests else ""
-    return _document(
-        one.name,
-        digest,
-        id=one.id,
-        size_bytes=one.size_bytes,
-        created=one.created,
-        revision=one.revision,
-        dirty=one.is_dirty,
-    )
+def _local_document(image: Any) -> dict[str, Any]:
+    digest = image.digests[0].partition("@")[2] if image.digests else ""
+    build = {"created": image.created, "revision": image.revision, "dirty": image.is_dirty}
+    return _document(image.name, digest, id=image.id, size_bytes=image.size_bytes, **build)
 
 
 def _document(name: str, digest: str, **more: Any) -> dict[str, Any]:
-    known = {"id": "", "size_bytes": None, "created": "", "revision": "", "dirty": None} | more
+    facts = {"id": "", "size_bytes": None, "created": "", "revision": "", "dirty": None} | more
     pinned = str(parse_image(name).pinned(digest)) if digest else ""
-    return {"image": name, "digest": digest, "pinned": pinned, **known}
+    return {"image": name, "digest": digest, "pinned": pinned, **facts}
 
 
-async def _engine() -> Engine:
-    engine = Engine()
+@asynccontextmanager
+async def _engine() -> AsyncIterator[ImageEngine]:
+    engine = ImageEngine()
     await engine.open()
-    return engine
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 def _named(session: Session, action: str) -> str:
@@ -193,11 +180,11 @@ def _named(session: Session, action: str) -> str:
     return str(session.args.name)
 
 
-def _pairs(words: list[str]) -> dict[str, str]:
-    found = {}
-    for word in words:
+def _pairs(options: list[str]) -> dict[str, str]:
+    pairs = {}
+    for word in options:
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise UsageError(f"--build-arg {word}: write it as NAME=VALUE.")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs

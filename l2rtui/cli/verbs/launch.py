@@ -1,4 +1,4 @@
-"""plan and launch: place, judge, ask, carry out, and take back what a stopped launch has made."""
+"""plan, launch and relaunch: place, check, ask, carry out, and roll back an interrupted launch."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from l2rtui.backends.base import Receipt, Renderer
-from l2rtui.cli import documents, views
-from l2rtui.cli.choose import counted
+from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.placement import Policy
+from l2rtui.domain.placement import PlacementPolicy
 from l2rtui.domain.plan import LaunchPlan
-from l2rtui.domain.preflight import Finding, Weight, refusals
+from l2rtui.domain.preflight import Finding, Severity, refusals
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError, UsageError
-from l2rtui.services import lastruns, launcher, specfile
+from l2rtui.services import launcher, run_history
+from l2rtui.services.spec import spec_file
 
-_TAKE_BACK_GRACE_SECONDS = 2.0
-_MOST_STEPS_SHOWN = 24
+_MAX_STEPS = 24
 
 
-async def _prepare(session: Session) -> launcher.Prepared:
+async def _prepare(session: Session) -> launcher.CheckedPlan:
     args, settings = session.args, session.settings
-    wish = specfile.load(args.file, args.set, args.name, binding=settings.binding)
+    wish = spec_file.load(args.file, args.set, args.name, binding=settings.binding)
     return await launcher.prepare(
         session.backend,
         await _with_image(session, wish) if args.image else wish,
         seeds=args.seeds,
         pins=args.on,
-        policy=Policy(args.policy) if args.policy else None,
+        policy=PlacementPolicy(args.policy) if args.policy else None,
         overcommit=args.overcommit,
         wave=args.wave,
         binding=Binding(args.binding) if args.binding else None,
     )
 
 
-async def _with_image(session: Session, wish: specfile.Wish) -> specfile.Wish:
-    """The wish with the image of ``--image``, by its digest, and a finding that says so."""
+async def _with_image(session: Session, wish: spec_file.LaunchRequest) -> spec_file.LaunchRequest:
+    """Return the request with the image of ``--image`` by its digest, and a finding that names it."""
     from l2rtui.services import images  # with the HTTP client, which most launches have no use for here
 
     name = session.args.image
@@ -50,17 +50,17 @@ async def _with_image(session: Session, wish: specfile.Wish) -> specfile.Wish:
     pinned = name if session.args.no_pin else await images.pinned(name)
     sentence = f"it is {pinned}" if pinned != name else f"{name} is taken as it is named"
     session.talk.say(f"image: {sentence}")
-    note = Finding(Weight.OK, "image", sentence)
+    note = Finding(Severity.OK, "image", sentence)
     return replace(wish, spec=replace(wish.spec, image=pinned), notes=(*wish.notes, note))
 
 
-async def _prepare_again(session: Session) -> launcher.Prepared:
+async def _prepare_again(session: Session) -> launcher.CheckedPlan:
     args = session.args
     return await launcher.prepare_runs(
         session.backend,
-        lastruns.find(args.target),
+        run_history.find(args.target),
         pins=args.on or (),
-        policy=Policy(args.policy) if args.policy else Policy.PACK,
+        policy=PlacementPolicy(args.policy) if args.policy else PlacementPolicy.PACK,
         overcommit=args.overcommit,
         wave=args.wave,
         binding=Binding(args.binding) if args.binding else None,
@@ -68,18 +68,18 @@ async def _prepare_again(session: Session) -> launcher.Prepared:
 
 
 def _say(session: Session, findings: Iterable[Finding]) -> None:
-    words = {Weight.WARNING: "warning", Weight.REFUSAL: "refused"}
+    sentences = {Severity.WARNING: "warning", Severity.REFUSAL: "refused"}
     for finding in findings:
-        if finding.weight in words:
+        if finding.severity in sentences:
             hint = f" {finding.hint}" if finding.hint else ""
-            session.talk.say(f"{words[finding.weight]}: {finding.subject}: {finding.sentence}.{hint}")
+            session.talk.say(f"{sentences[finding.severity]}: {finding.subject}: {finding.sentence}.{hint}")
 
 
 async def run_plan(session: Session) -> int:
-    """Print what would be created; 3 when it would be refused."""
+    """Print the plan; exit code 3 if it would be refused."""
     prepared = await _prepare(session)
     is_refused = bool(refusals(prepared.findings))
-    renderer = session.backend if isinstance(session.backend, Renderer) else None
+    renderer = session.backend.renderer
     if session.args.diff:
         if renderer is None:
             raise UsageError(f"The {session.backend.name} backend keeps no objects that could be compared.")
@@ -90,16 +90,16 @@ async def run_plan(session: Session) -> int:
             session.out.line("---")
             session.out.dump(manifest)
     elif session.out.form in ("json", "yaml"):
-        session.out.dump(documents.plan_document(prepared.plan, prepared.findings, is_refused=is_refused))
+        session.out.dump(json_output.plan_document(prepared.plan, prepared.findings, is_refused=is_refused))
     else:
-        pods = [documents.planned_pod(pod, run.spec.name) for run in prepared.plan.runs for pod in run.pods]
-        session.out.show_all(views.PLANNED, pods)
+        pods = [json_output.planned_pod(pod, run.spec.name) for run in prepared.plan.runs for pod in run.pods]
+        session.out.show_all(table_output.PLANNED, pods)
     _say(session, prepared.findings)
     return EXIT_REFUSED if is_refused else EXIT_DONE
 
 
 async def run_launch(session: Session) -> int:
-    """Start the runs of a spec and print them; Ctrl-C until then takes everything back."""
+    """Start the runs of a spec and print them; Ctrl-C before that rolls everything back."""
     session.require_change("launch")
     with session.interruption("nothing was created."):
         prepared = await _prepare(session)
@@ -107,14 +107,14 @@ async def run_launch(session: Session) -> int:
 
 
 async def run_relaunch(session: Session) -> int:
-    """Start runs again that were destroyed, with the specs that they had."""
+    """Launch destroyed runs again with their specs."""
     session.require_change("relaunch")
     with session.interruption("nothing was created."):
         prepared = await _prepare_again(session)
     return await _launch(session, prepared, is_one=len(prepared.plan.runs) == 1)
 
 
-async def _launch(session: Session, prepared: launcher.Prepared, *, is_one: bool) -> int:
+async def _launch(session: Session, prepared: launcher.CheckedPlan, *, is_one: bool) -> int:
     plan = prepared.plan
     _say(session, prepared.findings)
     if refusals(prepared.findings):
@@ -127,42 +127,44 @@ async def _launch(session: Session, prepared: launcher.Prepared, *, is_one: bool
         if session.args.wait:
             session.talk.progress(f"waiting for {', '.join(names)} to run")
             snapshot = await launcher.wait_running(session.backend, names, session.args.timeout)
-            launched = _seen(snapshot, names)
-        elif isinstance(session.backend, Renderer):  # its pods show when their controllers have made them
-            launched = [documents.started_document(run) for run in plan.runs]
+            launched = _launched_documents(snapshot, names)
+        elif session.backend.renderer is not None:  # its pods show when their controllers have made them
+            # On a cluster the controllers create the pods later: the plan is printed, not a snapshot without them.
+            launched = [json_output.started_document(run) for run in plan.runs]
         else:
-            launched = _seen(await session.backend.snapshot(), names)
+            launched = _launched_documents(await session.backend.snapshot(), names)
     except asyncio.CancelledError:
+        # The launcher rolls back while it launches; a Ctrl-C during --wait comes after that and is ours to undo.
         if await _take_back(session, plan):
             return EXIT_LEFT_BEHIND
         raise
     session.talk.say(f"launched {', '.join(names)}: {counted(sum(len(run.pods) for run in plan.runs), 'pod')}")
     if is_one:
-        session.out.show_one(views.LAUNCHED, launched[0])
+        session.out.show_one(table_output.LAUNCHED, launched[0])
     else:
-        session.out.show_all(views.LAUNCHED, launched)
+        session.out.show_all(table_output.LAUNCHED, launched)
     return EXIT_DONE
 
 
-def _seen(snapshot: ClusterSnapshot, names: Iterable[str]) -> list[dict[str, Any]]:
-    """The launched runs as they stand."""
+def _launched_documents(snapshot: ClusterSnapshot, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return documents of the launched runs."""
     runs = [snapshot.run_named(name) for name in names]
     if None in runs:
         raise LaunchError("A run was removed while it was being launched.", "See `l2rtui runs`.")
-    return [documents.launched_document(run, snapshot) for run in runs if run is not None]
+    return [json_output.launched_document(run, snapshot) for run in runs if run is not None]
 
 
 def _question(session: Session, plan: LaunchPlan) -> str:
     steps = plan.steps()
-    for step in steps[:_MOST_STEPS_SHOWN]:
+    for step in steps[:_MAX_STEPS]:
         session.talk.say(f"  {step.verb} {step.kind} {step.name}: {step.detail}")
-    if len(steps) > _MOST_STEPS_SHOWN:
-        session.talk.say(f"  and {len(steps) - _MOST_STEPS_SHOWN} more")
+    if len(steps) > _MAX_STEPS:
+        session.talk.say(f"  and {len(steps) - _MAX_STEPS} more")
     pods = sum(len(run.pods) for run in plan.runs)
     return f"Launch {counted(len(plan.runs), 'run')} with {counted(pods, 'pod')}?"
 
 
-async def _carry_out(session: Session, prepared: launcher.Prepared) -> None:
+async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> None:
     total = len(prepared.plan.steps())
     async with aclosing(launcher.launch(session.backend, prepared)) as steps:
         number = 0
@@ -170,23 +172,15 @@ async def _carry_out(session: Session, prepared: launcher.Prepared) -> None:
             number += 1
             how = f" failed: {done.error}" if done.error else ""
             session.talk.progress(f"[{number}/{total}] {done.step.verb} {done.step.kind} {done.step.name}{how}")
+            # Steps of a fast backend may come without a single await, so the signal is looked at here.
             session.stop_if_asked()
 
 
 async def _take_back(session: Session, plan: LaunchPlan) -> bool:
-    """Remove what an interrupted launch has made, as far as the launcher has not done so; tell if any is left."""
+    """Roll back what the launcher has not rolled back already; return True if anything is left."""
     session.talk.say("Interrupted: taking back what was started.")
-    snapshot = await session.backend.snapshot()
-    is_left = False
-    for run in plan.runs:
-        view = snapshot.runs.get(run.uid)
-        if view is None:
-            continue
-        destroyed = launcher.destroy(session.backend, view, grace_seconds=_TAKE_BACK_GRACE_SECONDS, purge=True)
-        async for item in destroyed:
-            if isinstance(item, Receipt) and item.left:
-                is_left = True
-                session.talk.say(f"{item.sentence}.")
-    if not is_left:
-        session.talk.say("What was started was taken back; nothing is left.")
-    return is_left
+    receipts = await launcher.take_back(session.backend, plan, partial(launcher.destroy, session.backend))
+    left = [f"{receipt.sentence}." for receipt in receipts if receipt.left]
+    for sentence in left or ["What was started was taken back; nothing is left."]:
+        session.talk.say(sentence)
+    return bool(left)

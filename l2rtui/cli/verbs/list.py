@@ -1,14 +1,14 @@
-"""Verbs that only look: nodes, slots, pods, runs, leaks, check."""
+"""Verbs that only read: nodes, slots, pods, runs, leaks, check."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
 
-from l2rtui.cli import documents, views
+from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.config import state_dir
-from l2rtui.domain.preflight import Finding, Weight, refusals
+from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
 
@@ -23,16 +23,16 @@ async def _look(session: Session) -> ClusterSnapshot:
 async def run_nodes(session: Session) -> int:
     """List the nodes."""
     snapshot = await _look(session)
-    found = [documents.node_document(node, snapshot.ledger) for node in snapshot.nodes.values()]
-    session.out.show_all(views.NODES, found)
+    documents = [json_output.node_document(node, snapshot.ledger) for node in snapshot.nodes.values()]
+    session.out.show_all(table_output.NODES, documents)
     return EXIT_DONE
 
 
 async def run_slots(session: Session) -> int:
     """List the slots."""
     snapshot = await _look(session)
-    slots = snapshot.ledger.slots.values()
-    session.out.show_all(views.SLOTS, [documents.slot_document(one, snapshot.nodes[one.id.node]) for one in slots])
+    slots = [(slot, snapshot.nodes[slot.id.node]) for slot in snapshot.ledger.slots.values()]
+    session.out.show_all(table_output.SLOTS, [json_output.slot_document(*slot_and_node) for slot_and_node in slots])
     for problem in snapshot.ledger.problems:
         session.talk.say(f"Mismatch: {problem}.")
     return EXIT_DONE
@@ -44,7 +44,7 @@ async def run_pods(session: Session) -> int:
     pods = sorted(snapshot.pods.values(), key=lambda pod: (pod.run == "", pod.run))
     runs = dict.fromkeys(pod.run for pod in pods if pod.run)
     ordered = [*(pod for run in runs for pod in snapshot.pods_of(run)), *(pod for pod in pods if not pod.run)]
-    session.out.show_all(views.PODS, [documents.pod_document(pod) for pod in ordered])
+    session.out.show_all(table_output.PODS, [json_output.pod_document(pod) for pod in ordered])
     return EXIT_DONE
 
 
@@ -52,33 +52,33 @@ async def run_runs(session: Session) -> int:
     """List the runs."""
     snapshot = await _look(session)
     runs = sorted(snapshot.runs.values(), key=lambda run: (run.experiment, run.seed, run.name))
-    session.out.show_all(views.RUNS, [documents.run_document(run, snapshot) for run in runs])
+    session.out.show_all(table_output.RUNS, [json_output.run_document(run, snapshot) for run in runs])
     return EXIT_DONE
 
 
 async def run_leaks(session: Session) -> int:
-    """List what runs that are gone have left behind; 4 when there is anything."""
-    found = await session.backend.leaks()
-    session.out.show_all(views.LEAKS, [documents.leak_document(leak) for leak in found])
-    if not found:
+    """List leftovers of runs that are gone; exit code 4 if there are any."""
+    leaks = await session.backend.leaks()
+    session.out.show_all(table_output.LEAKS, [json_output.leak_document(leak) for leak in leaks])
+    if not leaks:
         session.talk.say("No leaks.")
-    return EXIT_LEFT_BEHIND if found else EXIT_DONE
+    return EXIT_LEFT_BEHIND if leaks else EXIT_DONE
 
 
 async def run_check(session: Session) -> int:
-    """Say what works here; 1 when something that is needed does not."""
-    found = [*await session.backend.doctor(), *_own_findings()]
-    session.out.show_all(views.FINDINGS, [documents.finding_document(finding) for finding in found])
-    return EXIT_FAILED if refusals(found) else EXIT_DONE
+    """Print the findings about this setup; exit code 1 if something required does not work."""
+    findings = [*await session.backend.doctor(), *_own_findings()]
+    session.out.show_all(table_output.FINDINGS, [json_output.finding_document(finding) for finding in findings])
+    return EXIT_FAILED if refusals(findings) else EXIT_DONE
 
 
 def _own_findings() -> Iterable[Finding]:
-    """What holds whatever the backend is."""
+    """Return findings that do not depend on the backend."""
     term = os.environ.get("TERM", "")
     if term in ("", "dumb"):
-        yield Finding(Weight.WARNING, "terminal", f"TERM is {term!r}: the app cannot draw", "Set TERM.")
+        yield Finding(Severity.WARNING, "terminal", f"TERM is {term!r}: the app cannot draw", "Set TERM.")
     else:
-        yield Finding(Weight.OK, "terminal", f"TERM is {term}")
+        yield Finding(Severity.OK, "terminal", f"TERM is {term}")
     path = state_dir()
     if any(part.exists() and not os.access(part, os.W_OK) for part in (path, path / "journal.jsonl")):
-        yield Finding(Weight.WARNING, "journal", f"{path} cannot be written: changes are not recorded")
+        yield Finding(Severity.WARNING, "journal", f"{path} cannot be written: changes are not recorded")

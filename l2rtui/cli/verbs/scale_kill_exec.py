@@ -1,13 +1,14 @@
-"""scale, kill and exec: what reaches into a run that is there."""
+"""scale, kill and exec: changes of a running run."""
 
 from __future__ import annotations
 
-from l2rtui.cli import documents, views
-from l2rtui.cli.choose import counted, listed, pods_named
+from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
+from l2rtui.cli.targets import listed, one_pod, pods_named
+from l2rtui.domain.quantity import counted
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services import launcher
-from l2rtui.services.owners import refuse_others
+from l2rtui.services.ownership import refuse_others
 
 
 async def run_scale(session: Session) -> int:
@@ -15,16 +16,14 @@ async def run_scale(session: Session) -> int:
     session.require_change("scale")
     run, cut, set_name = session.args.target.partition("/")
     if not cut or not run or not set_name or "/" in set_name:
-        raise UsageError(
-            f"{session.args.target!r} is no set.",
-            "Write RUN/SET, such as racing-sac/w; `l2rtui runs -o wide` lists them.",
-        )
+        hint = "Write RUN/SET, such as racing-sac/w; `l2rtui runs -o wide` lists them."
+        raise UsageError(f"{session.args.target!r} is no set.", hint)
     runs = (await session.backend.snapshot()).runs_matching(run)
     refuse_others("scale", runs, is_admin=session.args.admin)
     with session.interruption("`l2rtui pods` shows whether it was done."):
         plan = await launcher.scale(session.backend, run, set_name, session.args.replicas)
     session.talk.say(f"{run}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
-    session.out.show_one(views.SCALED, documents.scale_document(plan))
+    session.out.show_one(table_output.SCALED, json_output.scale_document(plan))
     return EXIT_DONE
 
 
@@ -40,20 +39,15 @@ async def run_kill(session: Session) -> int:
     grace = session.args.grace if session.args.grace is not None else session.settings.grace_seconds
     with session.interruption("`l2rtui pods` shows which were stopped."):
         await launcher.kill(session.backend, pods, grace)
-    session.out.show_all(views.PODS, [documents.pod_document(pod) for pod in pods])
+    session.out.show_all(table_output.PODS, [json_output.pod_document(pod) for pod in pods])
     return EXIT_DONE
 
 
 async def run_exec(session: Session) -> int:
-    """Run a command beside a pod's process, on this terminal; its exit code is ours."""
+    """Run a command beside a pod's process, on this terminal; its exit code becomes that of l2rtui."""
     session.require_change("exec")
     if not session.args.command:
         raise UsageError("exec needs a command.", "Write `l2rtui exec TARGET -- CMD`.")
-    pods = pods_named(await session.backend.snapshot(), [session.args.target])
-    if len(pods) != 1:
-        raise UsageError(
-            f"{session.args.target} names {counted(len(pods), 'pod')}: {listed(pod.name for pod in pods)}.",
-            "Name one of them.",
-        )
+    pod = one_pod(await session.backend.snapshot(), session.args.target)
     with session.interrupt_belongs_to_child():
-        return await session.backend.exec(pods[0], session.args.command)
+        return await session.backend.exec(pod, session.args.command)

@@ -1,4 +1,4 @@
-"""secret: keys and logins for runs, from the environment or a prompt; their values are never shown again."""
+"""secret: keys and logins for runs, from the environment or a prompt; values are never displayed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 import os
 from typing import Any
 
-from l2rtui.backends.images.credentials import auth_document
-from l2rtui.backends.keeping import KeepsSecrets, SecretStore
-from l2rtui.cli.confirm import can_ask
-from l2rtui.cli.output import Column, View
+from l2rtui.backends.base import SecretStore
+from l2rtui.cli.output import Column, View, can_ask
 from l2rtui.cli.session import Session
 from l2rtui.cli.verbs.image import login_from_terminal
+from l2rtui.cloud.images.credentials import auth_document
 from l2rtui.config import user_name
 from l2rtui.domain.imageref import ecr_region
 from l2rtui.domain.secret import REGISTRY_KEY, Secret, SecretKind, SecretView
@@ -19,25 +18,24 @@ from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services import images, journal
 
 VIEW = View(
-    lambda one: one["secret"],
+    "secret",
     (
-        Column("SECRET", lambda one: one["secret"]),
-        Column("FOR", lambda one: one["kind"]),
-        Column("KEYS", lambda one: ", ".join(one["keys"])),
-        Column("OWNER", lambda one: one["owner"]),
-        Column("CREATED", lambda one: one["created"], is_wide=True),
+        Column("SECRET", "secret"),
+        Column("FOR", "kind"),
+        Column("KEYS", lambda document: ", ".join(document["keys"])),
+        Column("OWNER", "owner"),
+        Column("CREATED", "created", is_wide=True),
     ),
 )
 
 
 async def run_secret(session: Session) -> int:
-    """Do what the first word says."""
+    """Run the action that the first argument names."""
     backend = session.backend
-    if not isinstance(backend, KeepsSecrets):
+    if backend.secrets is None:
         raise UsageError(f"The {backend.name} backend keeps no secrets.", "Choose --backend kubernetes or local.")
-    store = backend.secrets(user_name())
     actions = {"create": _create, "ls": _list, "delete": _delete}
-    return await actions[session.args.action](session, store)
+    return await actions[session.args.action](session, backend.secrets)
 
 
 async def _create(session: Session, store: SecretStore) -> int:
@@ -66,20 +64,18 @@ def _variables(session: Session) -> dict[str, str]:
     args = session.args
     names = [name for words in args.from_env for name in words.split(",") if name]
     if not names and not args.prompt:
-        raise UsageError(
-            "secret create needs something to keep.",
-            "Name variables with --from-env, keys to ask for with --prompt, or a registry with --registry.",
-        )
-    found = {}
+        hint = "Name variables with --from-env, keys to ask for with --prompt, or a registry with --registry."
+        raise UsageError("secret create needs something to keep.", hint)
+    values = {}
     for name in names:
         if "=" in name:  # the value would stand in the shell's history and in everybody's list of processes
             raise UsageError("--from-env takes the name of a variable, and no value.", "Set the variable first.")
         if not os.environ.get(name):
             raise UsageError(f"The variable {name} is not set.", f"Use --prompt {name} to be asked for it.")
-        found[name] = os.environ[name]
+        values[name] = os.environ[name]
     if args.prompt and not can_ask():
         raise UsageError("There is no terminal to ask on.", "Set variables, and name them with --from-env.")
-    return found | {key: session.ask_hidden(f"{key}: ") for key in args.prompt}
+    return values | {key: session.ask_hidden(f"{key}: ") for key in args.prompt}
 
 
 async def _login_of(session: Session) -> str:
@@ -93,7 +89,7 @@ async def _login_of(session: Session) -> str:
 
 
 async def _list(session: Session, store: SecretStore) -> int:
-    session.out.show_all(VIEW, [_document(one) for one in await store.list()])
+    session.out.show_all(VIEW, [_document(secret) for secret in await store.list()])
     return EXIT_DONE
 
 
@@ -114,11 +110,11 @@ def _named(session: Session) -> str:
     return str(session.args.name)
 
 
-def _document(one: SecretView) -> dict[str, Any]:
+def _document(secret: SecretView) -> dict[str, Any]:
     return {
-        "secret": one.name,
-        "kind": str(one.kind),
-        "keys": list(one.keys),
-        "owner": one.owner,
-        "created": one.created,
+        "secret": secret.name,
+        "kind": str(secret.kind),
+        "keys": list(secret.keys),
+        "owner": secret.owner,
+        "created": secret.created,
     }

@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import Namespace
 
-from l2rtui.cli.output import Output, Talk
+from l2rtui.cli.output import Output, StderrReporter
 from l2rtui.cli.session import settings_of
 from l2rtui.errors import EXIT_DONE, UsageError
 
@@ -26,11 +26,9 @@ def run_serve(args: Namespace) -> int:
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in ("textual_serve", "aiohttp_jinja2", "jinja2"):
             raise
-        raise UsageError(
-            "serve needs textual-serve, which is not installed here.",
-            "Run `pip install 'l2rtui[serve]'`, or take the file that `make dist` builds.",
-        ) from missing
-    out, talk = Output("table"), Talk()
+        hint = "Run `pip install 'l2rtui[serve]'`, or take the file that `make dist` builds."
+        raise UsageError("serve needs textual-serve, which is not installed here.", hint) from missing
+    out, talk = Output("table"), StderrReporter()
 
     def announce(address: str) -> None:
         out.line(address)
@@ -50,11 +48,14 @@ def run_served(words: list[str]) -> int:
     args = app_parser().read(words)
     if not os.environ.get("TEXTUAL_DRIVER", "").endswith(":WebDriver"):
         raise UsageError(f"{SERVED} is what `l2rtui serve` starts.", "Run `l2rtui serve`.")
-    from l2rtui.ui.watchdog import end_with
+    from l2rtui.ui.terminal_guard import end_with
 
     end_with(os.getppid())
     settings = settings_of(args)
-    from l2rtui.ui.start import run
+    from l2rtui import log
+    from l2rtui.ui.bootstrap import run
+
+    log.configure(is_debug=args.debug, is_app=True)
 
     return int(run(settings) or EXIT_DONE)
 
@@ -74,4 +75,6 @@ def _passed_on(args: Namespace) -> list[str]:
     ):
         if value:
             words += [flag, value]
-    return [*words, "--readonly"] if args.readonly else words
+    for flag, is_set in (("--readonly", args.readonly), ("--debug", args.debug)):
+        words += [flag] if is_set else []
+    return words

@@ -1,44 +1,45 @@
-"""volume: what outlives pods, and the files in it: ls, create, delete, files, get, put."""
+"""volume: volumes and the files on them: ls, create, delete, files, get, put."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from l2rtui.backends.storage import FileEntry, Storing, Volume, VolumeStore
+from l2rtui.backends.base import VolumeStore
 from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
-from l2rtui.config import user_name
 from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, UsageError
 from l2rtui.services import volumes
 
 _VOLUMES = View(
-    name=lambda one: one["name"],
+    name="name",
     columns=(
-        Column("NAME", lambda one: one["name"]),
-        Column("SIZE", lambda one: format_bytes(one["size_bytes"]), is_number=True),
-        Column("PHASE", lambda one: one["phase"]),
-        Column("ACCESS", lambda one: ",".join(one["modes"])),
-        Column("CLASS", lambda one: one["storage_class"]),
-        Column("MOUNTED BY", lambda one: ",".join(one["mounted_by"])),
-        Column("REASON", lambda one: one["reason"]),
+        Column("NAME", "name"),
+        Column("SIZE", lambda document: format_bytes(document["size_bytes"]), is_number=True),
+        Column("PHASE", "phase"),
+        Column("ACCESS", lambda document: ",".join(document["modes"])),
+        Column("CLASS", "storage_class"),
+        Column("MOUNTED BY", lambda document: ",".join(document["mounted_by"])),
+        Column("REASON", "reason"),
     ),
 )
 _FILES = View(
-    name=lambda one: one["path"],
+    name="path",
     columns=(
-        Column("PATH", lambda one: one["path"] + ("/" if one["kind"] == "folder" else "")),
-        Column("SIZE", lambda one: format_bytes(one["size_bytes"]), is_number=True),
-        Column("CHANGED", lambda one: one["changed"]),
-        Column("KIND", lambda one: one["kind"], is_wide=True),
+        Column("PATH", lambda document: document["path"] + ("/" if document["kind"] == "folder" else "")),
+        Column("SIZE", lambda document: format_bytes(document["size_bytes"]), is_number=True),
+        Column("CHANGED", "changed"),
+        Column("KIND", "kind", is_wide=True),
     ),
 )
 
 
 async def run_volume(session: Session) -> int:
-    """Do what the first word says."""
+    """Run the action that the first argument names."""
     actions = {"ls": _list, "create": _create, "delete": _delete, "files": _files, "get": _get, "put": _put}
     if session.args.action != "delete":
         session.args.yes = True  # it alone asks
@@ -46,16 +47,16 @@ async def run_volume(session: Session) -> int:
 
 
 def _store(session: Session) -> VolumeStore:
-    if not isinstance(session.backend, Storing):
+    if session.backend.volumes is None:
         raise UsageError(
             f"The {session.backend.name} backend has no volumes of its own: what runs keep lies in plain folders.",
             "Volumes are a cluster's: --backend kubernetes.",
         )
-    return session.backend.volumes(user_name(), session.args.image)
+    return session.backend.volumes
 
 
 async def _list(session: Session) -> int:
-    session.out.show_all(_VOLUMES, [_document(one) for one in await _store(session).list()])
+    session.out.show_all(_VOLUMES, [_document(volume) for volume in await _store(session).list()])
     return EXIT_DONE
 
 
@@ -83,8 +84,8 @@ async def _delete(session: Session) -> int:
 
 async def _files(session: Session) -> int:
     name, path = _path(session.args.source)
-    async with _store(session).files(name) as files:
-        session.out.show_all(_FILES, [_file(one) for one in await files.entries(path)])
+    async with _store(session).files(name, session.args.image) as files:
+        session.out.show_all(_FILES, [_file(entry) for entry in await files.entries(path)])
     return EXIT_DONE
 
 
@@ -92,9 +93,9 @@ async def _get(session: Session) -> int:
     session.require_change("volume get")
     name, path = _path(session.args.source)
     target = _local(session.args.target or ".")
-    async with _store(session).files(name) as files:
-        told = await volumes.download(files, path, target, session.talk.step)
-    session.talk.say(f"{told}, of {name}")
+    async with _store(session).files(name, session.args.image) as files:
+        sentence = await volumes.download(files, path, target, session.talk.step)
+    session.talk.say(f"{sentence}, of {name}")
     return EXIT_DONE
 
 
@@ -102,9 +103,9 @@ async def _put(session: Session) -> int:
     session.require_change("volume put")
     name, path = _path(session.args.target)
     source = _local(session.args.source)
-    async with _store(session).files(name) as files:
-        told = await volumes.upload(files, source, path, session.talk.step)
-    session.talk.say(f"{name}: {told}, of {source}")
+    async with _store(session).files(name, session.args.image) as files:
+        sentence = await volumes.upload(files, source, path, session.talk.step)
+    session.talk.say(f"{name}: {sentence}, of {source}")
     return EXIT_DONE
 
 
@@ -126,18 +127,10 @@ def _local(word: str) -> Path:
     return Path(word).expanduser()
 
 
-def _document(one: Volume) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "size_bytes": one.size_bytes,
-        "phase": one.phase,
-        "modes": list(one.modes),
-        "storage_class": one.storage_class,
-        "mounted_by": list(one.mounted_by),
-        "reason": one.reason,
-    }
+def _document(volume: Volume) -> dict[str, Any]:
+    return {**asdict(volume), "modes": list(volume.modes), "mounted_by": list(volume.mounted_by)}
 
 
-def _file(one: FileEntry) -> dict[str, Any]:
-    changed = datetime.fromtimestamp(one.changed, UTC).isoformat(timespec="seconds")
-    return {"path": one.path, "kind": one.kind, "size_bytes": one.size, "changed": changed}
+def _file(entry: FileEntry) -> dict[str, Any]:
+    changed = datetime.fromtimestamp(entry.changed, UTC).isoformat(timespec="seconds")
+    return {"path": entry.path, "kind": entry.kind, "size_bytes": entry.size, "changed": changed}

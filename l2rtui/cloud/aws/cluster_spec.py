@@ -1,13 +1,13 @@
-"""eksctl's ClusterConfig, as far as it is carried out here; every other field is refused by its name.
+"""eksctl's ClusterConfig, as far as it is supported here; every other field is refused by its name.
 
-A field that is silently left out of a cluster is found out weeks later and costs money in between.
+A field that is silently ignored is noticed weeks later and costs money in between.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ ADDON_POLICIES: Mapping[str, str] = {
     "efs": f"{_POLICY}/service-role/AmazonEFSCSIDriverPolicy",
     "imageBuilder": f"{_POLICY}/AmazonEC2ContainerRegistryPowerUser",
 }
-"""What ``iam.withAddonPolicies`` may name, and the policy of Amazon's that it stands for."""
-_MOST_NODES = 450
+"""Names of ``iam.withAddonPolicies``, and the AWS policy that each stands for."""
+_MAX_NODES = 450  # default quota of EKS for nodes of a managed node group
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,13 @@ class NodeGroup:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether its machines have NVIDIA's GPUs."""
+        """True when its machines have NVIDIA GPUs (families p and g)."""
         return bool(re.match(r"(p[2-9]|g[3-9])[a-z]*\.", self.instance_types[0]))
 
     @property
     def ami_type(self) -> str:
-        """The image of its machines, in EKS' own word."""
+        """Machine image of its nodes, as the EKS API names it."""
+        # Graviton: a1, and every family with a g after its number (m6g, c7gn, g5g).
         is_arm = bool(re.match(r"(a1|[a-z]+[0-9]+g[a-z]*)\.", self.instance_types[0]))
         chip = "ARM_64" if is_arm else "x86_64"
         return f"AL2023_{chip}_{'NVIDIA' if self.has_gpu else 'STANDARD'}"
@@ -82,12 +83,8 @@ class ClusterSpec:
 
     @property
     def needs_nat(self) -> bool:
-        """Whether nodes without public addresses have to reach registries."""
+        """True when nodes without public addresses have to reach registries."""
         return any(group.is_private for group in self.groups)
-
-    def with_zones(self, zones: tuple[str, ...]) -> ClusterSpec:
-        """The same cluster in these zones."""
-        return replace(self, zones=zones)
 
 
 def load_cluster(path: str) -> ClusterSpec:
@@ -96,7 +93,7 @@ def load_cluster(path: str) -> ClusterSpec:
     Raises:
         SpecError: the file is missing or wrong, or asks for what is not carried out here; names the field.
     """
-    import yaml
+    import yaml  # here: it takes tens of milliseconds, and other commands need none
 
     try:
         data = yaml.safe_load(Path(path).read_text("utf-8"))
@@ -123,64 +120,67 @@ def _cluster(data: Any) -> ClusterSpec:
         raise ValueError(f"metadata.name is {name!r}: write letters, digits and '-', first a letter")
     if not re.fullmatch(r"[a-z]{2}(-[a-z]+)+-[0-9]", region):
         raise ValueError(f"metadata.region is {region!r}: write one such as us-west-2")
-    wanted = meta.text("version", "")
-    if wanted and not re.fullmatch(r"1\.[0-9]{2}", wanted):
-        raise ValueError(f"metadata.version is {wanted!r}: write one such as '1.33', in quotes")
+    kubernetes = meta.text("version", "")
+    if kubernetes and not re.fullmatch(r"1\.[0-9]{2}", kubernetes):
+        raise ValueError(f"metadata.version is {kubernetes!r}: write one such as '1.33', in quotes")
     tags = meta.pairs("tags")
     meta.done()
     zones = tuple(top.texts("availabilityZones"))
     if zones and (len(zones) < 2 or len(set(zones)) < len(zones)):
         raise ValueError("availabilityZones names fewer than two zones, which EKS needs, or one twice")
-    if len(zones) > 4:
+    if len(zones) > 4:  # eight blocks, two for each zone: see templates.network
         raise ValueError("availabilityZones names more than four zones: the network has room for four")
     if strange := next((zone for zone in zones if not zone.startswith(region)), ""):
         raise ValueError(f"availabilityZones names {strange}, which is not in {region}")
-    groups = tuple(_group(one, number) for number, one in enumerate(top.items("managedNodeGroups")))
+    groups = tuple(_group(data, number) for number, data in enumerate(top.items("managedNodeGroups")))
     names = [group.name for group in groups]
-    if double := next((one for one in names if names.count(one) > 1), ""):
+    if double := next((group for group in names if names.count(group) > 1), ""):
         raise ValueError(f"managedNodeGroups has two groups named {double}")
+    # Self-managed groups of eksctl; managed ones differ in their fields, so they are not converted.
     if "nodeGroups" in top.left:
         raise ValueError("nodeGroups is not supported: write them as managedNodeGroups")
     top.done()
-    return ClusterSpec(name, region, wanted, zones, tags, groups)
+    return ClusterSpec(name, region, kubernetes, zones, tags, groups)
 
 
 def _group(data: Any, number: int) -> NodeGroup:
-    one = _Fields(data, f"managedNodeGroups[{number}]")
-    name = one.text("name")
+    fields = _Fields(data, f"managedNodeGroups[{number}]")
+    name = fields.text("name")
     if not _GROUP_NAME.fullmatch(name):
-        raise ValueError(f"{one.at('name')} is {name!r}: write letters, digits, '-' and '_'")
-    single, several = one.text("instanceType", ""), tuple(one.texts("instanceTypes"))
+        raise ValueError(f"{fields.at('name')} is {name!r}: write letters, digits, '-' and '_'")
+    single, several = fields.text("instanceType", ""), tuple(fields.texts("instanceTypes"))
     if bool(single) == bool(several):
-        raise ValueError(f"{one.where} needs either instanceType or instanceTypes")
-    if (family := one.text("amiFamily", "AmazonLinux2023")) != "AmazonLinux2023":
-        raise ValueError(f"{one.at('amiFamily')} {family} is not supported: AmazonLinux2023 is")
-    desired = one.count("desiredCapacity", None)
-    minimum = one.count("minSize", desired if desired is not None else 2)
+        raise ValueError(f"{fields.where} needs either instanceType or instanceTypes")
+    if (family := fields.text("amiFamily", "AmazonLinux2023")) != "AmazonLinux2023":
+        raise ValueError(f"{fields.at('amiFamily')} {family} is not supported: AmazonLinux2023 is")
+    # eksctl's defaults: two nodes, and the three numbers follow each other where only some are given.
+    desired = fields.count("desiredCapacity", None)
+    minimum = fields.count("minSize", desired if desired is not None else 2)
     desired = desired if desired is not None else minimum
-    maximum = one.count("maxSize", max(desired or 0, minimum or 0, 1))
+    maximum = fields.count("maxSize", max(desired or 0, minimum or 0, 1))
     assert desired is not None and minimum is not None and maximum is not None  # noqa: S101, PT018  (defaults)
-    if not 0 <= minimum <= desired <= maximum <= _MOST_NODES or maximum < 1:
+    if not 0 <= minimum <= desired <= maximum <= _MAX_NODES or maximum < 1:
         raise ValueError(
-            f"{one.where}: minSize {minimum}, desiredCapacity {desired} and maxSize {maximum} are not in order, "
-            f"or beyond {_MOST_NODES}"
+            f"{fields.where}: minSize {minimum}, desiredCapacity {desired} and maxSize {maximum} are not in order, "
+            f"or beyond {_MAX_NODES}"
         )
+    taints = (_taint(taint, f"{fields.at('taints')}[{n}]") for n, taint in enumerate(fields.items("taints")))
     group = NodeGroup(
         name,
         (single,) if single else several,
         desired,
         minimum,
         maximum,
-        volume_gib=one.count("volumeSize", 80) or 80,
-        is_private=one.switch("privateNetworking"),
-        is_spot=one.switch("spot"),
-        labels=one.pairs("labels"),
-        taints=tuple(_taint(taint, f"{one.at('taints')}[{n}]") for n, taint in enumerate(one.items("taints"))),
-        ssh_key=_ssh(one),
-        policies=_policies(one),
-        tags=one.pairs("tags"),
+        volume_gib=fields.count("volumeSize", 80) or 80,
+        is_private=fields.switch("privateNetworking"),
+        is_spot=fields.switch("spot"),
+        labels=fields.pairs("labels"),
+        taints=tuple(taints),
+        ssh_key=_ssh(fields),
+        policies=_policies(fields),
+        tags=fields.pairs("tags"),
     )
-    one.done()
+    fields.done()
     return group
 
 
@@ -193,17 +193,17 @@ def _taint(data: Any, where: str) -> tuple[str, str, str]:
     return key, value, _EFFECTS[effect]
 
 
-def _ssh(one: _Fields) -> str:
-    ssh = one.inner("ssh")
+def _ssh(fields: _Fields) -> str:
+    ssh = fields.inner("ssh")
     key, is_allowed = ssh.text("publicKeyName", ""), ssh.switch("allow")
     ssh.done()
     if is_allowed and not key:
         raise ValueError(f"{ssh.where}.publicKeyName is missing: the name of an EC2 key pair")
-    return key if is_allowed else ""
+    return key if is_allowed else ""  # as in eksctl: a key alone opens no port
 
 
-def _policies(one: _Fields) -> tuple[str, ...]:
-    iam = one.inner("iam")
+def _policies(fields: _Fields) -> tuple[str, ...]:
+    iam = fields.inner("iam")
     arns = iam.texts("attachPolicyARNs")
     addons = iam.inner("withAddonPolicies")
     chosen = [arn for name, arn in ADDON_POLICIES.items() if addons.switch(name)]
@@ -215,10 +215,10 @@ def _policies(one: _Fields) -> tuple[str, ...]:
 
 
 class _Fields:
-    """A mapping whose fields are taken one after the other; what is left at the end is refused.
+    """Reader of a mapping that removes each field it returns; fields left at the end are refused.
 
     Attributes:
-        left: Fields that nobody has taken.
+        where: Path of the mapping in the file, for errors. left: Fields that were not read yet.
     """
 
     def __init__(self, data: Any, where: str) -> None:
@@ -228,11 +228,11 @@ class _Fields:
         self.left: dict[str, Any] = {str(key): value for key, value in data.items()}
 
     def at(self, name: str) -> str:
-        """The field's full name."""
+        """Return the field's full name."""
         return f"{self.where}.{name}".lstrip(".")
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A text; without a default it has to be there."""
+        """Return a text; without a default it is required."""
         value = self.left.pop(name, default)
         if value is None:
             raise ValueError(f"{self.at(name)} is missing")
@@ -241,43 +241,43 @@ class _Fields:
         return str(value)
 
     def count(self, name: str, default: int | None) -> int | None:
-        """A whole number from 0 up."""
+        """Return an integer from 0 up."""
         value = self.left.pop(name, default)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise ValueError(f"{self.at(name)} is {value!r}: write a whole number")
         return value
 
     def switch(self, name: str) -> bool:
-        """True or false; false when it is not there."""
+        """Return a boolean; False when it is missing."""
         value = self.left.pop(name, False)
         if not isinstance(value, bool):
             raise ValueError(f"{self.at(name)} is {value!r}: write true or false")  # noqa: TRY004
         return value
 
     def items(self, name: str) -> list[Any]:
-        """A list; empty when it is not there."""
+        """Return a list; an empty one when it is missing."""
         value = self.left.pop(name, None) or []
         if not isinstance(value, list):
             raise ValueError(f"{self.at(name)} is no list")  # noqa: TRY004
         return value
 
     def texts(self, name: str) -> list[str]:
-        """A list of texts."""
-        found = self.items(name)
-        if not all(isinstance(one, str) for one in found):
+        """Return a list of texts."""
+        texts = self.items(name)
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError(f"{self.at(name)} holds something that is no text")
-        return found
+        return texts
 
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
-        """A mapping of texts."""
+        """Return a mapping of texts as pairs."""
         inner = _Fields(self.left.pop(name, None) or {}, self.at(name))
         return tuple((key, inner.text(key)) for key in list(inner.left))
 
     def inner(self, name: str) -> _Fields:
-        """A mapping with fields of its own; empty when it is not there."""
+        """Return the reader of an inner mapping; an empty one when it is missing."""
         return _Fields(self.left.pop(name, None) or {}, self.at(name))
 
     def done(self) -> None:
-        """Refuse what nobody has taken."""
+        """Refuse fields that were not read."""
         if self.left:
             raise ValueError(f"{self.at(next(iter(self.left)))} is not supported")

@@ -1,7 +1,8 @@
 """Tokens for EKS, signed in this process.
 
-A token is a signed request to STS that says who its bearer is; the cluster sends it there to learn the answer.
-Signing needs no network (a role to take on does) and neither the ``aws`` nor the ``aws-iam-authenticator`` program.
+A token is a presigned GetCallerIdentity request of STS, which the cluster sends there to learn who its bearer is
+(https://github.com/kubernetes-sigs/aws-iam-authenticator). Signing needs no network, unless a role is assumed, and
+neither the ``aws`` nor the ``aws-iam-authenticator`` program.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Any
 from l2rtui.errors import BackendError
 
 _VALID_SECONDS = 60
-"""Validity of the signature itself; the cluster grants a token 15 minutes from its date."""
-_TOKEN_SECONDS = 14 * 60
+"""Validity of the presigned URL; the authenticator accepts a token for 15 minutes from its date."""
+_TOKEN_SECONDS = 14 * 60  # a minute less than the 15, for clocks that differ
 
 
 def sign_eks_token(cluster: str, region: str = "", profile: str = "", role: str = "") -> tuple[str, float]:
-    """Give a token and when it runs out, seconds since the epoch.
+    """Return a token and the time of its expiry in seconds since the epoch.
 
     Raises:
         ImportError: botocore is not installed.
@@ -44,16 +45,14 @@ def sign_eks_token(cluster: str, region: str = "", profile: str = "", role: str 
                 "method": "GET",
                 "url": f"{endpoint}/?Action=GetCallerIdentity&Version=2011-06-15",
                 "body": {},
-                "headers": {"x-k8s-aws-id": cluster},
+                "headers": {"x-k8s-aws-id": cluster},  # signed: a token for one cluster is refused by another
                 "context": {},
             },
             region_name=region,
             expires_in=_VALID_SECONDS,
             operation_name="",
         )
-    except botocore.exceptions.BotoCoreError as error:
-        raise BackendError(f"No token for the EKS cluster {cluster}: {error}.") from error
-    except botocore.exceptions.ClientError as error:
+    except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
         raise BackendError(f"No token for the EKS cluster {cluster}: {error}.") from error
     return f"k8s-aws-v1.{base64.urlsafe_b64encode(url.encode()).decode().rstrip('=')}", time.time() + _TOKEN_SECONDS
 
@@ -62,5 +61,5 @@ def _assumed(session: Any, region: str, role: str) -> Any:
     from botocore.credentials import Credentials
 
     answer = session.create_client("sts", region_name=region).assume_role(RoleArn=role, RoleSessionName="l2rtui")
-    given = answer["Credentials"]
-    return Credentials(given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"])
+    granted = answer["Credentials"]
+    return Credentials(granted["AccessKeyId"], granted["SecretAccessKey"], granted["SessionToken"])

@@ -1,4 +1,4 @@
-"""An entry for a cluster in a kubeconfig, with this program as the source of its tokens.
+"""Entry of an EKS cluster in a kubeconfig, with this program as its credential plugin.
 
 kubectl runs ``l2rtui cluster token`` for each login, and l2rtui itself signs without starting anything: neither
 ``aws`` nor ``aws-iam-authenticator`` has to be installed.
@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from l2rtui.backends.privatefile import write_private
 from l2rtui.errors import BackendError, ConfigError
+from runtime.base.atomic_files import write_private
 
 
 def default_path() -> Path:
-    """The file that kubectl would write to."""
+    """Return the file that kubectl would write to: the first of ``$KUBECONFIG``, or the default."""
     listed = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     return Path(listed[0]) if listed else Path.home() / ".kube" / "config"
 
 
 def write_entry(path: Path, cluster: Mapping[str, Any], region: str, profile: str = "") -> str:
-    """Add or renew the entry of a cluster and make it the current context; its name.
+    """Add or renew the entry of a cluster, make it the current context, and return its name.
 
     Args:
         cluster: As EKS describes it.
@@ -48,7 +48,10 @@ def write_entry(path: Path, cluster: Mapping[str, Any], region: str, profile: st
         ("users", {"user": {"exec": plugin}}),
         ("contexts", {"context": {"cluster": name, "user": name}}),
     ):
-        others = [one for one in document.get(key) or [] if isinstance(one, dict) and one.get("name") != name]
+        # Appended, not replaced in place: entries of others keep their order and comments are lost either way.
+        others = [
+            entry for entry in document.get(key) or [] if isinstance(entry, dict) and entry.get("name") != name
+        ]
         document[key] = [*others, {"name": name, **value}]
     document["current-context"] = name
     _write(path, document)
@@ -56,21 +59,23 @@ def write_entry(path: Path, cluster: Mapping[str, Any], region: str, profile: st
 
 
 def remove_entry(path: Path, name: str, endpoint: str = "") -> bool:
-    """Take the entry of a cluster out again, if it is the one that was written; say whether it was there.
+    """Remove the entry of a cluster if `write_entry` has made it; say whether it was there.
 
     Args:
-        endpoint: The address that the entry must have; empty for any.
+        endpoint: Address that the entry must have; empty for any.
     """
     document = _read(path)
-    clusters = [one for one in document.get("clusters") or [] if isinstance(one, dict)]
-    found = next((one for one in clusters if one.get("name") == name), None)
-    if found is None or not _is_ours(document, name):
+    clusters = [entry for entry in document.get("clusters") or [] if isinstance(entry, dict)]
+    ours = next((entry for entry in clusters if entry.get("name") == name), None)
+    if ours is None or not _is_ours(document, name):
         return False
-    server = str((found.get("cluster") or {}).get("server", "")).rstrip("/")
+    server = str((ours.get("cluster") or {}).get("server", "")).rstrip("/")
+    # A cluster of the same name in another region or account has another address: its entry stays.
     if endpoint and server != endpoint.rstrip("/"):
         return False
     for key in ("clusters", "users", "contexts"):
-        document[key] = [one for one in document.get(key) or [] if one.get("name") != name]
+        document[key] = [entry for entry in document.get(key) or [] if entry.get("name") != name]
+    # Empty rather than another one: kubectl must not silently act on a cluster that nobody chose.
     if document.get("current-context") == name:
         document["current-context"] = ""
     _write(path, document)
@@ -78,7 +83,9 @@ def remove_entry(path: Path, name: str, endpoint: str = "") -> bool:
 
 
 def _is_ours(document: Mapping[str, Any], name: str) -> bool:
-    users = {one.get("name"): one.get("user") or {} for one in document.get("users") or [] if isinstance(one, dict)}
+    users = {
+        user.get("name"): user.get("user") or {} for user in document.get("users") or [] if isinstance(user, dict)
+    }
     plugin = users.get(name, {}).get("exec") or {}
     return plugin.get("command") == "l2rtui" and list(plugin.get("args") or ())[:2] == ["cluster", "token"]
 
@@ -87,20 +94,20 @@ def _read(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        found = yaml.safe_load(path.read_text("utf-8"))
+        document = yaml.safe_load(path.read_text("utf-8"))
     except FileNotFoundError:
-        found = None
+        document = None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(
             f"{path} cannot be read as a kubeconfig: {type(error).__name__}.", "Correct it."
         ) from error
-    if found is not None and not isinstance(found, dict):
+    if document is not None and not isinstance(document, dict):
         raise ConfigError(f"{path} is no kubeconfig.", "Name another file with --kubeconfig.")
-    return found or {"apiVersion": "v1", "kind": "Config", "preferences": {}}
+    return document or {"apiVersion": "v1", "kind": "Config", "preferences": {}}
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
-    """Put another file in place at once; it holds credentials of other clusters, so nobody else may read it."""
+    """Replace the file; it holds credentials of other clusters, so it is private."""
     import yaml
 
     try:

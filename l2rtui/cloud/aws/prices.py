@@ -1,7 +1,7 @@
-"""What things cost an hour, as a hint before they are created: list prices, noted by hand, with date and region.
+"""Hourly prices, as a hint before something is created: list prices, noted by hand, with date and region.
 
-Amazon's price list is a service of its own with hundreds of megabytes; a table that says its date is honest enough
-for "about 40 dollars an hour, are you sure". A machine that is not in it is said to be unknown, never free.
+Amazon's price list is a service of its own with hundreds of megabytes; a table with its date is enough for "about
+40 dollars an hour, are you sure". A machine that is not in it counts as unknown, never as free.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from l2rtui.backends.aws.clusterfile import ClusterSpec
+from l2rtui.cloud.aws.cluster_spec import ClusterSpec
 
 NOTED: Final = "2025-07"
 """From Amazon's public price pages (EC2 on demand, EBS, EKS, VPC, EFS, CloudWatch): a hint, no offer."""
@@ -40,11 +40,7 @@ LOGS_GIB_MONTH: Final = 0.03
 
 @dataclass(frozen=True, slots=True)
 class CostLine:
-    """One line of a bill.
-
-    Attributes:
-        dollars_an_hour: None where the price is not known.
-    """
+    """One line of a bill; None where the price is not known."""
 
     what: str
     dollars_an_hour: float | None
@@ -52,38 +48,34 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a cluster costs while it stands."""
+    """Cost of a cluster as long as it exists."""
 
     lines: tuple[CostLine, ...]
     region: str
 
     @property
     def dollars_an_hour(self) -> float:
-        """The sum of what is known."""
+        """Sum of the known prices."""
         return sum(line.dollars_an_hour or 0.0 for line in self.lines)
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What is not in the sum."""
+        """Lines without a known price."""
         return tuple(line.what for line in self.lines if line.dollars_an_hour is None)
 
     @property
     def sentence(self) -> str:
-        """The line that people read."""
-        known = f"about ${self.dollars_an_hour:.2f} an hour (${self.dollars_an_hour * HOURS_A_MONTH:,.0f} a month)"
+        """One line for people."""
+        total = f"about ${self.dollars_an_hour:.2f} an hour (${self.dollars_an_hour * HOURS_A_MONTH:,.0f} a month)"
         where = f"a hint: Amazon's list prices of {REGIONS[0]}, noted {NOTED}"
         if self.region not in REGIONS:
             where += f"; {self.region} may cost more"
         unknown = f", and what is unknown: {', '.join(self.unknown)}" if self.unknown else ""
-        return f"{known}{unknown}; {where}"
+        return f"{total}{unknown}; {where}"
 
 
 def estimate(spec: ClusterSpec, nodes: Mapping[str, int] | None = None) -> Estimate:
-    """What a cluster costs with its desired nodes.
-
-    Args:
-        nodes: So many nodes of each group instead.
-    """
+    """Estimate the cost of a cluster with its desired nodes, or with these numbers of nodes by group."""
     return Estimate(tuple(_lines(spec, nodes or {})), spec.region)
 
 
@@ -94,11 +86,11 @@ def _lines(spec: ClusterSpec, nodes: Mapping[str, int]) -> Iterable[CostLine]:
     for group in spec.groups:
         count = nodes.get(group.name, group.desired)
         kind = group.instance_types[0]
-        price = _ON_DEMAND.get(kind)
+        # The first type of a group: EKS tries them in this order. No machine costs nothing, whatever its price.
+        price = _ON_DEMAND.get(kind) if count else 0.0
         spot = " at most, on spot" if group.is_spot else ""
-        yield CostLine(
-            f"{count} x {kind} of {group.name}{spot}", None if price is None and count else (price or 0) * count
-        )
+        yield CostLine(f"{count} x {kind} of {group.name}{spot}", None if price is None else price * count)
+        # Since February 2024 every public IPv4 address costs, also one that is in use.
         if not group.is_private and count:
             yield CostLine(f"{count} public addresses of {group.name}", count * ADDRESS_HOUR)
         disks = count * group.volume_gib * DISK_GIB_MONTH / HOURS_A_MONTH

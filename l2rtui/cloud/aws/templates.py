@@ -1,7 +1,7 @@
-"""What CloudFormation makes for a cluster: network, roles, shared file system. Pure: a spec in, templates out.
+"""CloudFormation templates of a cluster: network, roles, shared file system. Pure functions of a spec.
 
-They are separate stacks so that each can be looked at, made and removed by itself: roles before the cluster and
-after it, the file system perhaps never. EKS itself is made by calls (``eks.py``), which is what tests can reach.
+They are separate stacks so that each can be inspected, created and removed by itself: roles before the cluster and
+after it, the file system perhaps never. EKS itself is created by API calls (``eks.py``), which a fake can answer.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from l2rtui.backends.aws.clusterfile import ClusterSpec
+from l2rtui.cloud.aws.cluster_spec import ClusterSpec
 
 OWNER_TAG: Final = "l2rtui/cluster"
-"""On everything that is made here; its value is the cluster's name."""
+"""Tag key of everything that is created here; its value is the cluster's name."""
 NETWORK: Final = "192.168.0.0/16"
 _NODE_POLICIES: Final = ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly")
 _NFS: Final = 2049
@@ -22,38 +22,32 @@ Template = dict[str, Any]
 
 
 def stack_name(cluster: str, part: str) -> str:
-    """Name of a stack: ``network``, ``roles``, ``efs`` or ``mounts``."""
+    """Return the name of the stack of a part: ``network``, ``roles``, ``efs`` or ``mounts``."""
     return f"l2rtui-{cluster}-{part}"
 
 
 def tags_of(spec: ClusterSpec) -> dict[str, str]:
-    """Tags of everything that belongs to a cluster."""
+    """Return the tags of everything that belongs to a cluster."""
     return {**dict(spec.tags), OWNER_TAG: spec.name}
 
 
 def network(spec: ClusterSpec) -> Template:
-    """A VPC with a public and a private subnet in each zone; a NAT gateway where private nodes need one."""
+    """Return a VPC with a public and a private subnet per zone, and a NAT gateway where private nodes need one."""
+    # Eight /19 blocks of 8,187 addresses each: four zones, of which every one has two subnets.
     blocks = list(ipaddress.ip_network(NETWORK).subnets(new_prefix=19))
     resources: Template = {
         "Vpc": _resource(
             "EC2::VPC",
             CidrBlock=NETWORK,
+            Tags=[_named(spec, "vpc")],
             EnableDnsSupport=True,
             EnableDnsHostnames=True,
-            Tags=[_named(spec, "vpc")],
         ),
         "Internet": _resource("EC2::InternetGateway"),
         "Attachment": _resource("EC2::VPCGatewayAttachment", VpcId=_ref("Vpc"), InternetGatewayId=_ref("Internet")),
         "PublicRoutes": _resource("EC2::RouteTable", VpcId=_ref("Vpc"), Tags=[_named(spec, "public")]),
-        "PublicRoute": {
-            **_resource(
-                "EC2::Route",
-                RouteTableId=_ref("PublicRoutes"),
-                DestinationCidrBlock="0.0.0.0/0",
-                GatewayId=_ref("Internet"),
-            ),
-            "DependsOn": "Attachment",
-        },
+        # Not by reference: a route to a gateway is refused until that is attached to the VPC.
+        "PublicRoute": _default_route("PublicRoutes", GatewayId=_ref("Internet")) | {"DependsOn": "Attachment"},
         "PrivateRoutes": _resource("EC2::RouteTable", VpcId=_ref("Vpc"), Tags=[_named(spec, "private")]),
     }
     for number, zone in enumerate(spec.zones):
@@ -61,23 +55,14 @@ def network(spec: ClusterSpec) -> Template:
         resources |= _subnet(
             spec, f"Private{number}", zone, str(blocks[4 + number]), "internal-elb", is_public=False
         )
+    # One gateway for all zones: 33 dollars a month each, and training survives the loss of a zone by checkpoints.
     if spec.needs_nat:
+        address = {"Fn::GetAtt": ["Address", "AllocationId"]}
         resources |= {
-            "Address": {**_resource("EC2::EIP", Domain="vpc"), "DependsOn": "Attachment"},
-            "Nat": {
-                **_resource(
-                    "EC2::NatGateway",
-                    SubnetId=_ref("Public0"),
-                    AllocationId={"Fn::GetAtt": ["Address", "AllocationId"]},
-                ),
-                "DependsOn": "PublicRoute",
-            },
-            "PrivateRoute": _resource(
-                "EC2::Route",
-                RouteTableId=_ref("PrivateRoutes"),
-                DestinationCidrBlock="0.0.0.0/0",
-                NatGatewayId=_ref("Nat"),
-            ),
+            "Address": _resource("EC2::EIP", Domain="vpc") | {"DependsOn": "Attachment"},
+            "Nat": _resource("EC2::NatGateway", SubnetId=_ref("Public0"), AllocationId=address)
+            | {"DependsOn": "PublicRoute"},
+            "PrivateRoute": _default_route("PrivateRoutes", NatGatewayId=_ref("Nat")),
         }
     zones = range(len(spec.zones))
     outputs = {
@@ -88,11 +73,16 @@ def network(spec: ClusterSpec) -> Template:
     return _template(f"Network of the cluster {spec.name}", resources, outputs)
 
 
+def _default_route(table: str, **gateway: Any) -> Template:
+    return _resource("EC2::Route", RouteTableId=_ref(table), DestinationCidrBlock="0.0.0.0/0", **gateway)
+
+
 def _named(spec: ClusterSpec, name: str) -> dict[str, str]:
     return {"Key": "Name", "Value": f"{spec.name}-{name}"}
 
 
 def _subnet(spec: ClusterSpec, name: str, zone: str, block: str, role: str, *, is_public: bool) -> Template:
+    # By the role tag the load balancer controller finds the subnets of public and of internal balancers.
     tags = {"Name": f"{spec.name}-{name.lower()}", f"kubernetes.io/role/{role}": "1"}
     return {
         name: _resource(
@@ -112,7 +102,7 @@ def _subnet(spec: ClusterSpec, name: str, zone: str, block: str, role: str, *, i
 
 
 def roles(spec: ClusterSpec) -> Template:
-    """The role of the control plane, and one for the nodes of each group."""
+    """Return the role of the control plane, and one for the nodes of each group."""
     resources = {"Cluster": _role(spec, "eks.amazonaws.com", [_policy("AmazonEKSClusterPolicy")])}
     outputs: dict[str, Any] = {"Cluster": {"Fn::GetAtt": ["Cluster", "Arn"]}}
     for group in spec.groups:
@@ -123,19 +113,19 @@ def roles(spec: ClusterSpec) -> Template:
 
 
 def node_role(group: str) -> str:
-    """The role of a group in its stack: names there know letters and digits alone."""
-    return f"Node{group.encode().hex()}"
+    """Return the logical id of a group's role: CloudFormation allows letters and digits alone."""
+    return f"Node{group.encode().hex()}"  # hexadecimal: two names such as a-b and a_b must not become one
 
 
 def file_system(spec: ClusterSpec) -> Template:
-    """A shared file system: it costs by what is in it."""
+    """Return an encrypted shared file system; EFS is paid by what is stored."""
     tags = [_named(spec, "shared"), *_tag_list(spec)]
     resources = {"Files": _resource("EFS::FileSystem", Encrypted=True, FileSystemTags=tags)}
     return _template(f"Shared files of the cluster {spec.name}", resources, {"Files": _ref("Files")})
 
 
 def mounts(cluster: str, files: str, vpc: str, subnets: Sequence[str]) -> Template:
-    """An entrance to the file system in each zone, open to the cluster's own network alone."""
+    """Return a mount target of the file system in each zone, open to the cluster's own network alone."""
     resources = {
         "Entrance": _resource(
             "EC2::SecurityGroup",
@@ -152,16 +142,14 @@ def mounts(cluster: str, files: str, vpc: str, subnets: Sequence[str]) -> Templa
 
 
 def _role(spec: ClusterSpec, service: str, policies: Sequence[str]) -> Template:
-    trust = {
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}],
-    }
-    arns = list(dict.fromkeys(policies))
+    statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+    trust = {"Version": "2012-10-17", "Statement": [statement]}
+    arns = list(dict.fromkeys(policies))  # CloudFormation requires unique items
     return _resource("IAM::Role", AssumeRolePolicyDocument=trust, ManagedPolicyArns=arns, Tags=_tag_list(spec))
 
 
 def _tag_list(spec: ClusterSpec) -> list[dict[str, str]]:
-    """CloudFormation hands a stack's tags on, but to roles and file systems not everywhere."""
+    """Return the tags for resources to which CloudFormation does not pass on those of their stack everywhere."""
     return [{"Key": key, "Value": value} for key, value in tags_of(spec).items()]
 
 
@@ -178,11 +166,6 @@ def _resource(kind: str, **properties: Any) -> Template:
 
 
 def _template(description: str, resources: Template, outputs: Mapping[str, Any]) -> Template:
-    found: Template = {
-        "AWSTemplateFormatVersion": "2010-09-09",
-        "Description": description,
-        "Resources": resources,
-    }
-    if outputs:
-        found["Outputs"] = {key: {"Value": value} for key, value in outputs.items()}
-    return found
+    values = {key: {"Value": value} for key, value in outputs.items()}
+    head = {"AWSTemplateFormatVersion": "2010-09-09", "Description": description, "Resources": resources}
+    return head | ({"Outputs": values} if values else {})

@@ -1,6 +1,6 @@
-"""What an Engine tells while it builds, pulls and pushes, as lines that people can follow.
+"""Progress lines from an Engine's message stream of a build, pull or push.
 
-The Engine answers 200 before it has done anything; whether it went well stands in the stream, and is read here.
+The Engine sends the status 200 before it starts the work; success or failure is a message of the stream.
 """
 
 from __future__ import annotations
@@ -12,60 +12,63 @@ from typing import Any
 
 from l2rtui.domain.quantity import format_bytes
 
-_KEPT_LINES = 15
+_TAIL_LINES = 15
 _DONE = ("Pushed", "Layer already exists", "Mounted from", "Already exists", "Pull complete")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far something is.
-
-    Attributes:
-        is_step: Worth a line of its own where nothing can be overwritten: no mere change of numbers.
-    """
+    """One line of progress."""
 
     text: str
     is_step: bool
+    """A new step, for logs where lines cannot be overwritten; False for changed byte counts."""
 
 
-class EngineError(Exception):
-    """The Engine says in its stream that it has failed; the text is its own."""
+@dataclass(frozen=True, slots=True)
+class BuildStage:
+    """One image to build: source tree, Dockerfile in it, name of the result, and settings of the builder."""
+
+    folder: str
+    dockerfile: str
+    tag: str
+    args: Mapping[str, str]
+    labels: Mapping[str, str]
+    network: str = ""
 
 
-class Tracker:
-    """Follows one stream.
+class BuildFailedError(Exception):
+    """Failure of a build or push as the builder or the Engine reports it; the text is its own."""
 
-    Attributes:
-        aux: What the Engine said of the result: the image's id, or the digest of what was pushed.
-        present: Layers that the registry had already.
-    """
+
+class StreamTracker:
+    """State of one message stream."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
         self._layers: dict[str, tuple[str, int, int]] = {}
-        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
         self.aux: dict[str, Any] = {}
+        """The result: the image's id, or the digest of a pushed image."""
         self.present: set[str] = set()
+        """Layers that the registry already has."""
 
     @property
     def last_lines(self) -> str:
-        """The end of what a build has written."""
+        """Last lines of a build's output."""
         return "\n".join(self._lines)
 
     @property
     def layers(self) -> int:
-        """How many layers were spoken of."""
+        """Number of layers in the stream."""
         return len(self._layers)
 
-    def take(self, item: Mapping[str, Any]) -> Progress | None:
-        """Take one message of the stream; None when it says nothing new.
-
-        Raises:
-            EngineError: it is a failure.
-        """
+    def add_message(self, item: Mapping[str, Any]) -> Progress | None:
+        """Add one message of the stream; return its progress, None without news. Raises BuildFailedError."""
         if error := item.get("error"):
             detail = item.get("errorDetail")
-            raise EngineError(str((detail.get("message") if isinstance(detail, dict) else None) or error).strip())
+            message = detail.get("message") if isinstance(detail, dict) else None
+            raise BuildFailedError(str(message or error).strip())
         if isinstance(aux := item.get("aux"), dict):
             self.aux |= aux
         if text := str(item.get("stream") or "").strip():
@@ -78,6 +81,7 @@ class Tracker:
     def _layer(self, layer: str, status: str, detail: Any) -> Progress:
         before, current, total = self._layers.get(layer, ("", 0, 0))
         if isinstance(detail, dict) and "current" in detail:
+            # Some messages of a layer omit its size, so the largest so far counts.
             current, total = int(detail["current"]), max(int(detail.get("total") or 0), total)
         self._layers[layer] = (status, current, total)
         if status == "Layer already exists":
@@ -85,7 +89,8 @@ class Tracker:
         if status.startswith(_DONE) or status.startswith("Retrying"):
             return Progress(f"{self._verb}: {layer} {status[0].lower()}{status[1:]}", status != before)
         done = sum(state.startswith(_DONE) for state, _, _ in self._layers.values())
-        moved = sum(min(now, whole) for _, now, whole in self._layers.values())
-        whole = sum(total for _, _, total in self._layers.values())
-        size = f", {format_bytes(moved)} of {format_bytes(whole)}" if whole else ""
+        # A layer may end up larger than its announced size, compressed or not.
+        moved = sum(min(sent, size) for _, sent, size in self._layers.values())
+        all_bytes = sum(total for _, _, total in self._layers.values())
+        size = f", {format_bytes(moved)} of {format_bytes(all_bytes)}" if all_bytes else ""
         return Progress(f"{self._verb}: {done} of {len(self._layers)} layers{size}", is_step=False)

@@ -1,20 +1,23 @@
-"""A registry asked by itself, over its HTTP API: who we are, which digest a tag stands for, which tags there are.
+"""Client of a registry's HTTP API (OCI distribution specification): login check, digest of a tag, list of tags.
 
-This needs no Docker Engine: a login node that only launches can pin what it launches. A registry on this machine is
-spoken to in plain HTTP, as Docker does, and every other one over TLS.
+It needs no Docker Engine, so a login node that only launches can pin images by digest. A registry on this machine
+is reached over plain HTTP, as Docker does, every other one over TLS.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, Self
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import aiohttp
 
 from l2rtui import __version__
-from l2rtui.backends.images.credentials import Login
+from l2rtui.cloud.images.credentials import Login
 from l2rtui.domain.imageref import HUB, ImageRef, is_loopback
 from l2rtui.errors import BackendError, NotFoundError
 
@@ -31,14 +34,11 @@ _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
 class RegistryRefusedError(BackendError):
-    """The registry does not let us in."""
+    """The registry rejects the login, or needs one."""
 
 
 class Registry:
-    """One registry and, at most, one login.
-
-    Use it as an async context manager: it holds connections.
-    """
+    """One registry with at most one login. Use it as an async context manager, since it holds connections."""
 
     def __init__(self, host: str, login: Login | None = None) -> None:
         self.host = host
@@ -61,85 +61,83 @@ class Registry:
             await self._session.close()
 
     async def check_login(self) -> None:
-        """See that the registry knows us.
+        """Check that the registry accepts the login.
 
-        Raises:
-            RegistryRefusedError: it does not. BackendError: it cannot be reached, or is no registry.
+        Raises RegistryRefusedError where it does not, BackendError where it cannot be reached or is no registry.
         """
         status, _, _ = await self._ask("GET", "/v2/", "")
         if status != 200:
             raise BackendError(f"{self.host} answers with {status}: that is no registry.", "Correct its name.")
 
     async def digest(self, image: ImageRef) -> str:
-        """The digest of the manifest that a name stands for now.
+        """Return the digest of the manifest that a tag points to now.
 
-        Raises:
-            NotFoundError: there is no such image. BackendError: the registry fails.
+        Raises NotFoundError where there is no such image, BackendError where the registry fails.
         """
         path = f"/v2/{image.repository}/manifests/{image.reference}"
         scope = f"repository:{image.repository}:pull"
         headers = {"Accept": ", ".join(MANIFESTS)}
-        status, found, _ = await self._ask("HEAD", path, scope, headers)
-        if status == 200 and (digest := found.get("docker-content-digest", "")):
+        status, reply_headers, _ = await self._ask("HEAD", path, scope, headers)
+        if status == 200 and (digest := reply_headers.get("docker-content-digest", "")):
             return digest
-        status, found, body = await self._ask("GET", path, scope, headers)
+        # Some registries omit the header or refuse HEAD; the digest is the hash of the manifest's bytes.
+        status, reply_headers, body = await self._ask("GET", path, scope, headers)
         if status == 200:
-            return found.get("docker-content-digest") or f"sha256:{hashlib.sha256(body).hexdigest()}"
+            return reply_headers.get("docker-content-digest") or f"sha256:{hashlib.sha256(body).hexdigest()}"
         if status == 404:
             raise NotFoundError(f"{self.host} has no image {image}.", "Push it first: `l2rtui image push`.")
         raise BackendError(f"{self.host} answers with {status} when asked for {image}.")
 
     async def tags(self, image: ImageRef) -> list[str]:
-        """Every tag of a repository, in the registry's order."""
+        """Return every tag of a repository, in the registry's order."""
         path = f"/v2/{image.repository}/tags/list?n=1000"
-        found: list[str] = []
+        names: list[str] = []
         for _ in range(_MOST_PAGES):
             status, headers, body = await self._ask("GET", path, f"repository:{image.repository}:pull")
             if status == 404:
                 raise NotFoundError(f"{self.host} has no repository {image.repository}.")
             if status != 200:
                 raise BackendError(f"{self.host} answers with {status} when asked for the tags of {image.name}.")
-            found += [str(tag) for tag in _json(body).get("tags") or ()]
+            names += [str(tag) for tag in _json(body).get("tags") or ()]
             following = re.search(r'<([^>]*)>;\s*rel="?next', headers.get("link", ""))
             if not following:
                 break
-            parts = urlsplit(urljoin(f"{self._base}{path}", following[1]))  # only the path: never another host
+            # The path alone: a login must never go to another host.
+            parts = urlsplit(urljoin(f"{self._base}{path}", following[1]))
             path = f"{parts.path}?{parts.query}"
-        return found
+        return names
 
     # --- one request ------------------------------------------------------------------------------------------
     async def _ask(
-        self, method: str, path: str, scope: str, headers: dict[str, str] | None = None
+        self, method: str, path: str, scope: str, headers: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[int, dict[str, str], bytes]:
-        """Ask; when the registry wants to know who we are, tell it and ask once more."""
-        status, found, body = await self._once(method, path, headers, self._tokens.get(scope, ""))
+        """Send a request; after a 401 send it once more with the authorisation that the registry demands."""
+        url = f"{self._base}{path}"
+        status, reply_headers, body = await self._fetch(method, url, headers, self._tokens.get(scope, ""))
         if status == 401:
-            self._tokens[scope] = await self._authorisation(found.get("www-authenticate", ""), scope)
-            status, found, body = await self._once(method, path, headers, self._tokens[scope])
+            self._tokens[scope] = await self._authorisation(reply_headers.get("www-authenticate", ""), scope)
+            status, reply_headers, body = await self._fetch(method, url, headers, self._tokens[scope])
         if status in (401, 403):
             self._tokens.pop(scope, None)
             raise self._refusal()
-        return status, found, body
+        return status, reply_headers, body
 
-    async def _once(
-        self, method: str, path: str, headers: dict[str, str] | None, authorisation: str
+    async def _fetch(
+        self, method: str, url: str, headers: Mapping[str, str], authorisation: str
     ) -> tuple[int, dict[str, str], bytes]:
-        wanted = dict(headers or {}) | ({"Authorization": authorisation} if authorisation else {})
-        return await self._fetch(method, f"{self._base}{path}", wanted)
-
-    async def _fetch(self, method: str, url: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+        headers = {**headers, "Authorization": authorisation} if authorisation else headers
         assert self._session is not None, "use Registry with `async with`"  # noqa: S101
         try:
             async with self._session.request(method, url, headers=headers) as answer:
                 body = await answer.content.read(_MAX_BYTES)
                 return answer.status, {key.lower(): value for key, value in answer.headers.items()}, body
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            # The error's own text may hold the address with what was asked: its kind says enough.
+            # Not the error's own text: it may contain the URL with its query.
             why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
             raise BackendError(f"The registry {self.host} does not answer: {why}.") from error
 
     async def _authorisation(self, challenge: str, scope: str) -> str:
-        """What to say to a registry that asks who we are: the login itself, or a token that it buys."""
+        """Return the Authorization header for a challenge: the login itself, or a token from the realm."""
         kind = challenge.partition(" ")[0].lower()
         if kind == "basic":
             if self._login is None:
@@ -147,17 +145,16 @@ class Registry:
             return f"Basic {self._login.basic}"
         if kind != "bearer":
             raise self._refusal()
-        asked = dict(_PARAMETER.findall(challenge))
-        realm = asked.get("realm", "")
+        fields = dict(_PARAMETER.findall(challenge))
+        realm = fields.get("realm", "")
         parts = urlsplit(realm)
+        # The login goes to the realm, which the registry names: not over the network in clear text.
         if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.netloc)):
             raise BackendError(f"{self.host} sends logins to {parts.netloc or 'nowhere'} without TLS.")
-        query = {"service": asked.get("service", ""), "scope": asked.get("scope", scope)}
-        headers = {}
-        if self._login is not None:
-            headers["Authorization"] = f"Basic {self._login.basic}"
+        query = {"service": fields.get("service", ""), "scope": fields.get("scope", scope)}
+        basic = f"Basic {self._login.basic}" if self._login is not None else ""
         url = f"{realm}{'&' if parts.query else '?'}{urlencode({k: v for k, v in query.items() if v})}"
-        status, _, body = await self._fetch("GET", url, headers)
+        status, _, body = await self._fetch("GET", url, {}, basic)
         answer = _json(body) if status == 200 else {}
         token = answer.get("token") or answer.get("access_token")
         if not token:
@@ -165,21 +162,16 @@ class Registry:
         return f"Bearer {token}"
 
     def _refusal(self) -> RegistryRefusedError:
+        hint = f"Do `l2rtui image login {self.host}`"
         if self._login is None:
-            return RegistryRefusedError(
-                f"{self.host} wants a login, and there is none.", f"Do `l2rtui image login {self.host}`."
-            )
-        return RegistryRefusedError(
-            f"{self.host} refuses {self._login.user}: the user or the password is wrong, or has no rights there.",
-            f"Do `l2rtui image login {self.host}` again.",
-        )
+            return RegistryRefusedError(f"{self.host} wants a login, and there is none.", f"{hint}.")
+        problem = f"{self._login.user}: the user or the password is wrong, or has no rights there."
+        return RegistryRefusedError(f"{self.host} refuses {problem}", f"{hint} again.")
 
 
 def _json(body: bytes) -> dict[str, Any]:
-    import json
-
     try:
-        found = json.loads(body)
+        document = json.loads(body)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""A file with Kubernetes' own objects to a RunSpec: its placeholders, its documents, and ``--set`` for it."""
+"""Import of a file with Kubernetes objects: its placeholders, YAML documents and ``--set``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from l2rtui.backends.kubernetes import lab
-from l2rtui.domain.keyscan import find_keys
+from l2rtui.backends.kubernetes.manifests import import_yaml
 from l2rtui.domain.preflight import Finding
+from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
 
@@ -29,15 +29,16 @@ def load_objects(
         SpecError: not YAML, no workload, or a placeholder without a value.
     """
     values = dict(_override(override) for override in overrides)
+    # Marks are numbered, since one placeholder may stand several times and inside longer words.
     names: list[str] = []
 
     def mark(match: Any) -> str:
         names.append(match[1])
         return _MARK.format(len(names) - 1)
 
-    # Unquoted braces are no YAML: a plain word stands in for each placeholder until the file is parsed.
+    # ``{{NAME}}`` without quotes is not valid YAML, so a plain word replaces each placeholder until after parsing.
     try:
-        text = lab.PLACEHOLDER.sub(mark, raw.decode("utf-8"))
+        text = import_yaml.PLACEHOLDER.sub(mark, raw.decode("utf-8"))
         documents = list(yaml.safe_load_all(text))
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not YAML: it is no text in UTF-8.") from None
@@ -46,20 +47,22 @@ def load_objects(
         raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not YAML: {error}.") from None
+    # After parsing, so that a value is text whatever it contains: it cannot add YAML of its own.
     documents = [_unmarked(document, names, values) for document in documents]
     _refuse_unused(path, values, set(names))
-    left = sorted(lab.placeholders(documents) - set(lab.KNOWN))
-    if left:
-        given = " ".join(f"--set {one}=VALUE" for one in left)
-        raise SpecError(f"{path}: nothing is known for {', '.join(left)}.", f"Add {given}.")
+    # A plan fills in the rest later, when slots and seeds are known.
+    unfilled = sorted(import_yaml.placeholders(documents) - set(import_yaml.KNOWN))
+    if unfilled:
+        flags = " ".join(f"--set {name_left}=VALUE" for name_left in unfilled)
+        raise SpecError(f"{path}: nothing is known for {', '.join(unfilled)}.", f"Add {flags}.")
     for document in documents:
         _set_everywhere(document, values)
-        for keys, what in find_keys(document):
+        for keys, what in find_secrets(document):
             raise SpecError(
                 f"{path}: {'.'.join(map(str, keys))} looks like {what}, and specs are no place for it.",
                 "Keep it with `l2rtui secret create`, and refer to that: valueFrom: {secretKeyRef: ...}.",
             )
-    return lab.read(documents, path, name)
+    return import_yaml.read_kubernetes_yaml(documents, path, name)
 
 
 def _override(override: str) -> tuple[str, str]:
@@ -73,14 +76,12 @@ def _refuse_unused(path: str, values: dict[str, str], names: set[str]) -> None:
     for key in values:
         if key not in names and key not in ("image", "replicas"):
             there = f"its placeholders are {', '.join(sorted(names))}" if names else "it has no placeholders"
-            raise SpecError(
-                f"--set {key}: {path} holds Kubernetes' own objects, and {there}.",
-                "Besides placeholders, image and replicas can be set.",
-            )
+            sentence = f"--set {key}: {path} holds Kubernetes' own objects, and {there}."
+            raise SpecError(sentence, "Besides placeholders, image and replicas can be set.")
 
 
 def _unmarked(value: Any, names: Sequence[str], values: dict[str, str]) -> Any:
-    """The parsed values with each mark replaced by what was given for it, or by the placeholder itself."""
+    """Return parsed values with each mark replaced by its value, or by the placeholder where it has none."""
     if isinstance(value, str):
         for number, name in enumerate(names):
             value = value.replace(_MARK.format(number), values.get(name, f"{{{{{name}}}}}"))
@@ -93,11 +94,12 @@ def _unmarked(value: Any, names: Sequence[str], values: dict[str, str]) -> Any:
 
 
 def _set_everywhere(document: Any, values: dict[str, str]) -> None:
-    """Carry out ``image=`` and ``replicas=``."""
+    """Apply ``image=`` and ``replicas=`` to one object."""
     spec = document.get("spec") if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         return
     if "replicas" in values and document.get("kind") != "Pod":
+        # Still text here: the import checks that it is a number, and names the object if it is not.
         spec["parallelism" if document.get("kind") == "Job" else "replicas"] = values["replicas"]
     template = spec.get("template")
     pod = template.get("spec") if isinstance(template, dict) else spec

@@ -1,48 +1,51 @@
-"""The ``pod`` of a spec file to PodSettings and back: the run's word first, then the set's own."""
+"""The ``pod`` of a spec file to PodSettings and back; a set's own value wins over the run's."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, astuple
 from typing import Any
 
 import msgspec
 
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
 from l2rtui.domain.quantity import parse_quantity
-from l2rtui.services.specform import MountForm, PodForm, TolerationForm
+from l2rtui.services.spec.schema import MountForm, PodForm, TolerationForm
 
 _DEFAULT = PodSettings()
 
 
-def pod_settings(run: PodForm, one: PodForm, where: str) -> PodSettings:
-    """Join what is said for the run and for one set.
+def pod_settings(run: PodForm, set_form: PodForm, where: str) -> PodSettings:
+    """Merge the settings of the run and of one set.
 
     Args:
-        where: Name of the set, for sentences.
+        where: Name of the set, for messages.
 
     Raises:
         ValueError: a quantity or a mount is wrong; names the field.
     """
 
-    def said(name: str) -> Any:
-        own = getattr(one, name)
+    def value_of(name: str) -> Any:
+        own = getattr(set_form, name)
         return getattr(run, name) if own is None else own
 
     plain = {
         name: value
         for name in ("image", "pull_policy", "service_account", "host_network", "user")
-        if (value := said(name)) is not None
+        if (value := value_of(name)) is not None
     }
-    shm = said("shm")
+    shm = value_of("shm")
     settings = PodSettings(
-        binding=Binding(said("binding") or _DEFAULT.binding),
-        pull_secrets=_joined(run.pull_secrets, one.pull_secrets),
-        secrets=_joined(run.secrets, one.secrets),
-        node_selector=tuple({**run.node_selector, **one.node_selector}.items()),
-        tolerations=_joined(map(_toleration, run.tolerations), map(_toleration, one.tolerations)),
-        mounts=_joined((_mount(form, where) for form in run.mounts), (_mount(form, where) for form in one.mounts)),
+        binding=Binding(value_of("binding") or _DEFAULT.binding),
+        pull_secrets=_joined(run.pull_secrets, set_form.pull_secrets),
+        secrets=_joined(run.secrets, set_form.secrets),
+        node_selector=tuple({**run.node_selector, **set_form.node_selector}.items()),
+        tolerations=_joined(
+            Toleration(form.key, form.value, form.effect) for form in (*run.tolerations, *set_form.tolerations)
+        ),
+        mounts=_joined(_mount(form, where) for form in (*run.mounts, *set_form.mounts)),
         shm_bytes=None if shm is None else _size(shm, f"{where}: pod.shm"),
-        ports=_joined(run.ports, one.ports),
-        security=Security(said("security") or _DEFAULT.security),
+        ports=_joined(run.ports, set_form.ports),
+        security=Security(value_of("security") or _DEFAULT.security),
         **plain,
     )
     if problem := settings.mount_problem():
@@ -51,7 +54,7 @@ def pod_settings(run: PodForm, one: PodForm, where: str) -> PodSettings:
 
 
 def pod_form(settings: PodSettings) -> PodForm:
-    """The form that says these settings, without what is the default anyway."""
+    """Return the form of these settings, without values that are the default."""
 
     def unless_default(name: str) -> Any:
         value = getattr(settings, name)
@@ -65,34 +68,16 @@ def pod_form(settings: PodSettings) -> PodForm:
         pull_secrets=list(settings.pull_secrets),
         secrets=list(settings.secrets),
         node_selector=dict(settings.node_selector),
-        tolerations=[_toleration_form(one) for one in settings.tolerations],
-        mounts=[
-            MountForm(
-                one.path,
-                one.claim,
-                one.host_path,
-                one.in_memory,
-                one.size_bytes,
-                one.read_only,
-                one.sub_path,
-            )
-            for one in settings.mounts
-        ],
+        tolerations=[msgspec.convert(asdict(item), TolerationForm) for item in settings.tolerations],
+        mounts=[MountForm(*astuple(mount)) for mount in settings.mounts],
         shm=settings.shm_bytes,
         ports=list(settings.ports),
     )
 
 
 def _joined(*parts: Any) -> tuple[Any, ...]:
+    # Lists add up; a value in both stands once, at its first place.
     return tuple(dict.fromkeys(item for part in parts for item in part))
-
-
-def _toleration(form: TolerationForm) -> Toleration:
-    return Toleration(form.key, form.value, form.effect)
-
-
-def _toleration_form(one: Toleration) -> TolerationForm:
-    return msgspec.convert({"key": one.key, "value": one.value, "effect": one.effect}, TolerationForm)
 
 
 def _mount(form: MountForm, where: str) -> Mount:

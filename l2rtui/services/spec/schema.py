@@ -1,6 +1,7 @@
-"""The form of a spec file: every field with its type, bounds, default and meaning.
+"""Schema of a spec file: every field with its type, bounds, default and meaning.
 
-One definition serves decoding, the sentences for mistakes, and the published JSON Schema (``l2rtui schema``).
+One definition serves decoding, the messages for mistakes, and the published JSON Schema (``l2rtui schema``), in
+which the docstrings are descriptions.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from l2rtui.domain.workload import MAX_NAME, MAX_SEED, MAX_SET_NAME
-from runtime.contract import PS_PORT
+from runtime.base.contract import PS_PORT
 
+# RFC 1123 label, but with a letter first: names become names of Services, which RFC 1035 rules.
 _LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 Name = Annotated[str, Meta(pattern=_LABEL, max_length=MAX_NAME, description="letters, digits and '-'")]
 SetName = Annotated[str, Meta(pattern=_LABEL, max_length=MAX_SET_NAME, description="letters, digits and '-'")]
@@ -21,18 +23,19 @@ Grace = Annotated[float, Meta(ge=0, le=86_400, description="seconds between SIGT
 Quantity = str | int | float
 Command = Annotated[list[str], Meta(min_length=1, description="argv; no shell reads it")]
 EnvValue = str | int | float | bool
+# The words of Kubernetes' restartPolicy.
 Restart = Literal["Always", "OnFailure", "Never"]
 
 
 class ResourcesForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What one replica is expected to use."""
+    """Resources that one replica requests."""
 
     cpu: Annotated[Quantity, Meta(description="CPU cores: 2, 500m")] | None = None
     memory: Annotated[Quantity, Meta(description="bytes: 2Gi, 512Mi")] | None = None
 
 
 class TolerationForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A taint that the pods put up with."""
+    """A taint that the pods tolerate."""
 
     key: Annotated[str, Meta(description="empty: every taint")] = ""
     value: Annotated[str, Meta(description="empty: any value")] = ""
@@ -55,23 +58,19 @@ Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
 class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """How containers are set up. The run's word holds for each set, a set's own wins, lists add up."""
+    """Settings of containers. Those of the run hold for each set; a set's own value wins; lists add up."""
 
     binding: Literal["env", "device-plugin", "shared", "hami", "dra", "cpu"] | None = None
     image: str | None = None
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    pull_secrets: list[str] = field(default_factory=list)
-    secrets: Annotated[list[str], Meta(description="Secrets whose keys become variables")] = field(
-        default_factory=list
-    )
+    pull_secrets: list[str] = []
+    secrets: Annotated[list[str], Meta(description="Secrets whose keys become variables")] = []
     service_account: str | None = None
-    node_selector: dict[str, str] = field(default_factory=dict)
-    tolerations: list[TolerationForm] = field(default_factory=list)
-    mounts: list[MountForm] = field(default_factory=list)
+    node_selector: dict[str, str] = {}
+    tolerations: list[TolerationForm] = []
+    mounts: list[MountForm] = []
     shm: Annotated[Quantity, Meta(description="size of /dev/shm: 1Gi")] | None = None
-    ports: Annotated[list[Port], Meta(description="TCP ports that the learner's Service offers as well")] = field(
-        default_factory=list
-    )
+    ports: Annotated[list[Port], Meta(description="TCP ports that the learner's Service offers as well")] = []
     host_network: bool | None = None
     security: Literal["restricted", "baseline", "privileged"] | None = None
     user: Annotated[int, Meta(ge=1, le=2**31 - 1, description="number of the user under `restricted`")] | None = (
@@ -80,10 +79,10 @@ class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class _ProcessesForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What is said of every set of processes."""
+    """Fields of every set of processes."""
 
     slots: Slots = 1
-    env: dict[str, EnvValue] = field(default_factory=dict)
+    env: dict[str, EnvValue] = {}
     restart: Restart = "OnFailure"
     resources: ResourcesForm = field(default_factory=ResourcesForm)
     grace_seconds: Grace = 10.0
@@ -115,8 +114,7 @@ class EvaluatorForm(_ProcessesForm, kw_only=True):
 
 
 Source = Annotated[
-    str,
-    Meta(description="file that the command names as {program}: a path beside this file, or s3://BUCKET/KEY"),
+    str, Meta(description="file that the command names as {program}: a path beside this file, or s3://BUCKET/KEY")
 ]
 
 
@@ -125,7 +123,7 @@ class TaskForm(_ProcessesForm, kw_only=True):
 
     name: SetName = "job"
     replicas: Count = 1
-    command: Command = field(default_factory=list)
+    command: Command = []
     program: Source = ""
     slots: Slots = 0
     restart: Restart = "Never"
@@ -149,7 +147,7 @@ class NodesForm(_ProcessesForm, kw_only=True):
 
 
 class RendezvousForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where the nodes of an elastic job find each other: a small process beside them."""
+    """Rendezvous of an elastic job: a small process at which its nodes find each other."""
 
     backend: Literal["c10d", "etcd-v2"] = "c10d"
     image: Annotated[str, Meta(description="another image for it, with etcd in it; empty: the run's")] = ""
@@ -179,7 +177,7 @@ class StepForm(_ProcessesForm, kw_only=True):
 
     name: SetName
     replicas: Annotated[int, Meta(ge=1, le=4096)] = 1
-    command: Command = field(default_factory=list)
+    command: Command = []
     program: Source = ""
     slots: Slots = 0
     restart: Restart = "Never"
@@ -191,24 +189,20 @@ class StepForm(_ProcessesForm, kw_only=True):
 
 
 class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Where replicas sit when the command line does not say it."""
+    """Placement of replicas unless the command line gives one."""
 
     policy: Literal["pack", "spread"] = "pack"
     on: Annotated[str, Meta(description="node/gpu[.slot], ranges and commas: phortx1/0-3,phortx2/5.0-1")] = ""
 
 
 class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What is said of every run."""
+    """Fields of every run."""
 
     name: Name
     seed: Annotated[int, Meta(ge=0, le=MAX_SEED)] = 0
     image: Annotated[str, Meta(description="container image; this machine's own backend needs none")] = ""
-    env: Annotated[dict[str, EnvValue], Meta(description="variables for every process")] = field(
-        default_factory=dict
-    )
-    train: Annotated[dict[str, Any], Meta(description="training settings, see `l2r-runtime config`")] = field(
-        default_factory=dict
-    )
+    env: Annotated[dict[str, EnvValue], Meta(description="variables for every process")] = {}
+    train: Annotated[dict[str, Any], Meta(description="training settings, see `l2r-runtime config`")] = {}
     placement: PlacementForm = field(default_factory=PlacementForm)
     pod: Annotated[PodForm, Meta(description="how containers are set up, for every set")] = field(
         default_factory=PodForm
@@ -241,7 +235,7 @@ class JobForm(_RunForm, tag_field="kind", tag="job", kw_only=True):
     """Any command, once or as several replicas (job), or several one after the other (steps)."""
 
     job: TaskForm | None = None
-    steps: list[StepForm] = field(default_factory=list)
+    steps: list[StepForm] = []
 
 
 SpecForm = LearnerWorkersForm | ElasticForm | ParameterServerForm | JobForm

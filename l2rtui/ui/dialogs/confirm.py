@@ -1,4 +1,4 @@
-"""A question before something changes: what goes, what that frees; for the large ones a typed name."""
+"""Confirmation before something changes: what is removed, what that frees; for grave changes a typed name."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Input, Static
 
-from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.screens.dialog import Dialog
-from l2rtui.ui.text import Line, Span, Tone
+from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.text import Line, Span, TextStyle
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked.
+    """Question of a confirmation.
 
     Attributes:
-        title: Verb and object. lines: what goes and what it frees.
-        yes: Label of the button that does it.
-        typed: What must be typed first; empty asks for no more than a key.
-        is_grave: It cannot be taken back: the focus is on Cancel, so that enter alone does nothing.
-        command: The command line that does the same; c copies it.
+        title: Verb and object. lines: what is removed, and what that frees.
+        yes: Label of the button that confirms.
+        typed: Text that must be typed first, in a protected context its name; empty for a single key.
+        is_grave: It cannot be undone: the focus is on Cancel, so that enter alone does nothing.
+        command: Equivalent command line; c copies it.
     """
 
     title: str
@@ -36,17 +35,18 @@ class Question:
 
 
 class ConfirmScreen(Dialog[bool]):
-    """Ask; the answer is True only after a clear yes."""
+    """Confirmation dialog; the answer is True only after an explicit yes."""
 
     def __init__(self, question: Question) -> None:
         super().__init__("confirm")
         self._question = question
 
     def compose(self) -> ComposeResult:
-        """Title, lines, perhaps a field, two buttons."""
+        """Title, lines, perhaps an input field, two buttons."""
         question = self._question
         with Vertical(classes="dialog grave" if question.is_grave else "dialog"):
             yield Static(id="title")
+            # Without focus: tab goes between the field and the buttons alone.
             with VerticalScroll(id="body", can_focus=False):
                 yield Static(id="lines")
             if question.command:
@@ -59,15 +59,15 @@ class ConfirmScreen(Dialog[bool]):
                 yield Button(question.yes, id="yes", compact=True)
 
     def on_mount(self) -> None:
-        """Fill in text and set the focus on the safe side."""
+        """Fill in the texts and focus the safe choice."""
         question = self._question
-        self.show("title", [(Span(question.title, Tone.STRONG),)])
+        self.show("title", [(Span(question.title, TextStyle.STRONG),)])
         self.show("lines", question.lines)
         if question.command:
-            same = (Span("same as  ", Tone.DIM), Span(sanitize(question.command)), Span("   c copies it", Tone.DIM))
-            self.show("command", [same])
+            self.show_command(question.command, "   c copies it")
         if question.typed:
-            self.show("prompt", [(Span("type ", Tone.DIM), Span(question.typed), Span(" to confirm", Tone.DIM))])
+            prompt = Span("type ", TextStyle.DIM), Span(question.typed), Span(" to confirm", TextStyle.DIM)
+            self.show("prompt", [prompt])
             self.query_one("#yes", Button).disabled = True
             self.query_one("#typed").focus()
         else:
@@ -94,15 +94,16 @@ class ConfirmScreen(Dialog[bool]):
         self.app.notify("copied the command line", timeout=3)
 
     def action_accept(self) -> None:
-        """Yes, unless a name is still to be typed."""
+        """Confirm, unless a name is still to be typed."""
+        # Also for keys and a submitted field: the button's state alone would stop mouse clicks only.
         if not self.query_one("#yes", Button).disabled:
             self.dismiss(True)
 
     def action_close(self) -> None:
-        """No."""
+        """Answer no."""
         self.dismiss(False)
 
 
-def lines_of(texts: Sequence[str], tone: Tone = Tone.PLAIN) -> tuple[Line, ...]:
-    """Plain lines."""
-    return tuple((Span(text, tone),) for text in texts)
+def lines_of(texts: Sequence[str], style: TextStyle = TextStyle.PLAIN) -> tuple[Line, ...]:
+    """Convert texts to lines of one style."""
+    return tuple((Span(text, style),) for text in texts)

@@ -1,4 +1,4 @@
-"""Destroying runs: how many objects are left while it goes on, and at the end the receipt of each run."""
+"""Progress of destroying runs: the objects that are left, and at the end the receipt of each run."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Static
 
-from l2rtui.backends.base import Receipt
+from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import RunView
 from l2rtui.errors import L2RError
-from l2rtui.ui.link import Link
-from l2rtui.ui.screens.dialog import Dialog
-from l2rtui.ui.text import Line, Span, Tone
+from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import Line, Span, TextStyle
 
 
 class ReceiptScreen(Dialog[None]):
-    """Shown until it is dismissed. Closed early, it lets the work go on and the receipt comes as a notification."""
+    """Dialog that stays until it is closed. The work goes on without it; the receipt is then a notification."""
 
-    def __init__(self, link: Link, runs: Sequence[RunView]) -> None:
+    def __init__(self, ctx: AppContext, runs: Sequence[RunView]) -> None:
         super().__init__("receipt")
-        self._link = link
+        self._ctx = ctx
         self._runs = tuple(runs)
         self._lines: dict[str, Line] = {
-            run.uid: (Span("◌ ", Tone.WAIT), Span(f"{sanitize(run.name)} is being destroyed")) for run in runs
+            run.uid: (Span("◌ ", TextStyle.WAIT), Span(f"{sanitize(run.name)} is being destroyed")) for run in runs
         }
         self._ended: set[str] = set()
 
     def compose(self) -> ComposeResult:
-        """Title, a line for each run, a button."""
+        """Yield a title, a line for each run, and a button."""
         with Vertical(classes="dialog"):
             yield Static(id="title")
             yield Static(id="lines")
@@ -39,35 +39,35 @@ class ReceiptScreen(Dialog[None]):
                 yield Button("Close", id="close", compact=True)
 
     def on_mount(self) -> None:
-        """Begin; the runs go at the same time."""
+        """Destroy all runs at the same time."""
         self._show()
         self.query_one("#close").focus()
         for run in self._runs:
-            self._link.background.start(self._destroy(run), group="destroy", what=f"destroying {run.name}")
+            self._ctx.background.start(self._destroy(run), group="destroy", what=f"destroying {run.name}")
 
     async def _destroy(self, run: RunView) -> None:
         from l2rtui.services import launcher
 
-        grace = self._link.settings.grace_seconds
-        with self._link.background.busy(f"destroying {run.name}"):
+        grace = self._ctx.settings.grace_seconds
+        with self._ctx.background.busy(f"destroying {run.name}"):
             try:
-                async for item in launcher.destroy(self._link.backend, run, grace_seconds=grace):
+                async for item in launcher.destroy(self._ctx.backend, run, grace_seconds=grace):
                     if isinstance(item, Receipt):
-                        self._end(run, item.sentence, is_bad=bool(item.left), kept=item.kept)
+                        self._end(run, item.sentence, is_bad=bool(item.left), results=item.results_location)
                     else:
                         left = "  ".join(f"{kind} {number}" for kind, number in item.left)
                         text = f"{sanitize(run.name)} is being destroyed, left: {sanitize(left)}"
-                        self._set(run, (Span("◌ ", Tone.WAIT), Span(text)))
+                        self._set(run, (Span("◌ ", TextStyle.WAIT), Span(text)))
             except L2RError as error:
                 self._end(run, str(error), is_bad=True)
 
-    def _end(self, run: RunView, sentence: str, *, is_bad: bool, kept: str = "") -> None:
-        glyph = Span("✖ ", Tone.BAD) if is_bad else Span("✔ ", Tone.OK)
-        results = (Span(f"\n  results are kept in {sanitize(kept)}", Tone.DIM),) if kept else ()
+    def _end(self, run: RunView, sentence: str, *, is_bad: bool, results: str = "") -> None:
+        glyph = Span("✖ ", TextStyle.BAD) if is_bad else Span("✔ ", TextStyle.OK)
+        line = (Span(f"\n  results are kept in {sanitize(results)}", TextStyle.DIM),) if results else ()
         self._ended.add(run.uid)
-        self._set(run, (glyph, Span(sanitize(sentence), Tone.STRONG), *results))
-        if not self.is_attached:
-            self._link.background.say(sentence, is_error=is_bad)
+        self._set(run, (glyph, Span(sanitize(sentence), TextStyle.STRONG), *line))
+        if not self.is_attached:  # the dialog was closed before the end
+            self._ctx.background.say(sentence, is_error=is_bad)
 
     def _set(self, run: RunView, line: Line) -> None:
         self._lines[run.uid] = line
@@ -76,7 +76,7 @@ class ReceiptScreen(Dialog[None]):
 
     def _show(self) -> None:
         is_over = len(self._ended) == len(self._runs)
-        self.show("title", [(Span("Receipt" if is_over else "Destroying", Tone.STRONG),)])
+        self.show("title", [(Span("Receipt" if is_over else "Destroying", TextStyle.STRONG),)])
         self.show("lines", list(self._lines.values()))
 
     @on(Button.Pressed)
@@ -84,5 +84,5 @@ class ReceiptScreen(Dialog[None]):
         self.action_close()
 
     def action_accept(self) -> None:
-        """Seen."""
+        """Close the dialog: there is nothing to accept."""
         self.action_close()

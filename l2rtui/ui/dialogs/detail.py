@@ -1,4 +1,4 @@
-"""Everything that is known of one thing, on a screen of its own: a description, a spec, the selection."""
+"""A scrolling text on a screen of its own: a description, a spec, the selection, the keys."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
-from l2rtui.ui.screens.dialog import Dialog
-from l2rtui.ui.text import Line, Span, Tone
+from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.text import Line, Span, TextStyle
 
 
 class DetailScreen(Dialog[None]):
-    """Lines about one thing, as they were when it was opened."""
+    """Lines about one thing, as they were when the screen was opened."""
 
-    def __init__(self, lines: Sequence[Line], title: str = "Selection") -> None:
-        super().__init__("description")
+    def __init__(self, lines: Sequence[Line], title: str = "Selection", *, name: str = "description") -> None:
+        super().__init__(name)
         self._title = title
         self._lines = tuple(lines)
 
     def compose(self) -> ComposeResult:
-        """One scrolling text."""
+        """Title and text."""
         with Vertical(classes="dialog wide"):
             yield Static(id="title")
             with VerticalScroll(id="body"):
                 yield Static(id="lines")
 
     def on_mount(self) -> None:
-        """Write the lines down."""
-        self.show("title", [(Span(self._title, Tone.STRONG), Span("   esc closes", Tone.DIM))])
+        """Show the lines; the scroll container has the focus, so that arrow keys scroll."""
+        self.show("title", [(Span(self._title, TextStyle.STRONG), Span("   esc closes", TextStyle.DIM))])
         self.show("lines", self._lines)
         self.query_one("#body").focus()

@@ -1,10 +1,9 @@
-"""The launch form: a spec file, and what a person may want otherwise than it says. Nothing is created here."""
+"""Launch form: a spec file and overrides of its name, seeds, policy and slots. Creates nothing by itself."""
 
 from __future__ import annotations
 
 import asyncio
 import shlex
-from pathlib import Path
 from typing import Final
 
 from textual import events, on
@@ -13,16 +12,16 @@ from textual.containers import Grid, Vertical
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-from l2rtui.domain.placement import Pin, Policy, parse_pins, parse_seeds
+from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins, parse_seeds
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError, UsageError
-from l2rtui.services import launcher, specfile
-from l2rtui.ui.link import Link
-from l2rtui.ui.screens.dialog import Dialog
-from l2rtui.ui.screens.review import show_plan
-from l2rtui.ui.specfiles import example_specs
-from l2rtui.ui.text import Span, Tone
-from l2rtui.ui.widgets.paint import text_of
+from l2rtui.services import launcher
+from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.dialogs.review import show_plan
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.state.spec_files import example_specs, load_spec
+from l2rtui.ui.text import Span, TextStyle
+from l2rtui.ui.widgets.span_renderer import to_text
 
 _FIELDS: Final = (
     ("spec", "spec file", "path of a YAML file"),
@@ -34,38 +33,34 @@ _FIELDS: Final = (
 
 
 class Examples(OptionList):
-    """Spec files to choose from; a letter or a paste is the beginning of another path."""
+    """List of spec files; typing or pasting begins another path in the field below."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:  # noqa: ARG002  (Textual's)
-        """Letters are no keys here: one of them would close the form, and the next be one of the screen's below."""
+        """Claim letters: as keys, one would close the form and the next act on the screen below."""
         return character is not None and character.isprintable()
 
     def on_key(self, event: events.Key) -> None:
-        """Hand a letter on."""
+        """Forward a letter to the path field."""
         if event.is_printable and event.character:
-            self._hand_on(event, event.character)
+            self._forward(event, event.character)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Hand a paste on."""
-        self._hand_on(event, event.text.partition("\n")[0])
+        """Forward the first line of a paste to the path field."""
+        self._forward(event, event.text.partition("\n")[0])
 
-    def _hand_on(self, event: events.Event, text: str) -> None:
+    def _forward(self, event: events.Event, text: str) -> None:
         event.stop()
         if isinstance(self.screen, LaunchScreen):
             self.screen.type_path(text)
 
 
 class LaunchScreen(Dialog[tuple[str, ...] | None]):
-    """Answers with the names of the launched runs, or None.
+    """Form that answers with the names of the launched runs, or None; ``path`` is its first spec file."""
 
-    Args:
-        path: The spec file to begin with.
-    """
-
-    def __init__(self, link: Link, path: str = "") -> None:
+    def __init__(self, ctx: AppContext, path: str = "") -> None:
         super().__init__("launch")
         self._path = path
-        self._link = link
+        self._ctx = ctx
 
     def compose(self) -> ComposeResult:
         """Examples on top, fields below."""
@@ -80,29 +75,30 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
             yield Static("enter plan   tab next field   esc close", id="hint")
 
     async def on_mount(self) -> None:
-        """List the examples."""
+        """Load the list of examples."""
         examples, spec = self.query_one("#examples", OptionList), self.query_one("#spec", Input)
         spec.value = self._path
         self.set_focus(spec if self._path else examples)
-        found = await asyncio.to_thread(example_specs)
-        for path, about in found:
-            line = (Span(sanitize(str(path)), Tone.PLAIN), Span(f"   {sanitize(about)}", Tone.DIM))
-            examples.add_option(Option(text_of(self.app, [line]), id=str(path)))
-        examples.display = bool(found)
-        if not found:
+        specs = await asyncio.to_thread(example_specs)
+        for path, about in specs:
+            line = (Span(sanitize(str(path)), TextStyle.PLAIN), Span(f"   {sanitize(about)}", TextStyle.DIM))
+            examples.add_option(Option(to_text(self.app, [line]), id=str(path)))
+        examples.display = bool(specs)
+        if not specs:
             self.set_focus(spec)
         elif not spec.value:
             examples.highlighted = 0
 
     def type_path(self, text: str) -> None:
-        """Begin a path in the field for it."""
+        """Replace the path by this text and focus its field."""
         field = self.query_one("#spec", Input)
-        field.select_on_focus = False  # it has been typed into before it hears of its focus
+        field.select_on_focus = False  # the text is there before the focus event, which would select it
         field.value, field.cursor_position = text, len(text)
         self.set_focus(field)
 
     @on(OptionList.OptionHighlighted)
     def _pointed(self, event: OptionList.OptionHighlighted) -> None:
+        # The list also highlights its first entry when it is filled, and must not replace a path that was typed.
         if isinstance(self.focused, Examples):
             self.query_one("#spec", Input).value = event.option.id or ""
 
@@ -112,44 +108,46 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         self.action_accept()
 
     def action_accept(self) -> None:
-        """Plan with what the form says."""
+        """Plan the launch as the form describes it."""
         self._fail("")
-        self._link.background.start(self._plan(), group="plan", what="the plan", is_exclusive=True)
+        self._ctx.background.start(self._plan(), group="plan", what="the plan", is_exclusive=True)
 
     async def _plan(self) -> None:
         try:
-            words, seeds, pins, policy = self._read()
+            command, seeds, pins, policy = self._read()
             path, name = self._value("spec"), self._value("name")
-            wish = await asyncio.to_thread(_load, path, name)
-            prepared = await launcher.prepare(self._link.backend, wish, seeds=seeds, pins=pins, policy=policy)
+            request = await asyncio.to_thread(load_spec, path, name)
+            prepared = await launcher.prepare(self._ctx.backend, request, seeds=seeds, pins=pins, policy=policy)
         except L2RError as error:
+            # The form may have been closed while the plan was being made.
             if self in self.app.screen_stack:
                 self._fail(str(error))
             return
-        show_plan(self, self._link, prepared, words, self._reviewed)
+        show_plan(self, self._ctx, prepared, command)
 
-    def _read(self) -> tuple[str, tuple[int, ...], tuple[Pin, ...] | None, Policy | None]:
-        """The fields, and the command line that says the same.
+    def _read(self) -> tuple[str, tuple[int, ...], tuple[Pin, ...] | None, PlacementPolicy | None]:
+        """Decode the fields, and compose the equivalent command line.
 
         Raises:
             UsageError: a field cannot be read; the sentence shows the right form.
         """
+        # An empty field leaves the value of the spec file.
         path, name, seeds, chosen, on = (self._value(field) for field, _, _ in _FIELDS)
         if not path:
             raise UsageError("No spec file is named.", "Choose an example, or type the path of a YAML file.")
-        if chosen not in ("", *Policy):
+        if chosen not in ("", *PlacementPolicy):
             raise UsageError(f"{sanitize(chosen)!r} is no policy.", "Write pack or spread, or leave it empty.")
-        words = ["l2rtui", "launch", "-f", path]
+        arguments = ["l2rtui", "launch", "-f", path]
         options = (("--name", name), ("--seeds", seeds), ("--on", on), ("--policy", chosen))
         for option, value in options:
             if value:
-                words += [option, value]
+                arguments += [option, value]
         try:
             return (
-                shlex.join(words),
+                shlex.join(arguments),
                 parse_seeds(seeds) if seeds else (),
                 parse_pins(on) if on else None,
-                Policy(chosen) if chosen else None,
+                PlacementPolicy(chosen) if chosen else None,
             )
         except ValueError as error:
             raise UsageError(f"{error}.") from error
@@ -158,12 +156,4 @@ class LaunchScreen(Dialog[tuple[str, ...] | None]):
         return self.query_one(f"#{field}", Input).value.strip()
 
     def _fail(self, sentence: str) -> None:
-        self.show("error", [(Span(sanitize(sentence), Tone.BAD),)])
-
-    def _reviewed(self, launched: tuple[str, ...] | None) -> None:
-        if launched:
-            self.dismiss(launched)
-
-
-def _load(path: str, name: str) -> specfile.Wish:
-    return specfile.load(str(Path(path).expanduser()), name=name)
+        self.show("error", [(Span(sanitize(sentence), TextStyle.BAD),)])

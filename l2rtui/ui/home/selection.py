@@ -1,4 +1,4 @@
-"""What is selected, and what follows from it: the log to show, the lines about it, the targets of keys. Pure."""
+"""Selection: positions of the cursors, and the run, pods, log and lines that follow from them. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
+from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
-from l2rtui.services.metrics import RunMetrics
-from l2rtui.services.podnews import PodNews
-from l2rtui.ui.feeds import NO_SUBJECT, Subject
+from l2rtui.ui.home.log_stream import NO_LOG, LogSelection
 from l2rtui.ui.text import Line
 from l2rtui.ui.widgets.metric_strip import about_pod, about_run, about_slot
 
@@ -21,7 +20,7 @@ PodsOf = Callable[[str, str], tuple[PodView, ...]]
 
 
 class Pane(StrEnum):
-    """All views that have a key; values are the ids of their widgets."""
+    """Views that have a number key; values are the ids of their widgets."""
 
     SLOTS = "slots"
     RUNS = "runs"
@@ -35,7 +34,7 @@ class Pane(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Where the cursors stand, and which of them was moved last.
+    """Positions of the cursors, and the list that had the focus last.
 
     Attributes:
         pane: The last of slots, runs and pods that had the focus.
@@ -50,23 +49,23 @@ class Selection:
     cell: str = ""
 
     def run(self, snapshot: ClusterSnapshot) -> RunView | None:
-        """The selected run, or that of the selected pod or slot."""
+        """Return the selected run, or that of the selected pod or slot."""
         if self.pane is Pane.RUNS:
             return snapshot.runs.get(self.run_uid or "")
         pod = self.pod(snapshot)
         return snapshot.run_named(pod.run) if pod is not None and pod.run else None
 
     def pod(self, snapshot: ClusterSnapshot) -> PodView | None:
-        """The selected pod, or the one that holds the selected slot; None while a run is selected."""
+        """Return the selected pod, or the one on the selected slot; None while a run is selected."""
         if self.pane is Pane.PODS:
             return snapshot.pods.get(self.pod_uid or "")
         if self.pane is Pane.SLOTS and self.slot is not None:
-            held = snapshot.ledger.slots.get(self.slot)
-            return snapshot.pods.get(held.pod_uid) if held else None
+            entry = snapshot.ledger.slots.get(self.slot)
+            return snapshot.pods.get(entry.pod_uid) if entry else None
         return None
 
     def pods(self, snapshot: ClusterSnapshot) -> tuple[PodView, ...]:
-        """The selected pod, or those of the selected cell."""
+        """Return the selected pod, or those of the selected cell."""
         run = self.run(snapshot)
         if self.pane is Pane.RUNS and run is not None and self.cell:
             return snapshot.pods_of(run.name, self.cell)
@@ -74,55 +73,52 @@ class Selection:
         return (pod,) if pod is not None else ()
 
     def set_name(self, snapshot: ClusterSnapshot) -> str:
-        """The selected cell's or pod's set; of a run its only set of workers; else empty."""
+        """Return the set of the selected cell or pod; of a run its only set of workers; else empty."""
         run = self.run(snapshot)
         if self.pane is Pane.RUNS and self.cell:
-            return self.cell if run and any(one.name == self.cell for one in run.sets) else ""
+            return self.cell if run and run.set_named(self.cell) else ""
         pod = self.pod(snapshot)
         if pod is not None:
             return pod.set_name
-        workers = [one.name for one in run.sets if one.role is Role.WORKER] if run else []
+        workers = [view.name for view in run.sets if view.role is Role.WORKER] if run else []
         return workers[0] if len(workers) == 1 else ""
 
     def target(self, snapshot: ClusterSnapshot) -> str:
-        """The selection as verbs name it: ``RUN``, ``RUN/SET``, or the name of a pod; empty when there is none."""
+        """Return the selection as the CLI names it: ``RUN``, ``RUN/SET``, or a pod; empty when there is none."""
         run, pod = self.run(snapshot), self.pod(snapshot)
         if pod is not None:
             return pod.name
         return f"{run.name}/{self.cell}" if run and self.cell else run.name if run else ""
 
-    def subject(
+    def log(
         self,
         snapshot: ClusterSnapshot,
         marked: Collection[str] = (),
         marked_runs: Collection[str] = (),
         *,
         pods_of: PodsOf | None = None,
-    ) -> Subject:
-        """Whose log to show: the marked pods, those of the marked runs, or those of the selection.
-
-        Args:
-            pods_of: Knows the pods of a run; without it the snapshot looks for them among all.
-        """
-        pods_of = pods_of or snapshot.pods_of
+    ) -> LogSelection:
+        """Return the pods whose log to show: the marked ones, those of the marked runs, or of the selection."""
+        pods_of = pods_of or snapshot.pods_of  # without an index the snapshot searches all pods
+        # The keys tell logs apart, and content.show_log reads "run UID/SET" to add pods that come later.
         pods = tuple(pod for uid, pod in snapshot.pods.items() if uid in marked) if marked else ()
         if pods:
             key = "marked " + " ".join(sorted(pod.uid for pod in pods))
-            return Subject(key, f"{len(pods)} marked pods", "", pods, is_merged=True)
+            return LogSelection(key, f"{len(pods)} marked pods", "", pods, is_merged=True)
         runs = [run for uid, run in snapshot.runs.items() if uid in marked_runs] if marked_runs else []
         if runs and self.pane is Pane.RUNS:
             pods = tuple(pod for run in runs for pod in pods_of(run.name, self.cell))
             key = f"runs {' '.join(sorted(marked_runs))}/{self.cell}"
-            return Subject(key, f"{len(runs)} marked runs", "", pods, is_merged=True)
+            return LogSelection(key, f"{len(runs)} marked runs", "", pods, is_merged=True)
         pod = self.pod(snapshot)
         if pod is not None:
-            return Subject(f"pod {pod.uid}", pod.name, pod.run, (pod,))
+            return LogSelection(f"pod {pod.uid}", pod.name, pod.run, (pod,))
         run = self.run(snapshot)
         if run is None:
-            return NO_SUBJECT
+            return NO_LOG
         title = f"{run.name}/{self.cell}" if self.cell else run.name
         pods = pods_of(run.name, self.cell)
-        return Subject(f"run {run.uid}/{self.cell}", title, run.name, pods, is_merged=True)
+        return LogSelection(f"run {run.uid}/{self.cell}", title, run.name, pods, is_merged=True)
 
     def about(
         self,
@@ -130,16 +126,16 @@ class Selection:
         metrics: RunMetrics | None,
         now: float,
         width: int,
-        records: Mapping[str, PodNews] = MappingProxyType({}),
+        records: Mapping[str, PodMetrics] = MappingProxyType({}),
         *,
         pods_of: PodsOf | None = None,
     ) -> tuple[Line, ...]:
-        """Lines about what is selected; the first is its sentence."""
+        """Return lines about the selection; the first is a sentence that stands for itself."""
         if self.pane is Pane.SLOTS and self.slot is not None:
-            held = snapshot.ledger.slots.get(self.slot)
-            if held is not None:
-                record = records.get(held.pod_uid)
-                return about_slot(held, snapshot.nodes.get(self.slot.node), self.pod(snapshot), now, record)
+            entry = snapshot.ledger.slots.get(self.slot)
+            if entry is not None:
+                record = records.get(entry.pod_uid)
+                return about_slot(entry, snapshot.nodes.get(self.slot.node), self.pod(snapshot), now, record)
         pod, run = self.pod(snapshot), self.run(snapshot)
         if pod is not None:
             return about_pod(pod, now, records.get(pod.uid))

@@ -1,6 +1,6 @@
-"""The headless twin of what a key does: the command line that does the same without the app. Pure.
+"""Equivalent command line of each action: what does the same without the app. Pure.
 
-Screens show it beside every action and copy it on request, so that what was done once by hand can be written down.
+Screens show it beside every action and copy it on request, so that an action done by hand can go into a script.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def relaunch(runs: Sequence[str], *, is_admin: bool = False) -> str:
 
 
 def launch_again(run: str) -> str:
-    """Launch what was destroyed; without a name the last of it."""
+    """Launch a destroyed run again; without a name the last one."""
     return shlex.join(["l2rtui", "relaunch", *filter(None, [run])])
 
 
 def scale(target: str, replicas: int, *, is_admin: bool = False) -> str:
-    """Give a set another number of replicas."""
+    """Scale a set."""
     return shlex.join(["l2rtui", "scale", target, str(replicas), *_admin(is_admin)])
 
 
@@ -48,40 +48,26 @@ def signal(target: str, name: str, pid: int) -> str:
 
 
 def signal_command(name: str, pid: int) -> tuple[str, str, str]:
-    """What sends it, beside the process: every image that has a shell can."""
+    """Return argv that sends a signal from within the container, for any image with a shell."""
+    # The shell's builtin: slim images have no /bin/kill.
     return "sh", "-c", f"kill -s {shlex.quote(name)} {pid}"
 
 
-def forward(target: str, ports: str) -> str:
-    """Carry a port."""
-    return shlex.join(["l2rtui", "port-forward", target, ports])
-
-
 def simulator(what: str, target: str, index: int = 0, *, signal_name: str = "", is_admin: bool = False) -> str:
-    """See to a worker's simulator."""
+    """Act on a worker's simulator."""
     number = ["--index", str(index)] if index else []
     name = ["--signal", signal_name] if signal_name else []
     return shlex.join(["l2rtui", "simulator", what, target, *number, *name, *_admin(is_admin)])
 
 
-def volume(what: str, *words: str) -> str:
-    """See to volumes and their files."""
-    return shlex.join(["l2rtui", "volume", what, *words])
+def command(*arguments: str) -> str:
+    """Any other verb with its arguments."""
+    return shlex.join(["l2rtui", *arguments])
 
 
-def image(what: str, *words: str) -> str:
-    """See to images."""
-    return shlex.join(["l2rtui", "image", what, *words])
-
-
-def artifacts(what: str, *words: str) -> str:
-    """See to checkpoints."""
-    return shlex.join(["l2rtui", "artifacts", what, *words])
-
-
-def launch_from(place: str, name: str) -> str:
-    """Launch a run that begins with what lies in a place."""
-    return f"l2rtui launch -f SPEC --name {shlex.quote(name)} --set {shlex.quote(f'train.resume_from={place}')}"
+def launch_from(checkpoints: str, name: str) -> str:
+    """Launch a run that resumes from the checkpoints in a folder or bucket."""
+    return command("launch", "-f", "SPEC", "--name", name, "--set", f"train.resume_from={checkpoints}")
 
 
 def _admin(is_admin: bool) -> list[str]:
@@ -101,12 +87,12 @@ def logs(
     include: str = "",
     exclude: str = "",
 ) -> str:
-    """Read the logs that a pane shows."""
-    words = ["l2rtui", "logs", *targets, "--previous" if is_previous else "-f"]
+    """Show the logs that a pane shows."""
+    arguments = ["l2rtui", "logs", *targets, "--previous" if is_previous else "-f"]
     if since_seconds is not None:
-        words += ["--since", _SPANS.get(since_seconds, f"{since_seconds:g}s")]
+        arguments += ["--since", _SPANS.get(since_seconds, f"{since_seconds:g}s")]
     if include:
-        words += ["--grep", include]
+        arguments += ["--grep", include]
     if exclude:
-        words += ["--exclude", exclude]
-    return shlex.join(words)
+        arguments += ["--exclude", exclude]
+    return shlex.join(arguments)

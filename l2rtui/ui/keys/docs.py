@@ -1,4 +1,4 @@
-"""The page ``docs/keys.md``, made from the tables: ``python -m l2rtui.ui.keydoc > docs/keys.md``."""
+"""Generator of ``docs/keys.md`` from the tables: ``python -m l2rtui.ui.keys.docs > docs/keys.md``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from l2rtui.ui.commands import COMMANDS
-from l2rtui.ui.keys import KEYS, KeyTable, Place
+from l2rtui.ui.keys.palette import COMMANDS
+from l2rtui.ui.keys.table import KEYS, KeyContext, KeyTable
 
 _HEAD: Final = """\
 # Keys and commands
 
-Made by `python -m l2rtui.ui.keydoc` from the table that the app itself reads; a test compares the two. `?` shows
+Made by `python -m l2rtui.ui.keys.docs` from the table that the app itself reads; a test compares the two. `?` shows
 the same in the app, with the keys as you have bound them. The mouse works everywhere as well, and pasted text never
 fires a key.
 
@@ -53,29 +53,31 @@ broken = "pods status~Fail"   # :filter broken
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page as Markdown."""
     return "\n".join(_lines())
 
 
 def _lines() -> Iterator[str]:
     yield _HEAD
     table = KeyTable(KEYS)
-    for place in Place:
-        yield f"## {place}\n"
+    # The default table: the page describes the app as it comes and not one person's bindings.
+    for context in KeyContext:
+        yield f"## {context}\n"
         yield "| key | what it does | name |\n| --- | --- | --- |"
-        for key in table.of(place):
+        for key in table.of(context):
             yield f"| `{_cell(key.face)}` | {_cell(key.tooltip)}{' ✎' if key.changes else ''} | `{key.id}` |"
         yield ""
     yield "## Commands\n\nAfter `:`; tab completes them.\n"
     yield "| command | what it does |\n| --- | --- |"
-    for one in COMMANDS:
-        words = f"{one.name} {one.takes}".strip()
-        yield f"| `{_cell(words)}` | {_cell(one.tooltip)}{' ✎' if one.changes else ''} |"
+    for command in COMMANDS:
+        usage = f"{command.name} {command.takes}".strip()
+        yield f"| `{_cell(usage)}` | {_cell(command.tooltip)}{' ✎' if command.changes else ''} |"
     yield ""
     yield _BINDING
 
 
 def _cell(text: str) -> str:
+    # A bare | would end the cell, even inside backticks.
     return text.replace("|", "\\|")
 
 

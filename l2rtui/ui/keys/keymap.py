@@ -1,11 +1,11 @@
-"""The keys that a person has bound otherwise, in ``[keys]`` of the settings: checked, and worked into the table.
+"""Custom key bindings from ``[keys]`` of the settings: checked, and merged into the key table.
 
     [keys]
     "run.destroy" = "ctrl+x"
-    "view.help" = "?,f1"
+    "app.help" = "?,f1"
 
-Names are those of the table's ids (``docs/keys.md``). Each mistake is a sentence, and none is passed
-over in silence: a key that does another thing than its owner thinks is how runs get lost.
+Names are the ids of the table (``docs/keys.md``). Every mistake is refused with a sentence: a key with another
+effect than its owner expects is how runs get destroyed by accident.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 
 from l2rtui.config import nearest
 from l2rtui.errors import ConfigError
-from l2rtui.ui.keys import KEYS, Key, KeyTable, Place
+from l2rtui.ui.keys.table import KEYS, Key, KeyContext, KeyTable
 
 _NAMED: Final = frozenset(str(key.value) for key in Keys if not key.value.startswith("<"))
 _MODIFIERS: Final = ("ctrl+", "shift+", "alt+", "super+")
 _SHOWN: Final = {"left": "←", "right": "→", "up": "↑", "down": "↓", "escape": "esc", "pageup": "page up"}
 _ALWAYS: Final = frozenset({"ctrl+q", "ctrl+c"})
-"""Leave the app from everywhere; nothing else may be put on them."""
+"""Leave the app from everywhere; nothing else may be bound to them."""
 
 
-def key_table(wanted: Iterable[tuple[str, str]]) -> KeyTable:
-    """The table with these bindings in it.
+def key_table(bindings: Iterable[tuple[str, str]]) -> KeyTable:
+    """Return the key table with these bindings merged in.
 
     Args:
-        wanted: Id of an entry, and its keys with commas between.
+        bindings: Id of an entry, and its keys separated by commas.
 
     Raises:
-        ConfigError: there is no such entry or key, it cannot be bound anew, or two in one place share a key.
+        ConfigError: there is no such entry or key, it cannot be rebound, or two entries of one context share a key.
     """
     table = {key.id: key for key in KEYS}
     bound: set[str] = set()
-    for name, text in wanted:
+    for name, text in bindings:
         key = table.get(name)
         if key is None:
-            raise ConfigError(
-                f"[keys]: there is nothing named {name!r}.", nearest(name, table) or "docs/keys.md lists the names."
-            )
+            hint = nearest(name, table) or "docs/keys.md lists the names."
+            raise ConfigError(f"[keys]: there is nothing named {name!r}.", hint)
+        # The action takes the digit itself as its argument, which another key would not give.
         if "%" in key.action:
             raise ConfigError(f"[keys]: {name} takes digits and cannot be bound to other keys.", "Leave it out.")
         names = [_name(name, part.strip()) for part in text.split(",")]
         table[name] = replace(key, keys=",".join(names), face=" ".join(map(face, names)))
         bound.add(name)
-    for place in Place:
-        _refuse_clashes(bound, [key for key in table.values() if key.place in (place, Place.APP)])
+    for context in KeyContext:
+        _refuse_clashes(bound, [key for key in table.values() if key.context in (context, KeyContext.APP)])
     return KeyTable(table.values())
 
 
 def keymap(table: KeyTable) -> Mapping[str, str]:
-    """What Textual wants to be told: the keys of entries that are bound otherwise, by id."""
+    """Return Textual's keymap: the keys of rebound entries, by binding id."""
     usual = {key.id: key.keys for key in KEYS}
     return {key.id: key.keys for key in table.keys if key.keys != usual[key.id]}
 
 
 def face(name: str) -> str:
-    """How a key is written on screens."""
+    """Return a key as screens write it."""
     if name in _SHOWN:
         return _SHOWN[name]
     for modifier in _MODIFIERS:
@@ -72,7 +72,7 @@ def face(name: str) -> str:
 
 
 def _name(entry: str, text: str) -> str:
-    """Textual's name of a key that a person wrote."""
+    """Return Textual's name of a key that a person wrote."""
     for modifier in _MODIFIERS:
         if text.startswith(modifier) and len(text) > len(modifier):
             bare = _name(entry, text.removeprefix(modifier))
@@ -86,12 +86,13 @@ def _name(entry: str, text: str) -> str:
 
 
 def _refuse_clashes(bound: set[str], keys: Iterable[Key]) -> None:
-    taken: dict[str, Key] = {}
+    owners: dict[str, Key] = {}
     for key in keys:
         for name in key.keys.split(","):
-            other = taken.setdefault(name, key)
+            other = owners.setdefault(name, key)
+            # Only a clash with a custom binding is the person's mistake.
             if other is not key and bound & {key.id, other.id}:
-                where = key.place if key.place is not Place.APP else other.place
+                where = key.context if key.context is not KeyContext.APP else other.context
                 raise ConfigError(
                     f"[keys]: {face(name)} would be both {other.id} and {key.id} ({where}).",
                     f"Bind {other.id if key.id in bound else key.id} to another key as well, or choose another.",
@@ -104,6 +105,7 @@ def _key_of(character: str) -> str:
     if character.isalnum():
         return character
     name = unicodedata.name(character, character).lower().replace("-", "_").replace(" ", "_")
+    # The rule of textual.keys._character_to_key, which is private.
     return KEY_NAME_REPLACEMENTS.get(name, name)
 
 

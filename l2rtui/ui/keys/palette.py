@@ -1,4 +1,4 @@
-"""One table of commands: what ``:`` understands, what it completes, and what help says about it. Pure."""
+"""Table of commands: names after ``:``, their completion, and their help. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One thing that can be typed.
+    """Command of the command line.
 
     Attributes:
-        name: The word. takes: what may follow, for people; empty when nothing does.
+        name: First word. takes: its arguments, for the help; empty without any.
         tooltip: One sentence.
         action: The action without ``action_``; ``%`` stands for what follows, as a text.
-        words: Which words complete what follows: ``columns``, ``runs``, ``specs``, ``themes``,
+        completion: Source of the completions of its argument: ``columns``, ``runs``, ``specs``, ``themes``,
             ``filters``, or none.
         changes: ``--readonly`` forbids it.
     """
@@ -24,7 +24,7 @@ class Command:
     takes: str
     tooltip: str
     action: str
-    words: str = ""
+    completion: str = ""
     changes: bool = False
 
 
@@ -70,25 +70,26 @@ COMMANDS: Final = (
 
 
 def command_named(word: str) -> Command | None:
-    """The command with this name, or the only one that begins so."""
-    exact = next((one for one in COMMANDS if one.name == word), None)
-    found = [one for one in COMMANDS if word and one.name.startswith(word)]
-    return exact or (found[0] if len(found) == 1 else None)
+    """Return the command with this name, or the only one with this prefix."""
+    exact = next((command for command in COMMANDS if command.name == word), None)
+    matching = [command for command in COMMANDS if word and command.name.startswith(word)]
+    return exact or (matching[0] if len(matching) == 1 else None)
 
 
-def complete(text: str, words: Mapping[str, Sequence[str]]) -> str:
-    """What the text may go on to, itself included; the text when nothing fits.
+def complete(text: str, completions: Mapping[str, Sequence[str]]) -> str:
+    """Return the text with its last word completed; unchanged when nothing fits.
 
     Args:
-        words: The words that stand for each ``Command.words``; columns of a view are under its command's name.
+        completions: Words by ``Command.completion``; the columns of a view stand under the name of its command.
     """
     head, space, rest = text.partition(" ")
     if not space:
-        return next((one.name for one in COMMANDS if head and one.name.startswith(head)), text)
+        return next((candidate.name for candidate in COMMANDS if head and candidate.name.startswith(head)), text)
     command = command_named(head)
-    if command is None or not command.words:
+    if command is None or not command.completion:
         return text
-    choices = words.get(command.name if command.words == "columns" else command.words, ())
+    choices = completions.get(command.name if command.completion == "columns" else command.completion, ())
+    # Only the last word is completed: a filter has several.
     before, gap, last = rest.rpartition(" ")
-    found = next((word for word in choices if last and word.startswith(last)), last)
-    return f"{head} {before}{gap}{found}"
+    matching = next((word for word in choices if last and word.startswith(last)), last)
+    return f"{head} {before}{gap}{matching}"

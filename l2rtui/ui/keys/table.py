@@ -1,7 +1,9 @@
-"""One table of keys. Bindings, the key bar, the help screen, the menu, the command palette, ``docs/keys.md``, the
-grey of ``--readonly`` and the tests are all made from it, so none of them can say something else.
+"""Table of all keys.
 
-Conventions are those of k9s and kdash where they have one. Nothing needs a function key, a ctrl-shift chord or
+Bindings, the key bar, the help screen, the menu, the command palette, ``docs/keys.md``, the grey of ``--readonly``
+and the tests are derived from it, so that none of them can contradict another.
+
+Conventions are those of k9s and kdash where they have one. No action needs a function key, a ctrl-shift chord or
 the mouse. Pasted text comes as one event and never as keys.
 """
 
@@ -12,17 +14,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 
-class Place(StrEnum):
-    """Where a key works; the value is the heading of the help screen."""
+class KeyContext(StrEnum):
+    """Screen or widget in which a key works; the value is the heading of the help screen."""
 
     CLUSTER = "Everywhere on the cluster screen"
     GRID = "In the slot grid"
     TABLE = "In tables"
     LOG = "In the log"
-    PLACE = "While placing"
+    PLACEMENT = "While placing"
     SIMULATOR = "Among a worker's simulators"
     VOLUME = "Among volumes and their files"
     IMAGE = "Among images"
@@ -33,17 +35,18 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One thing that a key does.
+    """Entry of the key table: keys and their action.
 
     Attributes:
         id: Stable name, for keymaps.
         keys: Textual's key names, separated by commas.
-        face: How it is written on screens.
-        action: The action without ``action_``, as the widget or screen of its place defines it; ``%`` stands for
+        face: The keys as screens write them.
+        action: The action without ``action_``, as the widget or screen of its context defines it; ``%`` stands for
             the digit that was pressed.
         label: One or two words for the key bar; empty keeps it out of the bar.
         tooltip: One sentence for the help screen and the palette.
-        changes: It changes something outside this screen; ``--readonly`` greys it.
+        context: Where it works; a widget's context goes before that of its screen.
+        changes: It changes something outside this screen; ``--readonly`` turns it off.
     """
 
     id: str
@@ -52,19 +55,23 @@ class Key:
     action: str
     label: str
     tooltip: str
-    place: Place = Place.CLUSTER
+    context: KeyContext = KeyContext.CLUSTER
     changes: bool = False
 
     @property
     def name(self) -> str:
-        """One or two words for people, also where the bar has none."""
+        """One or two words for people, even where the key bar has none."""
         return self.label or self.action.partition("(")[0].replace("_", " ")
 
 
 DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
 SINCE_DIGITS: Final = "0,1,2,3,4,5,6"
 
+# Short names in the order of the enum, so that an entry of the table stays on one line.
+_, _GRID, _TABLE, _LOG, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, _DIALOG, _APP = KeyContext
+
 KEYS: Final = (
+    # Most of what changes something is a capital letter or takes ctrl.
     Key("run.place", "P", "P", "place", "place", "Place a run on slots by cursor", changes=True),
     Key("run.launch", "L", "L", "launch", "launch", "Launch a run from a spec file", changes=True),
     Key("pod.kill", "K", "K", "kill", "kill", "Kill the selected or marked pods; they come back", changes=True),
@@ -87,6 +94,7 @@ KEYS: Final = (
     Key("view.filter", "slash", "/", "find", "filter", "Filter the table, or search the log; ? in it helps"),
     Key("view.command", "colon", ":", "command_line", "command", "Type a command; tab completes it"),
     Key("view.detail", "d", "d", "detail", "describe", "Show everything that is known of the selection"),
+    # Lists faults: home/filter_actions.py action_faults(), which keeps the rows whose Row.is_fault is set.
     Key("view.faults", "exclamation_mark", "!", "faults", "faults", "Show only what fails"),
     Key("view.mine", "o", "o", "mine", "mine", "Show only what is mine, or everybody's"),
     Key("view.all", "A", "A", "all_pods", "", "Show the pods of all runs, or of the selected run alone"),
@@ -95,6 +103,7 @@ KEYS: Final = (
     Key("view.menu", "m", "m", "menu", "menu", "Choose what to do from a list"),
     Key("view.copy", "c", "c", "copy", "", "Copy the command line for the selection"),
     Key("view.cancel", "u", "u", "cancel", "", "Call back what was confirmed less than five seconds ago"),
+    # Digits go to panes, except in the log, where they choose the span of time, and while placing.
     Key("pane.slots", "1", "1", "pane('slots')", "", "Go to the slots"),
     Key("pane.runs", "2", "2", "pane('runs')", "", "Go to the seeds and their sets"),
     Key("pane.pods", "3", "3", "pane('pods')", "", "Go to the pods"),
@@ -112,87 +121,91 @@ KEYS: Final = (
     Key("view.back", "escape", "esc", "back", "", "Back: close the filter, the zoom, the faults, the marks"),
     Key("app.help", "question_mark", "?", "help", "help", "Show all keys"),
     Key("app.quit", "q", "q", "leave", "quit", "Leave the app; runs go on"),
-    Key("grid.left", "left,h", "← h", "step(-1,0)", "", "One slot to the left", Place.GRID),
-    Key("grid.right", "right,l", "→ l", "step(1,0)", "", "One slot to the right", Place.GRID),
-    Key("grid.up", "up,k", "↑ k", "step(0,-1)", "", "One line up", Place.GRID),
-    Key("grid.down", "down,j", "↓ j", "step(0,1)", "", "One line down", Place.GRID),
-    Key("grid.first", "g,home", "g", "edge(-1)", "", "First slot", Place.GRID),
-    Key("grid.end", "G,end", "G", "edge(1)", "", "Last slot", Place.GRID),
-    Key("grid.enter", "enter", "enter", "choose", "", "Go to the pod that holds the slot", Place.GRID),
-    Key("table.up", "up,k", "↑ k", "move(-1)", "", "One row up", Place.TABLE),
-    Key("table.down", "down,j", "↓ j", "move(1)", "", "One row down", Place.TABLE),
-    Key("table.page_up", "pageup", "page up", "page(-1)", "", "One page up", Place.TABLE),
-    Key("table.page_down", "pagedown", "page down", "page(1)", "", "One page down", Place.TABLE),
-    Key("table.first", "g,home", "g", "edge(-1)", "", "First row", Place.TABLE),
-    Key("table.end", "G,end", "G", "edge(1)", "", "Last row", Place.TABLE),
-    Key("table.enter", "enter", "enter", "choose", "", "From a run to its pods, then to the log", Place.TABLE),
-    Key("table.cell_left", "left", "←", "cell(-1)", "", "To the set at the left, then the whole run", Place.TABLE),
-    Key("table.cell_right", "right", "→", "cell(1)", "", "To a set of the run", Place.TABLE),
-    Key("table.mark_all", "asterisk", "*", "mark_all", "", "Mark all rows, or none", Place.TABLE),
-    Key("table.mark", "space", "space", "mark", "mark", "Mark or unmark the row, and go on", Place.TABLE),
-    Key("table.sort", "full_stop", ".", "sort", "", "Sort by the next column", Place.TABLE),
-    Key("table.turn", "comma", ",", "turn", "", "Sort the other way round", Place.TABLE),
-    Key("log.follow", "f", "f", "follow", "follow", "Stay at the newest line, or stop to read", Place.LOG),
-    Key("log.wrap", "w", "w", "wrap", "wrap", "Break long lines", Place.LOG),
-    Key("log.times", "t", "t", "times", "times", "Show when each line was written", Place.LOG),
-    Key("log.since", SINCE_DIGITS, "0-6", "since(%)", "since", "All, or the last 1m 5m 15m 30m 1h 1d", Place.LOG),
-    Key("log.include", "ampersand", "&", "ask('include')", "include", "Show only lines that match", Place.LOG),
-    Key("log.exclude", "exclamation_mark", "!", "ask('exclude')", "exclude", "Hide lines that match", Place.LOG),
-    Key("log.json", "J", "J", "json", "json", "JSON lines as columns, on lines of their own, or raw", Place.LOG),
-    Key("log.marker", "M", "M", "marker", "", "Write a line across the log here", Place.LOG),
-    Key("log.save", "ctrl+s", "ctrl+s", "save", "", "Save the shown lines to a file", Place.LOG),
-    Key("log.close", "x", "x", "close_pane", "", "Close this pane", Place.LOG),
-    Key("log.next", "n", "n", "hit(1)", "", "Next line that matches the search", Place.LOG),
-    Key("log.last", "N", "N", "hit(-1)", "", "Line before that matches the search", Place.LOG),
-    Key("log.up", "up,k", "↑ k", "scroll(-1)", "", "One line up; stops following", Place.LOG),
-    Key("log.down", "down,j", "↓ j", "scroll(1)", "", "One line down", Place.LOG),
-    Key("log.page_up", "pageup", "page up", "page(-1)", "", "One page up", Place.LOG),
-    Key("log.page_down", "pagedown,space", "page down", "page(1)", "", "One page down", Place.LOG),
-    Key("log.left", "left,h", "← h", "pan(-1)", "", "To the start of long lines", Place.LOG),
-    Key("log.right", "right", "→", "pan(1)", "", "To the end of long lines", Place.LOG),
-    Key("log.first", "g,home", "g", "edge(-1)", "", "Oldest line that is kept", Place.LOG),
-    Key("log.end", "G,end", "G", "edge(1)", "", "Newest line; follows again", Place.LOG),
-    Key("place.put", "space", "space", "put", "put/take", "Put the next replica here, or take it", Place.PLACE),
-    Key("place.pack", "a", "a", "fill('pack')", "pack", "Seat what is left, device after device", Place.PLACE),
-    Key("place.spread", "A", "A", "fill('spread')", "spread", "Seat what is left, round all devices", Place.PLACE),
-    Key("place.plan", "enter", "enter", "plan", "plan", "Show the plan, and ask", Place.PLACE),
-    Key("place.leave", "escape,q", "esc", "leave_place", "leave", "Give up the range, then leave", Place.PLACE),
-    Key("place.seeds", "s", "s", "ask('seeds')", "seeds", "One run for each seed: 0-11 or 1,5,7", Place.PLACE),
-    Key("place.replicas", DIGITS, "1-9", "digit(%)", "replicas", "Replicas of the set, in every run", Place.PLACE),
-    Key("place.set", "tab", "tab", "next_set(1)", "set", "Go to the next set", Place.PLACE),
-    Key("place.set_back", "shift+tab", "shift+tab", "next_set(-1)", "", "Go to the set before", Place.PLACE),
-    Key("place.range", "v", "v", "range", "range", "Begin a range; space acts on all of it", Place.PLACE),
-    Key("place.undo", "u", "u", "undo", "undo", "Undo the last step", Place.PLACE),
-    Key("place.clear", "x", "x", "clear", "", "Take back everything that is staged", Place.PLACE),
-    Key("place.spec", "t", "t", "spec(1)", "spec", "Go to the next spec file", Place.PLACE),
-    Key("place.name", "n", "n", "ask('name')", "name", "Give the run another name", Place.PLACE),
-    Key("place.help", "question_mark", "?", "help", "help", "Show all keys", Place.PLACE),
-    Key("place.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.PLACE),
-    Key("simulator.restart", "R", "R", "restart", "restart", "End it; another is started", Place.SIMULATOR, True),
-    Key("simulator.signal", "S", "S", "send", "signal", "Send it a signal", Place.SIMULATOR, True),
-    Key("simulator.frame", "v", "v", "look", "see", "What its camera sees now", Place.SIMULATOR),
-    Key("simulator.again", "r", "r", "again", "again", "Ask again how they are", Place.SIMULATOR),
-    Key("volume.up", "backspace", "backspace", "up", "up", "To the folder above, or to the volumes", Place.VOLUME),
-    Key("volume.get", "D", "D", "download", "download", "Download the file or folder", Place.VOLUME, True),
-    Key("volume.put", "U", "U", "upload", "upload", "Upload a file or folder to here", Place.VOLUME, True),
-    Key("volume.again", "r", "r", "again", "again", "Look again", Place.VOLUME),
-    Key("image.build", "B", "B", "build", "build", "Build the image of the source tree", Place.IMAGE, True),
-    Key("image.push", "P", "P", "push", "push", "Push the image to a registry", Place.IMAGE, True),
-    Key("image.again", "r", "r", "again", "again", "Ask again which there are", Place.IMAGE),
-    Key("artifact.get", "D", "D", "download", "download", "Download the checkpoint", Place.ARTIFACT, True),
-    Key("artifact.resume", "R", "R", "resume", "train on", "Launch a run from its place", Place.ARTIFACT, True),
-    Key("artifact.place", "P", "P", "elsewhere", "place", "Look in another place", Place.ARTIFACT),
-    Key("artifact.again", "r", "r", "again", "again", "Look again", Place.ARTIFACT),
-    Key("dialog.accept", "y", "y", "accept", "", "Yes", Place.DIALOG),
-    Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", Place.DIALOG),
-    Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", Place.DIALOG),
-    Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", Place.APP),
-    Key("app.quit_always", "ctrl+q,ctrl+c", "ctrl+q", "leave", "", "Leave the app from everywhere", Place.APP),
+    # Arrows, and the keys of vi beside them.
+    Key("grid.left", "left,h", "← h", "step(-1,0)", "", "One slot to the left", _GRID),
+    Key("grid.right", "right,l", "→ l", "step(1,0)", "", "One slot to the right", _GRID),
+    Key("grid.up", "up,k", "↑ k", "step(0,-1)", "", "One line up", _GRID),
+    Key("grid.down", "down,j", "↓ j", "step(0,1)", "", "One line down", _GRID),
+    Key("grid.first", "g,home", "g", "edge(-1)", "", "First slot", _GRID),
+    Key("grid.end", "G,end", "G", "edge(1)", "", "Last slot", _GRID),
+    Key("grid.enter", "enter", "enter", "choose", "", "Go to the pod that holds the slot", _GRID),
+    Key("table.up", "up,k", "↑ k", "move(-1)", "", "One row up", _TABLE),
+    Key("table.down", "down,j", "↓ j", "move(1)", "", "One row down", _TABLE),
+    Key("table.page_up", "pageup", "page up", "page(-1)", "", "One page up", _TABLE),
+    Key("table.page_down", "pagedown", "page down", "page(1)", "", "One page down", _TABLE),
+    Key("table.first", "g,home", "g", "edge(-1)", "", "First row", _TABLE),
+    Key("table.end", "G,end", "G", "edge(1)", "", "Last row", _TABLE),
+    Key("table.enter", "enter", "enter", "choose", "", "From a run to its pods, then to the log", _TABLE),
+    Key("table.cell_left", "left", "←", "cell(-1)", "", "To the set at the left, then the whole run", _TABLE),
+    Key("table.cell_right", "right", "→", "cell(1)", "", "To a set of the run", _TABLE),
+    Key("table.mark_all", "asterisk", "*", "mark_all", "", "Mark all rows, or none", _TABLE),
+    Key("table.mark", "space", "space", "mark", "mark", "Mark or unmark the row, and go on", _TABLE),
+    Key("table.sort", "full_stop", ".", "sort", "", "Sort by the next column", _TABLE),
+    Key("table.turn", "comma", ",", "turn", "", "Sort the other way round", _TABLE),
+    Key("log.follow", "f", "f", "follow", "follow", "Stay at the newest line, or stop to read", _LOG),
+    Key("log.wrap", "w", "w", "wrap", "wrap", "Break long lines", _LOG),
+    Key("log.times", "t", "t", "times", "times", "Show when each line was written", _LOG),
+    Key("log.since", SINCE_DIGITS, "0-6", "since(%)", "since", "All, or the last 1m 5m 15m 30m 1h 1d", _LOG),
+    Key("log.include", "ampersand", "&", "ask('include')", "include", "Show only lines that match", _LOG),
+    # In the log `!` hides lines instead: of faults it knows nothing.
+    Key("log.exclude", "exclamation_mark", "!", "ask('exclude')", "exclude", "Hide lines that match", _LOG),
+    Key("log.json", "J", "J", "json", "json", "JSON lines as columns, on lines of their own, or raw", _LOG),
+    Key("log.marker", "M", "M", "marker", "", "Write a line across the log here", _LOG),
+    Key("log.save", "ctrl+s", "ctrl+s", "save", "", "Save the shown lines to a file", _LOG),
+    Key("log.close", "x", "x", "close_pane", "", "Close this pane", _LOG),
+    Key("log.next", "n", "n", "hit(1)", "", "Next line that matches the search", _LOG),
+    Key("log.last", "N", "N", "hit(-1)", "", "Line before that matches the search", _LOG),
+    Key("log.up", "up,k", "↑ k", "scroll(-1)", "", "One line up; stops following", _LOG),
+    Key("log.down", "down,j", "↓ j", "scroll(1)", "", "One line down", _LOG),
+    Key("log.page_up", "pageup", "page up", "page(-1)", "", "One page up", _LOG),
+    Key("log.page_down", "pagedown,space", "page down", "page(1)", "", "One page down", _LOG),
+    Key("log.left", "left,h", "← h", "pan(-1)", "", "To the start of long lines", _LOG),
+    Key("log.right", "right", "→", "pan(1)", "", "To the end of long lines", _LOG),
+    Key("log.first", "g,home", "g", "edge(-1)", "", "Oldest line that is kept", _LOG),
+    Key("log.end", "G,end", "G", "edge(1)", "", "Newest line; follows again", _LOG),
+    # Placement mode has a screen of its own, so its letters may repeat those of the cluster screen.
+    Key("place.put", "space", "space", "put", "put/take", "Put the next replica here, or take it", _PLACEMENT),
+    Key("place.pack", "a", "a", "fill('pack')", "pack", "Seat what is left, device after device", _PLACEMENT),
+    Key("place.spread", "A", "A", "fill('spread')", "spread", "Seat what is left, round all devices", _PLACEMENT),
+    Key("place.plan", "enter", "enter", "plan", "plan", "Show the plan, and ask", _PLACEMENT),
+    Key("place.leave", "escape,q", "esc", "leave_place", "leave", "Give up the range, then leave", _PLACEMENT),
+    Key("place.seeds", "s", "s", "ask('seeds')", "seeds", "One run for each seed: 0-11 or 1,5,7", _PLACEMENT),
+    Key("place.replicas", DIGITS, "1-9", "digit(%)", "replicas", "Replicas of the set, in every run", _PLACEMENT),
+    Key("place.set", "tab", "tab", "next_set(1)", "set", "Go to the next set", _PLACEMENT),
+    Key("place.set_back", "shift+tab", "shift+tab", "next_set(-1)", "", "Go to the set before", _PLACEMENT),
+    Key("place.range", "v", "v", "range", "range", "Begin a range; space acts on all of it", _PLACEMENT),
+    Key("place.undo", "u", "u", "undo", "undo", "Undo the last step", _PLACEMENT),
+    Key("place.clear", "x", "x", "clear", "", "Take back everything that is staged", _PLACEMENT),
+    Key("place.spec", "t", "t", "spec(1)", "spec", "Go to the next spec file", _PLACEMENT),
+    Key("place.name", "n", "n", "ask('name')", "name", "Give the run another name", _PLACEMENT),
+    Key("place.help", "question_mark", "?", "help", "help", "Show all keys", _PLACEMENT),
+    Key("place.copy", "c", "c", "copy", "", "Copy the command line that does the same", _PLACEMENT),
+    Key("simulator.restart", "R", "R", "restart", "restart", "End it; another is started", _SIMULATOR, True),
+    Key("simulator.signal", "S", "S", "send", "signal", "Send it a signal", _SIMULATOR, True),
+    Key("simulator.frame", "v", "v", "look", "see", "What its camera sees now", _SIMULATOR),
+    Key("simulator.again", "r", "r", "again", "again", "Ask again how they are", _SIMULATOR),
+    Key("volume.up", "backspace", "backspace", "up", "up", "To the folder above, or to the volumes", _VOLUME),
+    Key("volume.get", "D", "D", "download", "download", "Download the file or folder", _VOLUME, True),
+    Key("volume.put", "U", "U", "upload", "upload", "Upload a file or folder to here", _VOLUME, True),
+    Key("volume.again", "r", "r", "again", "again", "Look again", _VOLUME),
+    Key("image.build", "B", "B", "build", "build", "Build the image of the source tree", _IMAGE, True),
+    Key("image.push", "P", "P", "push", "push", "Push the image to a registry", _IMAGE, True),
+    Key("image.again", "r", "r", "again", "again", "Ask again which there are", _IMAGE),
+    Key("artifact.get", "D", "D", "download", "download", "Download the checkpoint", _ARTIFACT, True),
+    Key("artifact.resume", "R", "R", "resume", "train on", "Launch a run from its place", _ARTIFACT, True),
+    Key("artifact.place", "P", "P", "elsewhere", "place", "Look in another place", _ARTIFACT),
+    Key("artifact.again", "r", "r", "again", "again", "Look again", _ARTIFACT),
+    Key("dialog.accept", "y", "y", "accept", "", "Yes", _DIALOG),
+    Key("dialog.copy", "c", "c", "copy", "", "Copy the command line that does the same", _DIALOG),
+    Key("dialog.close", "escape,n", "esc n", "close", "", "No; close the dialog", _DIALOG),
+    Key("app.palette", "ctrl+p", "ctrl+p", "command_palette", "", "Find a command by name", _APP),
+    # Bound with priority: they work in fields and dialogs too, and cannot be rebound.
+    Key("app.quit_always", "ctrl+q,ctrl+c", "ctrl+q", "leave", "", "Leave the app from everywhere", _APP),
 )  # fmt: skip
 
 
-def bindings(place: Place) -> list[Binding]:
-    """Textual's bindings of one place, for a BINDINGS class variable."""
+def bindings(context: KeyContext, only: str = "") -> list[BindingType]:
+    """Return Textual's bindings of one context, or of its one entry with this id, for a BINDINGS class variable."""
     return [
         Binding(
             pressed,
@@ -201,10 +214,12 @@ def bindings(place: Place) -> list[Binding]:
             show=False,
             tooltip=key.tooltip,
             id=f"{key.id}.{pressed}" if "%" in key.action else key.id,
-            priority=place is Place.APP,
+            # Textual checks bindings with priority from the app down, before the focused widget gets the key.
+            priority=context is KeyContext.APP,
         )
         for key in KEYS
-        if key.place is place
+        if key.context is context and only in ("", key.id)
+        # A % stands for the pressed key, so each key of such an entry needs a binding with an action of its own.
         for pressed in (key.keys.split(",") if "%" in key.action else (key.keys,))
     ]
 
@@ -215,19 +230,19 @@ def changing_actions() -> frozenset[str]:
 
 
 class KeyTable:
-    """The keys as one person has them: the table above, with what the settings bind otherwise."""
+    """Key table of one person: the default table with the bindings of the settings."""
 
     def __init__(self, keys: Iterable[Key] = KEYS) -> None:
         self.keys = tuple(keys)
 
-    def of(self, place: Place) -> tuple[Key, ...]:
-        """The keys of one place, in the order of the table."""
-        return tuple(key for key in self.keys if key.place is place)
+    def of(self, context: KeyContext) -> tuple[Key, ...]:
+        """Return the entries of one context, in the order of the table."""
+        return tuple(key for key in self.keys if key.context is context)
 
-    def pressed(self, name: str, place: Place = Place.CLUSTER) -> Key | None:
-        """The entry of a place that a key belongs to, by Textual's name of the key."""
-        return next((key for key in self.of(place) if name in key.keys.split(",")), None)
+    def pressed(self, name: str, context: KeyContext = KeyContext.CLUSTER) -> Key | None:
+        """Return the entry of a context that has this key, by Textual's name of the key."""
+        return next((key for key in self.of(context) if name in key.keys.split(",")), None)
 
     def face(self, key_id: str) -> str:
-        """How the key of an entry is written."""
+        """Return the keys of an entry as screens write them."""
         return next(key.face for key in self.keys if key.id == key_id)

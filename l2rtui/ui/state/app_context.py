@@ -1,4 +1,4 @@
-"""What screens need from below: settings, the backend once it is there, the clock, background work."""
+"""App context: settings, backend, clock, background work and permissions, shared by all screens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from l2rtui.config import Settings
 from l2rtui.errors import BackendError
-from l2rtui.ui.background import Background
-from l2rtui.ui.keys import KeyTable, changing_actions
-from l2rtui.ui.pending import Pending
+from l2rtui.ui.keys.table import KeyTable, changing_actions
+from l2rtui.ui.state.background import Background
+from l2rtui.ui.state.undo_window import UndoWindow
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
@@ -27,22 +27,22 @@ ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "forward": ("forward",),
     }
 )
-"""Which actions need a deed of the backend."""
+"""Actions of the app by the operation of the backend that they need, as ``Backend.denied`` names it."""
 
 
 @dataclass
-class Link:
-    """Handed to every screen.
+class AppContext:
+    """Values and services that every screen gets.
 
     Attributes:
         clock: Seconds since the epoch; frozen in tests.
         context: The backend and its context, as the status bar names it.
-        keys: The keys as the settings have them.
-        denied: Why an action is not allowed here, by its name: rights that are missing.
-        protected: Name of a context in which every change wants that name typed; empty elsewhere.
+        keys: The key table with the bindings of the settings.
+        denied: Reason of a missing permission by the name of the action.
+        protected: Name of a context in which that name must be typed before every change; empty elsewhere.
         is_admin: Other people's runs may be changed, after their names were typed.
         is_lent: Another program has the terminal.
-        cancel_seconds: For so long a confirmed kill or destroy can be called back.
+        cancel_seconds: Length of the undo window of a confirmed kill or destroy (``undo_window``).
     """
 
     settings: Settings
@@ -55,34 +55,30 @@ class Link:
     protected: str = ""
     cancel_seconds: float = 5.0
     is_admin: bool = False
-    pending: Pending = field(init=False)
+    undo_window: UndoWindow = field(init=False)
     is_lent: bool = False
 
     def __post_init__(self) -> None:
-        self.pending = Pending(self.background)
+        self.undo_window = UndoWindow(self.background)
 
     @property
     def backend(self) -> Backend:
         """The backend.
 
         Raises:
-            BackendError: a key was pressed in the moment before it was there.
+            BackendError: it is not connected yet.
         """
         if self.backend_or_none is None:
             raise BackendError("The backend is not connected yet.", "Try again in a moment.")
         return self.backend_or_none
 
-    def deny(self, deeds: Mapping[str, str]) -> None:
-        """These deeds of a backend are not possible: the actions that need them are off, with the reason.
-
-        Args:
-            deeds: As ``backends.base.Permitting`` names them.
-        """
-        self.denied = {action: reason for deed, reason in deeds.items() for action in ACTIONS.get(deed, ())}
+    def deny(self, operations: Mapping[str, str]) -> None:
+        """Turn off the actions that need these operations: reasons by operation, as ``Backend.denied`` has them."""
+        self.denied = {action: reason for name, reason in operations.items() for action in ACTIONS.get(name, ())}
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Hold while another program has the terminal: ctrl+c is meant for that program."""
+        """Mark the terminal as lent while another program has it: ctrl+c is meant for that program."""
         self.is_lent = True
         try:
             yield
@@ -90,7 +86,7 @@ class Link:
             self.is_lent = False
 
     def forbidden(self, action: str) -> str:
-        """Why an action, with or without its arguments, may not be done; empty when it may."""
+        """Return the reason why an action, with or without arguments, is forbidden; empty when it is allowed."""
         name = action.partition("(")[0]
         if self.settings.readonly and name in changing_actions():
             return "the app was started with --readonly"

@@ -1,7 +1,7 @@
-"""Background work: started here, named here, and every expected failure shown to the user.
+"""Background work of the app: coroutines that run as Textual workers, with every expected failure shown.
 
-An L2RError is a sentence for people and becomes a notification; the app goes on. Any other exception is a defect:
-it ends the app with a report, since a silent one would leave a screen that shows something false.
+An L2RError is a sentence for people and becomes a notification; the app goes on. Any other exception is a defect
+and ends the app with a report, since a silent one would leave a screen that shows something false.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from textual.worker import Worker, WorkerCancelled, WorkerFailed
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 
-FEW: Final = 16
+_MIN_PRUNE: Final = 16
+"""Finished workers are forgotten when the list has doubled since the last time, and has at least so many more."""
 
 
 class Background:
-    """All tasks of one app.
+    """Workers and notifications of one app.
 
     Args:
-        app: Tasks belong to it and not to a screen, so that closing a dialog stops nothing.
+        app: Workers belong to it and not to a screen, so that closing a dialog stops nothing.
         on_busy: Called whenever ``doing`` has changed.
     """
 
@@ -33,17 +34,17 @@ class Background:
         self._app = app
         self._on_busy = on_busy
         self._doing: list[str] = []
-        self._look_at = FEW
+        self._prune_at = _MIN_PRUNE
         self._started: list[tuple[Worker[None], Coroutine[Any, Any, None], Coroutine[Any, Any, None]]] = []
 
     @property
     def doing(self) -> str:
-        """What must not be broken off without asking, for example ``launching r7``; empty when nothing."""
+        """Work that must not be interrupted without a question, such as ``launching r7``; empty for none."""
         return ", ".join(self._doing)
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Hold ``doing`` while something is changed."""
+        """List work in ``doing`` while it goes on."""
         self._doing.append(what)
         self._on_busy()
         try:
@@ -58,28 +59,32 @@ class Background:
         """Run a coroutine beside the app.
 
         Args:
-            group: Kind of work. is_exclusive: it takes the place of what runs in its group.
-            what: Begins the sentence of a failure: ``the launch of r7``.
+            group: Kind of work. is_exclusive: cancels what runs in its group.
+            what: Title of the notification of a failure: ``the launch of r7``.
         """
-        shown = self._shown(work, what)
-        worker = self._app.run_worker(shown, name=what, group=group, exclusive=is_exclusive)
-        self._started.append((worker, shown, work))
-        if len(self._started) >= self._look_at:
-            self._let_go()
-            self._look_at = 2 * len(self._started) + FEW
+        reported = self._report_errors(work, what)
+        worker = self._app.run_worker(reported, name=what, group=group, exclusive=is_exclusive)
+        self._started.append((worker, reported, work))
+        if len(self._started) >= self._prune_at:
+            self._prune()
+            self._prune_at = 2 * len(self._started) + _MIN_PRUNE
         return worker
 
-    def _let_go(self) -> None:
-        """Close what was cancelled before it had begun: nobody else will."""
-        for worker, shown, work in self._started:
+    def _prune(self) -> None:
+        """Forget what has ended, and close coroutines that were cancelled before they began."""
+        running = []
+        for worker, reported, work in self._started:
             if worker.is_cancelled:
-                for one in (shown, work):
-                    if getcoroutinestate(one) == CORO_CREATED:
-                        one.close()
-        self._started = [one for one in self._started if not (one[0].is_finished or one[0].is_cancelled)]
+                # Textual drops such a coroutine unawaited, for which Python prints a RuntimeWarning.
+                for coroutine in (reported, work):
+                    if getcoroutinestate(coroutine) == CORO_CREATED:
+                        coroutine.close()
+            elif not worker.is_finished:
+                running.append((worker, reported, work))
+        self._started = running
 
     def say(self, sentence: str, *, is_error: bool = False, title: str = "") -> None:
-        """Show a sentence for a few seconds; it may hold text from outside."""
+        """Show a sentence for a few seconds; text from outside is sanitised."""
         self._app.notify(
             sanitize(sentence),
             title=sanitize(title),
@@ -88,8 +93,13 @@ class Background:
             markup=False,
         )
 
+    def copy(self, command: str) -> None:
+        """Copy a command line to the clipboard of the terminal, and say so."""
+        self._app.copy_to_clipboard(command)
+        self.say(f"copied: {command}")
+
     async def stop(self, seconds: float) -> None:
-        """Cancel all work and wait, so that what was half done is taken back; at most this long."""
+        """Cancel all work and wait at most this long for its cleanup, which for example undoes half a launch."""
         workers = list(self._app.workers)
         for worker in workers:
             worker.cancel()
@@ -99,12 +109,12 @@ class Background:
                     try:
                         await worker.wait()
                     except (WorkerCancelled, WorkerFailed):
-                        pass  # how it ended was shown, or nobody is there to be told
+                        pass  # its failure was shown, or the screen is gone
         except TimeoutError:
-            pass  # the caller could wait no longer; the journal and the snapshot tell what is left
-        self._let_go()
+            pass  # the journal and the snapshot show what is left
+        self._prune()
 
-    async def _shown(self, work: Coroutine[Any, Any, None], what: str) -> None:
+    async def _report_errors(self, work: Coroutine[Any, Any, None], what: str) -> None:
         try:
             await work
         except L2RError as error:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 Cells = Callable[[int], str]
-"""The text of a row's cell, by the number of its column."""
+"""Text of a row's cell by the number of its column."""
 Test = Callable[[Cells, str], bool]
-"""Judges a row by its cells and by all its text, both in lower case where they are text."""
+"""Predicate over the cells of a row and over all its text, both in lower case."""
 
 _PART = re.compile(r"(?P<column>[a-z][a-z0-9_/ -]*?)(?P<op>!=|>=|<=|!~|=|~|>|<)(?P<value>.*)")
 _NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
@@ -36,6 +36,7 @@ def compile_filter(text: str, columns: Sequence[str]) -> Test | None:
     Args:
         columns: Names of the columns in their order; a part that names none of them is read as a word.
     """
+    # Rows come in lower case as well (``Test``), so case never counts.
     tests = [_test(part, columns) for part in text.casefold().split()]
     if not tests:
         return None
@@ -50,15 +51,16 @@ def _test(part: str, columns: Sequence[str]) -> Test:
     if part.startswith("!") and len(part) > 1:
         word = part[1:]
         return lambda _, everything: word not in everything
+    # A "!" alone is the beginning of "!word": while it is typed, every row stays.
     return lambda _, everything: part == "!" or part in everything
 
 
 def _column(name: str, columns: Sequence[str]) -> int | None:
-    """The column with this name, or the only one that begins so."""
+    """Return the column with this name, or the only one that begins with it."""
     if name in columns:
         return columns.index(name)
-    found = [number for number, column in enumerate(columns) if column.startswith(name)]
-    return found[0] if len(found) == 1 else None
+    matches = [number for number, column in enumerate(columns) if column.startswith(name)]
+    return matches[0] if len(matches) == 1 else None
 
 
 def _comparison(number: int, op: str, value: str) -> Test:
@@ -66,11 +68,12 @@ def _comparison(number: int, op: str, value: str) -> Test:
         return lambda cells, _: (value in cells(number)) is (op == "~")
     if op in ("=", "!="):
         return lambda cells, _: _same(cells(number), value) is (op == "=")
+    # A cell without a number, or a limit that is no number yet while it is typed, matches nothing.
     order, limit = _ORDERS[op], number_of(value)
 
     def compare(cells: Cells, _: str) -> bool:
-        there = number_of(cells(number))
-        return there is not None and limit is not None and order(there, limit)
+        value = number_of(cells(number))
+        return value is not None and limit is not None and order(value, limit)
 
     return compare
 
@@ -83,7 +86,7 @@ def _same(cell: str, value: str) -> bool:
 
 
 def number_of(text: str) -> float | None:
-    """The number that a cell shows: ``7,610``, ``3/4`` (3), ``61%``, ``2h03m`` (seconds), ``16Gi``; else None."""
+    """Return the number of a cell: ``7,610``, ``3/4`` (3), ``61%``, ``2h03m`` (seconds), ``16Gi``; else None."""
     text = text.strip().casefold().lstrip("v<●◌▲✖✔ ")
     span = _SPAN.fullmatch(text)
     if span is not None and any(span.groups()):

@@ -1,4 +1,4 @@
-"""Facts that travel through the app. Each holds frozen values; a newer one takes the place of an older one."""
+"""Messages from workers and screens to the app. They hold frozen values."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 if TYPE_CHECKING:
+    from l2rtui.domain.metrics import RunMetrics
     from l2rtui.domain.snapshot import ClusterSnapshot
-    from l2rtui.services.metrics import RunMetrics
 
 
 @dataclass
 class SnapshotArrived(Message):
-    """The cluster looks like this now; ``error`` says why nothing newer comes, empty when all is well."""
+    """A new snapshot is there; ``error`` is the reason why the watch is down, empty while it works."""
 
     snapshot: ClusterSnapshot
     error: str = ""
 
     def can_replace(self, message: Message) -> bool:
-        """Only the newest snapshot counts."""
+        """Replace an older snapshot that is still in the queue: a burst of changes is shown once."""
         return isinstance(message, SnapshotArrived)
 
 
 @dataclass
 class MetricsArrived(Message):
-    """Learners have printed records: the newest numbers by uid of the run."""
+    """Learners have written metric records: the newest metrics by uid of the run."""
 
     metrics: Mapping[str, RunMetrics]
 
 
-class LookWanted(Message):
-    """Somebody wants a fresh look at the cluster."""
+class RefreshRequested(Message):
+    """The user has asked for a fresh snapshot."""
 
 
-class LeaveWanted(Message):
-    """Somebody wants to leave the app."""
+class LeaveRequested(Message):
+    """The user has asked to leave the app."""

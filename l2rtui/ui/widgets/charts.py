@@ -9,11 +9,11 @@ from typing import Final
 from textual.reactive import reactive
 from textual.strip import Strip
 
+from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.plot import bounds, plot
-from l2rtui.ui.text import HUES, Line, Span, Tone, count, decimal, fit
-from l2rtui.ui.values import Learning
-from l2rtui.ui.widgets.paint import Painted
+from l2rtui.ui.text import HUES, Line, Span, TextStyle, count, decimal, fit
+from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 NARROWEST: Final = 36
 LOWEST: Final = 6
@@ -23,56 +23,43 @@ _SCALE: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What is drawn of one run."""
+    """Name and metrics of one run, as a chart draws them."""
 
     name: str
-    metrics: Learning
+    metrics: RunMetrics
 
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
     title: str
-    values: Callable[[Learning], Sequence[float]]
+    values: Callable[[RunMetrics], Sequence[float]]
     write: Callable[[float | None], str]
 
 
 CHARTS: Final = (
-    _Chart("return", lambda one: one.returns, decimal),
-    _Chart("env steps/s", lambda one: one.rates, count),
-    _Chart("updates/s", lambda one: one.update_rates, decimal),
-    _Chart("policy lag, versions", lambda one: one.lags, decimal),
+    _Chart("return", lambda metrics: metrics.returns, decimal),
+    _Chart("env steps/s", lambda metrics: metrics.rates, count),
+    _Chart("updates/s", lambda metrics: metrics.update_rates, decimal),
+    _Chart("policy lag, versions", lambda metrics: metrics.lags, decimal),
 )
 
 
-class ChartView(Painted, can_focus=True):
-    """As many charts as fit, for the marked runs or the selected one."""
+class ChartView(SpanWidget, can_focus=True):
+    """As many charts as fit, for the marked runs or the selected run."""
 
     curves: reactive[tuple[Curve, ...]] = reactive((), repaint=False)
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
-        super().__init__(id=id)
-        self._lines: list[Line] = []
-
-    def watch_curves(self) -> None:
-        """Draw the lines that differ."""
-        self._draw()
+    _lines: Sequence[Line] = ()
 
     def on_resize(self) -> None:
-        """Draw for the new size."""
-        self._draw()
-
-    def _draw(self) -> None:
+        """Draw the lines that differ."""
         width, height = self.size
         if not width or not height:
             return
         lines = chart_lines(self.curves, width, height)
         before, self._lines = self._lines, lines
-        if len(before) != len(lines):
-            self.refresh()
-            return
-        for y, (old, new) in enumerate(zip(before, lines, strict=True)):
-            if old != new:
-                self.refresh(self.size.region.crop_size((width, 1)).translate((0, y)))
+        self.refresh_changed(before, lines)
+
+    watch_curves = on_resize
 
     def render_line(self, y: int) -> Strip:
         """One line of all charts beside each other."""
@@ -80,25 +67,25 @@ class ChartView(Painted, can_focus=True):
 
 
 def chart_lines(curves: Sequence[Curve], width: int, height: int) -> list[Line]:
-    """The whole view as lines."""
+    """Draw all charts as lines of exactly this width, at most ``height`` of them."""
     if not curves:
-        return [(Span("  No metric record yet: a learner prints one a second.", Tone.DIM),)]
-    shown = [
-        (number, curve)
-        for number, curve in enumerate(curves)
-        if any(chart.values(curve.metrics) for chart in CHARTS)
-    ]
+        return [(Span("  No metric record yet: a learner prints one a second.", TextStyle.DIM),)]
+    # The hue goes by the position among all curves, in the legend and in the charts: a run keeps its colour while
+    # others have no record yet.
     names: list[Span] = [Span(" ")]
-    for number, curve in shown:
-        names += [Span("━ ", _hue(number)), Span(f"{sanitize(curve.name)}   ", Tone.DIM)]
+    for number, curve in enumerate(curves):
+        if any(chart.values(curve.metrics) for chart in CHARTS):
+            names += [Span("━ ", _hue(number)), Span(f"{sanitize(curve.name)}   ", TextStyle.DIM)]
+    # Charts fill a grid of equal cells. One that is too narrow or too low to read is left out rather than
+    # squeezed.
     across = max(1, min(len(CHARTS), width // NARROWEST))
     down = max(1, min(-(-len(CHARTS) // across), (height - 1) // LOWEST))
-    each, tall = width // across, max(2, (height - 1) // down)
+    chart_width, chart_height = width // across, max(2, (height - 1) // down)
     lines: list[Line] = [tuple(names)]
     for first in range(0, across * down, across):
         charts = CHARTS[first : first + across]
-        blocks = [_chart([curve for _, curve in shown], chart, each, tall) for chart in charts]
-        lines += [tuple(span for block in blocks for span in block[y]) for y in range(tall)]
+        blocks = [_chart(curves, chart, chart_width, chart_height) for chart in charts]
+        lines += [tuple(span for block in blocks for span in block[y]) for y in range(chart_height)]
     return lines[:height]
 
 
@@ -106,19 +93,23 @@ def _chart(curves: Sequence[Curve], chart: _Chart, width: int, height: int) -> l
     series = [chart.values(curve.metrics) for curve in curves]
     newest = [values[-1] for values in series if values]
     now = "  ".join(chart.write(value) for value in newest[:4])
-    title = (Span(f" {chart.title} ", Tone.DIM), Span(fit(now, width - len(chart.title) - 2), Tone.STRONG))
-    found = bounds(series)
+    title = (
+        Span(f" {chart.title} ", TextStyle.DIM),
+        Span(fit(now, width - len(chart.title) - 2), TextStyle.STRONG),
+    )
+    # One scale for all curves of a chart, so that runs can be compared by height.
+    limits = bounds(series)
     room = width - _SCALE - 2
     rows = plot(series, room, height - 1)
     lines: list[Line] = [title]
     for y, row in enumerate(rows):
-        edge = None if found is None else found[1] if y == 0 else found[0] if y == len(rows) - 1 else None
+        edge = None if limits is None else limits[1] if y == 0 else limits[0] if y == len(rows) - 1 else None
         scale = "" if edge is None else chart.write(edge)
-        spans = [Span(f"{fit(scale, _SCALE, right=True)} ", Tone.DIM)]
-        spans += [Span(cell, Tone.DIM if owner < 0 else _hue(owner)) for cell, owner in row]
+        spans = [Span(f"{fit(scale, _SCALE, right=True)} ", TextStyle.DIM)]
+        spans += [Span(cell, TextStyle.DIM if owner < 0 else _hue(owner)) for cell, owner in row]
         lines.append((*spans, Span(" ")))
     return lines
 
 
-def _hue(number: int) -> Tone:
+def _hue(number: int) -> TextStyle:
     return HUES[number % len(HUES)]

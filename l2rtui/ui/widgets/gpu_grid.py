@@ -1,14 +1,12 @@
-"""The slot grid: nodes down, devices and their slots across, a cursor on one slot."""
+"""Slot grid: nodes down, devices and their slots across, a cursor on one slot."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rich.style import Style
 from textual import events
-from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -17,22 +15,27 @@ from textual.strip import Strip
 
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
-from l2rtui.ui.keys import Place as KeyPlace
-from l2rtui.ui.keys import bindings
+from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.text import Line, Span
 from l2rtui.ui.widgets.grid_layout import EMPTY_GRID, Grid, lay_out
-from l2rtui.ui.widgets.paint import Painted
+from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 _MARGIN = 2
 
 
-class GpuGrid(Painted, ScrollView, can_focus=True):
-    """Slots of all nodes; only lines that look different after an update are drawn again."""
+class GpuGrid(SpanWidget, ScrollView, can_focus=True):
+    """Slots of all nodes; an update redraws only lines that look different.
+
+    Attributes:
+        ghosts: Spans drawn in place of some slots: staged replicas, a range.
+        only: Names of the nodes to show; None for all.
+        cursor_slot: Slot under the cursor, which ``move_to`` sets.
+    """
 
     DEFAULT_CSS = """
     GpuGrid { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyPlace.GRID)]
+    BINDINGS = bindings(KeyContext.GRID)
 
     snapshot: reactive[ClusterSnapshot] = reactive(EMPTY_SNAPSHOT, repaint=False)
     ghosts: reactive[Mapping[SlotId, Span]] = reactive(dict, repaint=False)
@@ -40,7 +43,7 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
 
     @dataclass
     class SlotMoved(Message):
-        """The cursor stands on another slot; None when there are none."""
+        """The cursor stands on another slot; None when the grid is empty."""
 
         slot: SlotId | None
         by_user: bool
@@ -56,17 +59,13 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
         self._grid: Grid = EMPTY_GRID
         self._ahead: Grid = EMPTY_GRID
         self._laid_width = 0
+        # Lines as they are on the screen, by number: what render_line() returned last.
         self._drawn: dict[int, Line] = {}
-        self._cursor: SlotId | None = None
-
-    @property
-    def cursor_slot(self) -> SlotId | None:
-        """The slot under the cursor."""
-        return self._cursor
+        self.cursor_slot: SlotId | None = None
 
     @property
     def natural_height(self) -> int:
-        """Lines that it would take to show everything: header, nodes, legend."""
+        """Number of lines that the whole grid takes: header, nodes, legend."""
         return self._grid.height + 2
 
     def between(self, first: SlotId, last: SlotId) -> tuple[SlotId, ...]:
@@ -76,7 +75,7 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
         return tuple(order[low : high + 1])
 
     def lay_out_ahead(self, snapshot: ClusterSnapshot) -> None:
-        """Lay out for a snapshot that will be the next; a thread may do it, since nothing is drawn yet."""
+        """Lay out for the snapshot that is assigned next; safe in a thread, since nothing is drawn yet."""
         self._ahead = lay_out(snapshot, self._laid_width - _MARGIN)
 
     def move_to(self, slot: SlotId, *, by_user: bool = False) -> None:
@@ -87,8 +86,8 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
     # --- keys -----------------------------------------------------------------------------------------------
     def action_step(self, right: int, down: int) -> None:
         """Move the cursor by one cell or line."""
-        if self._cursor is not None:
-            self._place(self._grid.neighbour(self._cursor, right, down), by_user=True)
+        if self.cursor_slot is not None:
+            self._place(self._grid.neighbour(self.cursor_slot, right, down), by_user=True)
 
     def action_edge(self, side: int) -> None:
         """Move to the first or last slot."""
@@ -96,21 +95,23 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
             self._place(list(self._grid.slots)[0 if side < 0 else -1], by_user=True)
 
     def action_choose(self) -> None:
-        """Say that the slot was chosen."""
-        if self._cursor is not None:
-            self.post_message(self.SlotChosen(self._cursor))
+        """Post SlotChosen for the slot under the cursor."""
+        if self.cursor_slot is not None:
+            self.post_message(self.SlotChosen(self.cursor_slot))
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the slot that was clicked, if there is one."""
         y = event.y - 1 + self.scroll_offset.y
-        for slot, place in self._grid.slots.items():
-            if (place.x + _MARGIN, place.y) == (event.x, y) and event.y > 0:
+        for slot, cell in self._grid.slots.items():
+            if (cell.x + _MARGIN, cell.y) == (event.x, y) and event.y > 0:
                 self._place(slot, by_user=True)
                 return
 
     # --- inside ---------------------------------------------------------------------------------------------
     def watch_snapshot(self, old: ClusterSnapshot, new: ClusterSnapshot) -> None:
-        """Lay out anew and draw the lines that differ; most of what happens to pods changes no slot."""
+        """Lay out again where a slot can have changed, and draw the lines that differ."""
+        # Most changes of pods move no slot; the ledger is then the same object, and even its slots are not
+        # compared.
         is_same = old.nodes == new.nodes and old.runs == new.runs
         is_other = old.ledger is not new.ledger and old.ledger.slots != new.ledger.slots
         if not is_same or self._grid is EMPTY_GRID or is_other:
@@ -126,7 +127,7 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
         self._arrange(is_other=True)
 
     def on_resize(self) -> None:
-        """Lay out for the new size; the shape is another only where the width is."""
+        """Lay out for the new size; the shape depends on the width alone."""
         if self.size.width != self._laid_width:
             self._laid_width, self._grid = self.size.width, EMPTY_GRID
         self._arrange(is_other=True)
@@ -137,6 +138,7 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
             return
         old = self._grid
         ahead, self._ahead = self._ahead, EMPTY_GRID
+        # The layout that was made ahead knows neither ghosts nor a filter, and only its own width.
         is_whole = self.only is None and not self.ghosts and self.size.width == self._laid_width
         if ahead is not EMPTY_GRID and ahead.snapshot is self.snapshot and is_whole:
             self._grid = ahead
@@ -148,17 +150,18 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
             self.virtual_size = size
             self.refresh()
         else:
+            # Lines that were never drawn need no comparison: a large cluster has thousands out of sight.
             for y in tuple(self._drawn):
                 if y >= self._grid.height or self._drawn[y] != self._grid.line(y):
                     self.refresh_line(y + 1)
                     del self._drawn[y]
             if old.legend != self._grid.legend:
                 self.refresh_line(self.size.height - 1 + self.scroll_offset.y)
-        if self._cursor not in self._grid.slots:
+        if self.cursor_slot not in self._grid.slots:
             self._place(next(iter(self._grid.slots), None), by_user=False)
 
     def _place(self, slot: SlotId | None, *, by_user: bool) -> None:
-        old, self._cursor = self._cursor, slot
+        old, self.cursor_slot = self.cursor_slot, slot
         if slot is not None:
             y = self._grid.slots[slot].y
             height = self.size.height - 2
@@ -173,12 +176,10 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
             self.post_message(self.SlotMoved(slot, by_user))
 
     def on_focus(self) -> None:
-        """Draw the cursor as that of the focused pane."""
+        """Draw the cursor as that of a pane with or without focus."""
         self.refresh()
 
-    def on_blur(self) -> None:
-        """Draw the cursor as a place to come back to."""
-        self.refresh()
+    on_blur = on_focus
 
     def render_line(self, y: int) -> Strip:
         """The header, a line of slots, or on the last line the legend."""
@@ -191,17 +192,17 @@ class GpuGrid(Painted, ScrollView, can_focus=True):
             return self._indented(())
         self._drawn[line] = self._grid.line(line)
         strip = self._indented(self._drawn[line])
-        if self._cursor is None or self._grid.slots[self._cursor].y != line:
+        if self.cursor_slot is None or self._grid.slots[self.cursor_slot].y != line:
             return strip
-        return self._with_cursor(strip, self._grid.slots[self._cursor].x + _MARGIN)
+        return self._with_cursor(strip, self._grid.slots[self.cursor_slot].x + _MARGIN)
 
     def _indented(self, line: Line) -> Strip:
         return self.strip((Span(" " * _MARGIN), *line), self.size.width)
 
     def _with_cursor(self, strip: Strip, x: int) -> Strip:
-        """Turn the cell over (underline it without focus): seen without colour too, and no neighbour is hidden.
+        """Reverse the cell under the cursor, or underline it without focus: visible without colour too.
 
-        A screen that comes up on a narrower terminal than before is drawn once before it hears of that.
+        A resized screen is drawn once before its resize event comes, so the cell may lie beyond the right edge.
         """
         if x >= strip.cell_length:
             return strip

@@ -1,4 +1,4 @@
-"""Where each slot of each node stands in the slot grid, and what its cell shows. Pure.
+"""Layout of the slot grid: the position of each slot, and the text of its cell. Pure.
 
 A node takes one line, or several when its devices do not fit beside each other or a device has many slots: nothing
 is ever cut off at the right. The cursor moves over the cells of this layout, and so does placement.
@@ -15,29 +15,30 @@ from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import HUES, Line, Span, Tone, fit, percent, shorten
+from l2rtui.ui.text import HUES, Line, Span, TextStyle, fit, percent, shorten
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
-"""One for each run, by the order in which runs were launched; ``x`` stands for what is not ours."""
-STRANGER: Final = "x"
+"""One letter a run, in the order of launch; ``x`` is left out, as it marks pods that l2rtui did not launch."""
+FOREIGN: Final = "x"
 MANY: Final = "#"
-"""Runs after the twenty-fifth share this one; the cursor tells them apart."""
+"""Letter of all runs after the twenty-fifth; the details of the slot under the cursor name the run."""
 GROUP: Final = 8
 """Slots between two small gaps on a device with many."""
 _STATES: Final = {
-    SlotState.FREE: ("·", Tone.DIM),
-    SlotState.UNKNOWN: ("?", Tone.WARN),
-    SlotState.OFF: ("─", Tone.DIM),
-    SlotState.FAILED: ("!", Tone.BAD),
+    SlotState.FREE: (Span("·", TextStyle.DIM), "free"),
+    SlotState.FAILED: (Span("!", TextStyle.BAD), "failing"),
+    SlotState.UNKNOWN: (Span("?", TextStyle.WARN), "unknown"),
+    SlotState.OFF: (Span("─", TextStyle.DIM), "off"),
 }
+"""Cell of a slot without a running pod, and its word in the legend, in the order of the legend."""
 _GAP = 2
 _HEAD: Final = 14
-"""Columns between the name of a node and its first device: load, or why it takes nothing."""
+"""Columns between the name of a node and its first device: load, or the reason why it takes no pods."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The cell of one slot: its line, and its column in the terminal."""
+class SlotCell:
+    """Position of one slot in the grid: line and column."""
 
     x: int
     y: int
@@ -49,17 +50,18 @@ Part = tuple[Gpu, str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Where everything stands; the same for as long as nodes and width are.
+    """Positions of all nodes, devices and slots; constant while nodes and width are.
 
     Attributes:
         rows: For each line its node, whether it is the node's first, and the pieces of devices on it.
-        slots: The cell of each slot, by line and then by column. by_line: the slots of each line that has any.
+        pitch: Columns from slot to slot, 1 or 2.
+        slots: Position of each slot, by line and then by column. by_line: the slots of each line that has any.
     """
 
     name_width: int
     pitch: int
     rows: tuple[tuple[str, bool, tuple[Part, ...]], ...]
-    slots: Mapping[SlotId, Place]
+    slots: Mapping[SlotId, SlotCell]
     by_line: Mapping[int, tuple[SlotId, ...]]
 
 
@@ -68,33 +70,33 @@ NO_SHAPE: Final = Shape(4, 2, (), {}, {})
 
 @dataclass(frozen=True)
 class Grid:
-    """The whole grid. Lines are written when somebody looks at them: most of a large cluster is out of sight.
+    """Grid of one snapshot. Lines are rendered on request: most of a large cluster is out of sight.
 
     Attributes:
-        ghosts: What is shown in place of some slots: staged replicas, a range.
-        legend: What the letters and glyphs mean, with counts.
+        ghosts: Spans in place of some slots: staged replicas, a range.
+        legend: Meaning of the letters and glyphs, with counts.
     """
 
     shape: Shape = NO_SHAPE
     snapshot: ClusterSnapshot = EMPTY_SNAPSHOT
-    letters: Mapping[str, tuple[str, Tone]] = field(default_factory=dict)
+    letters: Mapping[str, tuple[str, TextStyle]] = field(default_factory=dict)
     ghosts: Mapping[SlotId, Span] = field(default_factory=dict)
     legend: Line = ()
 
     @property
-    def slots(self) -> Mapping[SlotId, Place]:
-        """The cell of each slot."""
+    def slots(self) -> Mapping[SlotId, SlotCell]:
+        """Position of each slot."""
         return self.shape.slots
 
     @property
     def height(self) -> int:
-        """Lines of slots."""
+        """Number of lines, without header and legend."""
         return len(self.shape.rows)
 
     @property
     def header(self) -> Line:
-        """What stands over the lines."""
-        return (Span(f"{'node':<{self.shape.name_width}}  {'cpu':>4} {'mem':>4}  slots", Tone.DIM),)
+        """Header line."""
+        return (Span(f"{'node':<{self.shape.name_width}}  {'cpu':>4} {'mem':>4}  slots", TextStyle.DIM),)
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -109,7 +111,7 @@ class Grid:
         spans = list(_head(node, fit(sanitize(name), width))) if is_first else [Span(" " * (width + _HEAD))]
         gap = " " * (self.shape.pitch - 1)
         for gpu, label, first, last in parts:
-            spans.append(Span(label, Tone.DIM))
+            spans.append(Span(label, TextStyle.DIM))
             for index in range(first, last):
                 if index > first and (index - first) % GROUP == 0:
                     spans.append(Span(" "))
@@ -124,14 +126,15 @@ class Grid:
             return ghost
         slot = self.snapshot.ledger.slots[slot_id]
         if slot.state is not SlotState.BUSY:
-            return Span(*_STATES[slot.state])
-        letter, tone = self.letters.get(slot.run, (STRANGER, Tone.DIM))
+            return _STATES[slot.state][0]
+        letter, style = self.letters.get(slot.run, (FOREIGN, TextStyle.DIM))
         pod = self.snapshot.pods.get(slot.pod_uid)
+        # Lower case: the pod has its slot but does not run yet. MANY has no lower case.
         is_waiting = pod is not None and pod.status.level is Level.WAIT
-        return Span(letter.lower() if is_waiting and letter != MANY else letter, tone)
+        return Span(letter.lower() if is_waiting and letter != MANY else letter, style)
 
     def neighbour(self, slot: SlotId, right: int, down: int) -> SlotId:
-        """The slot beside, or the nearest one on the line above or below; the same at an edge."""
+        """Return the next slot to the side, or the nearest on the line above or below; the same slot at an edge."""
         here, by_line = self.slots[slot], self.shape.by_line
         lines = list(by_line)
         number = lines.index(here.y)
@@ -147,14 +150,14 @@ class Grid:
         number += down
         if not 0 <= number < len(lines):
             return slot
-        return min(by_line[lines[number]], key=lambda one: (abs(self.slots[one].x - here.x), one))
+        return min(by_line[lines[number]], key=lambda candidate: (abs(self.slots[candidate].x - here.x), candidate))
 
 
 EMPTY_GRID: Final = Grid()
 
 
-def letters_of(snapshot: ClusterSnapshot) -> dict[str, tuple[str, Tone]]:
-    """Letter and hue of each run, by its name; oldest first, so that letters stay while a run lives."""
+def letters_of(snapshot: ClusterSnapshot) -> dict[str, tuple[str, TextStyle]]:
+    """Return letter and hue of each run by its name; oldest first, so that a new run changes no other letter."""
     runs = sorted(snapshot.runs.values(), key=lambda run: (run.created, run.name))
     return {
         run.name: (LETTERS[number] if number < len(LETTERS) else MANY, HUES[number % len(HUES)])
@@ -173,13 +176,14 @@ def lay_out(
 
     Args:
         only: Names of the nodes to show; None shows all.
-        before: The grid of a moment ago, for the same width: its shape is used again while the nodes are the same.
+        before: Earlier grid of the same width; its shape is reused while nodes and devices are the same.
     """
     nodes = [node for name, node in snapshot.nodes.items() if only is None or name in only]
     letters = letters_of(snapshot)
     old = [name for name, is_first, _ in before.shape.rows if is_first]
+    # Load and state of a node do not move anything; only its devices do.
     is_same = len(old) == len(nodes) and all(
-        name == node.name and (seen := before.snapshot.nodes.get(name)) is not None and seen.gpus == node.gpus
+        name == node.name and (earlier := before.snapshot.nodes.get(name)) is not None and earlier.gpus == node.gpus
         for name, node in zip(old, nodes, strict=True)
     )
     shape = before.shape if is_same and nodes else _shape(nodes, width)
@@ -187,13 +191,13 @@ def lay_out(
 
 
 def _shape(nodes: Sequence[Node], width: int) -> Shape:
-    """Where everything stands."""
+    """Compute the positions. Two columns a slot where every node then fits on one line, else one."""
     name_width = min(max([4, *(len(sanitize(node.name)) for node in nodes)]), 20)
     left = name_width + _HEAD
     room = max(12, width - left)
     is_roomy = all(sum(_need(node, gpu, gpu.slots, 2) for gpu in node.gpus) <= room for node in nodes)
     pitch = 2 if is_roomy else 1
-    places: dict[SlotId, Place] = {}
+    cells: dict[SlotId, SlotCell] = {}
     rows: list[tuple[str, bool, tuple[Part, ...]]] = []
     by_line: dict[int, list[SlotId]] = {}
     for node in nodes:
@@ -203,26 +207,27 @@ def _shape(nodes: Sequence[Node], width: int) -> Shape:
             for gpu, label, first, last in row:
                 x += len(label)
                 for index in range(first, last):
+                    # Must count columns exactly as Grid.line() writes them, or the cursor stands beside its slot.
                     x += 1 if index > first and (index - first) % GROUP == 0 else 0
                     slot = SlotId(node.name, gpu.index, index)
-                    places[slot] = Place(x, y)
+                    cells[slot] = SlotCell(x, y)
                     by_line.setdefault(y, []).append(slot)
                     x += pitch
                 x += _GAP
-    return Shape(name_width, pitch, tuple(rows), places, {y: tuple(slots) for y, slots in by_line.items()})
+    return Shape(name_width, pitch, tuple(rows), cells, {y: tuple(slots) for y, slots in by_line.items()})
 
 
 def _head(node: Node, name: str) -> Line:
-    """Name, then load or why it takes nothing; exactly ``width + _HEAD`` columns."""
+    """Name, then load or the reason why it takes no pods; exactly ``width + _HEAD`` columns."""
     if note := _note(node):
-        return (Span(f"{name}  ", Tone.DIM), Span(f"{note:<12}", Tone.WARN))
+        return (Span(f"{name}  ", TextStyle.DIM), Span(f"{note:<12}", TextStyle.WARN))
     cpu = percent(node.cpu_used, node.cpu_cores)
     memory = percent(node.memory_used_bytes, node.memory_bytes)
-    return (Span(f"{name}  "), Span(f"{cpu:>4} {memory:>4}   ", Tone.DIM))
+    return (Span(f"{name}  "), Span(f"{cpu:>4} {memory:>4}   ", TextStyle.DIM))
 
 
 def _note(node: Node) -> str:
-    """Why a node takes nothing, in at most eleven columns; empty when it does."""
+    """Reason why a node takes no pods, in at most eleven columns; empty when it does."""
     if not node.ready:
         return "▲ not ready"
     if not node.is_schedulable:
@@ -250,7 +255,8 @@ def _device_rows(node: Node, width: int, pitch: int) -> Iterable[list[Part]]:
 
 
 def _parts(slots: int, width: int) -> Iterable[tuple[int, int]]:
-    """Cut a device with many slots into pieces of whole groups that fit a width."""
+    """Split a device with many slots into parts of whole groups that fit a width."""
+    # A group of eight takes nine columns with its gap. Whole groups keep the gaps of all lines above each other.
     most = max(GROUP, (width + 1) // (GROUP + 1) * GROUP)
     for first in range(0, slots, most):
         yield first, min(slots, first + most)
@@ -261,39 +267,33 @@ def _label(node: Node, gpu: Gpu) -> str:
 
 
 def _need(node: Node, gpu: Gpu, slots: int, pitch: int) -> int:
-    """Columns that some slots of a device take, with its label and the gap behind."""
+    """Number of columns that some slots of a device take, with its label and the gap after it."""
     return len(_label(node, gpu)) + slots * pitch + (slots - 1) // GROUP + _GAP
 
 
-def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, Tone]]) -> Line:
-    """Runs first, then what is not ours, then the states that occur; free always."""
-    held: dict[str, int] = {}
+def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, TextStyle]]) -> Line:
+    """Runs first, then other pods, then the states that occur; free always."""
+    busy: dict[str, int] = {}
     states = dict.fromkeys(_STATES, 0)
     free = failed = 0
+    # Plain counters in one pass: this runs on every change of the cluster.
     for slot in snapshot.ledger.slots.values():
         state = slot.state
         if state is SlotState.FREE:
             free += 1
         elif state is SlotState.BUSY or state is SlotState.FAILED:
             failed += state is SlotState.FAILED
-            held[slot.run] = held.get(slot.run, 0) + 1
+            busy[slot.run] = busy.get(slot.run, 0) + 1
         else:
             states[state] += 1
     states[SlotState.FREE], states[SlotState.FAILED] = free, failed
     spans: list[Span] = []
-    for name, (letter, tone) in list(letters.items())[: len(LETTERS)]:
-        if name in held:
-            spans += [Span(letter, tone), Span(f" {shorten(sanitize(name), 20)} {held[name]}   ", Tone.DIM)]
-    if others := sum(slots for name, slots in held.items() if name not in letters):
-        spans += [Span(STRANGER, Tone.DIM), Span(f" others {others}   ", Tone.DIM)]
-    words: Sequence[tuple[SlotState, str]] = (
-        (SlotState.FREE, "free"),
-        (SlotState.FAILED, "failing"),
-        (SlotState.UNKNOWN, "unknown"),
-        (SlotState.OFF, "off"),
-    )
-    for state, word in words:
+    for name, (letter, style) in list(letters.items())[: len(LETTERS)]:
+        if name in busy:
+            spans += [Span(letter, style), Span(f" {shorten(sanitize(name), 20)} {busy[name]}   ", TextStyle.DIM)]
+    if others := sum(slots for name, slots in busy.items() if name not in letters):
+        spans += [Span(FOREIGN, TextStyle.DIM), Span(f" others {others}   ", TextStyle.DIM)]
+    for state, (cell, word) in _STATES.items():
         if states[state] or state is SlotState.FREE:
-            glyph, tone = _STATES[state]
-            spans += [Span(glyph, tone), Span(f" {word} {states[state]}   ", Tone.DIM)]
+            spans += [cell, Span(f" {word} {states[state]}   ", TextStyle.DIM)]
     return tuple(spans)

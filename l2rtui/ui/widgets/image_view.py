@@ -1,4 +1,4 @@
-"""One image in the terminal: two pixels a character cell, or shades of ASCII where there are no colours."""
+"""Camera image in the terminal: two pixels a character cell, or shades of ASCII without colours."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rich.style import Style
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from l2rtui.ui.values import PictureRows
-from l2rtui.ui.widgets.paint import Painted, is_plain
+from l2rtui.domain.simulator import CellRows
+from l2rtui.ui.widgets.span_renderer import SpanWidget, is_plain
 
 UPPER = "▀"
 
 
-class PictureView(Painted):
-    """Draws cells; who shows it makes them as large as ``size`` allows."""
+class CameraImageView(SpanWidget):
+    """Cells of an image, centred; the owner scales them to ``size``."""
 
-    rows: reactive[PictureRows] = reactive(())
+    rows: reactive[CellRows] = reactive(())
 
     def render_line(self, y: int) -> Strip:
-        """One line of cells, in the middle."""
+        """One line of cells, centred."""
         width = self.size.width
         if y >= len(self.rows):
             return self.strip((), width)
@@ -30,6 +30,7 @@ class PictureView(Painted):
         margin = Segment(" " * max(0, (width - len(cells)) // 2), self.rich_style)
         if is_plain(self.app) or self.app.no_color:
             return Strip([margin, Segment("".join(cell.shade for cell in cells), self.rich_style)])
+        # Equal neighbours share one segment: each segment costs the terminal an escape sequence.
         groups = groupby(cells, key=lambda cell: (cell.upper, cell.lower))
         pieces = [
             Segment(UPPER * len(list(same)), Style(color=Color.from_rgb(*upper), bgcolor=Color.from_rgb(*lower)))

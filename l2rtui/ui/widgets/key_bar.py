@@ -1,4 +1,4 @@
-"""The last line: the keys of this place, made from the table. What is not possible now is grey and says so."""
+"""Key bar, the last line: keys of the present context, made from the key table. Impossible ones are grey."""
 
 from __future__ import annotations
 
@@ -10,24 +10,19 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 
-from l2rtui.ui.keys import Key
-from l2rtui.ui.text import Span, Tone
-from l2rtui.ui.widgets.paint import Painted
+from l2rtui.ui.keys.table import Key
+from l2rtui.ui.text import Span, TextStyle
+from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 
 class Choice(NamedTuple):
-    """A key of the bar, and why it does nothing now; empty where it does something."""
+    """Key of the bar, and the reason why it is off now; empty where it is on."""
 
     key: Key
     reason: str = ""
 
-    @property
-    def is_possible(self) -> bool:
-        """Whether it does something now."""
-        return not self.reason
 
-
-class KeyBar(Painted):
+class KeyBar(SpanWidget):
     """One line of keys; those that do not fit are on the help screen."""
 
     DEFAULT_CSS = "KeyBar { height: 1; }"
@@ -42,16 +37,17 @@ class KeyBar(Painted):
             self.key = key
 
     def on_click(self, event: events.Click) -> None:
-        """Say which key was clicked."""
+        """Post Clicked for the key under the mouse."""
         if (choice := self._at(event.x)) is not None:
             self.post_message(self.Clicked(choice.key))
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Tell what the key under the mouse does, or why it does nothing."""
+        """Show as a tooltip what the key under the mouse does, or why it is off."""
         choice = self._at(event.x)
-        told = "" if choice is None else f"Off: {choice.reason}." if choice.reason else f"{choice.key.tooltip}."
-        if told != (self.tooltip or ""):
-            self.tooltip = told or None
+        tooltip = "" if choice is None else f"Off: {choice.reason}." if choice.reason else f"{choice.key.tooltip}."
+        # Setting a tooltip makes the screen update it at once, so only a change is set.
+        if tooltip != (self.tooltip or ""):
+            self.tooltip = tooltip or None
 
     def _at(self, column: int) -> Choice | None:
         x = 1
@@ -66,25 +62,26 @@ class KeyBar(Painted):
         """Keys and labels, as many as fit."""
         spans = [Span(" ")]
         for choice in fitting(self.choices, self.size.width):
-            key_tone = Tone.ACCENT if choice.is_possible else Tone.DIM
-            label = choice.key.label if choice.is_possible else f"({choice.key.label})"
-            spans += [Span(choice.key.face, key_tone), Span(f" {label}  ", Tone.DIM)]
+            key_tone = TextStyle.DIM if choice.reason else TextStyle.ACCENT
+            label = f"({choice.key.label})" if choice.reason else choice.key.label
+            spans += [Span(choice.key.face, key_tone), Span(f" {label}  ", TextStyle.DIM)]
         return self.strip(spans, self.size.width)
 
 
 def fitting(choices: Sequence[Choice], width: int) -> list[Choice]:
-    """The keys that fit; ``?``, which shows all of them, always does."""
+    """Return the keys that fit; ``?``, which lists all of them, always does."""
     last = [choice for choice in choices if choice.key.action == "help"]
     room = width - 1 - sum(map(_width, last))
-    found: list[Choice] = []
+    fitted: list[Choice] = []
     for choice in choices:
         if choice in last:
             continue
         room -= _width(choice)
+        # The rest is left out even if a shorter key would fit: the order of the table is that of importance.
         if room < 0:
             break
-        found.append(choice)
-    return found + last
+        fitted.append(choice)
+    return fitted + last
 
 
 def _width(choice: Choice) -> int:

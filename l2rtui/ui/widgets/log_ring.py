@@ -1,15 +1,16 @@
-"""The lines that a log pane keeps: a ring with room for a fixed number, and where each line stands when wrapped.
+"""Ring buffer of a log pane: the newest lines, the filter, and the position of each line when wrapped.
 
-Lines come in as they were written and are made harmless, as entries, when somebody looks at them: of ten thousand a
-second nearly none is ever seen. Nothing leaves the ring but entries.
+Lines are stored raw and sanitised on first access: of ten thousand a second nearly none is ever displayed. Only
+sanitised entries leave the ring.
 
-Pure, no widget. Rows are counted from the first line that was ever taken, so dropping the oldest lines moves no
-other; finding the line at a row is a bisection.
+Pure, no widget. Rows are counted from the first line ever taken, so dropping the oldest lines moves no other;
+finding the line at a row is a bisection.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,17 +22,17 @@ from rich.cells import cell_len, chop_cells
 from rich.style import Style
 from rich.text import Text
 
+from l2rtui.domain.log import LogLine
 from l2rtui.domain.sanitize import MAX_LINE, sanitize
 from l2rtui.ui.text import count
-from l2rtui.ui.values import LogText
 
 KEPT_LINES: Final = 50_000
 MOST_COLOURS: Final = 64
-"""Changes of colour in one line that are kept; a line with more is no text for people."""
+"""Maximum number of colour changes in one line; the rest of the line has no colours."""
 
 
-class Json(StrEnum):
-    """How lines that are JSON objects are shown."""
+class JsonMode(StrEnum):
+    """Form in which lines that are JSON objects are displayed."""
 
     COLUMNS = "columns"
     PRETTY = "pretty"
@@ -39,13 +40,13 @@ class Json(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line, sanitised and ready to be shown.
+class LogEntry:
+    """One line, sanitised and ready to be drawn.
 
     Attributes:
-        is_mark: The backend wrote it: a restart. is_record: a JSON object that is shown otherwise than it is.
+        is_mark: The backend wrote it: a restart. is_record: a JSON object in another form than it was written.
         columns: Terminal columns of the text.
-        colours: The colours that the line itself asks for, as (first character, last, style).
+        colours: ANSI colours of the line itself, as (first character, end, style).
     """
 
     time: float
@@ -57,14 +58,18 @@ class Entry:
     colours: tuple[tuple[int, int, Style], ...] = ()
 
 
-def bounded(lines: Iterable[LogText]) -> list[LogText]:
-    """The lines, without the rest of those that are too long to be shown: it must not be kept either."""
+BufferedLine = LogLine | LogEntry
+"""A raw line until it first comes into sight, then its sanitised entry in its place."""
+
+
+def bounded(lines: Iterable[BufferedLine]) -> list[BufferedLine]:
+    """Return the lines; those that are too long become entries, so that their cut end does not stay in memory."""
     return [line if len(line.text) <= MAX_LINE else entry_of(line) for line in lines]
 
 
-def entry_of(line: LogText) -> Entry:
-    """Make a line fit to be shown: harmless, its colours beside it."""
-    if isinstance(line, Entry):
+def entry_of(line: BufferedLine) -> LogEntry:
+    """Sanitise a line and take out its colours."""
+    if isinstance(line, LogEntry):
         return line
     text = line.text
     colours: tuple[tuple[int, int, Style], ...] = ()
@@ -73,60 +78,107 @@ def entry_of(line: LogText) -> Entry:
     else:
         text = sanitize(text)
     columns = len(text) if text.isascii() else cell_len(text)
-    return Entry(line.time, name_of(line.pod), text, columns, line.is_mark, colours=colours)
+    return LogEntry(line.time, name_of(line.pod), text, columns, line.is_mark, colours=colours)
 
 
 @lru_cache(maxsize=4096)
 def name_of(pod: str) -> str:
-    """The name of a pod as it is shown."""
+    """Return the sanitised name of a pod."""
     return sanitize(pod)
 
 
 def _coloured(text: str) -> tuple[str, tuple[tuple[int, int, Style], ...]]:
-    """Take colour sequences out of a text that holds no other; each colour's place stands beside it."""
+    """Split a text with SGR sequences, and no others, into plain text and colours."""
     if "\x1b" not in text:
         return text, ()
     decoded = Text.from_ansi(text, no_wrap=True)
-    found = ((span.start, span.end, span.style) for span in decoded.spans[:MOST_COLOURS])
+    spans = ((span.start, span.end, span.style) for span in decoded.spans[:MOST_COLOURS])
     return decoded.plain, tuple(
-        (start, end, _seen(style)) for start, end, style in found if isinstance(style, Style)
+        (start, end, _readable(style)) for start, end, style in spans if isinstance(style, Style)
     )
 
 
-def _seen(style: Style) -> Style:
-    """A style without what can hide text: concealment, backgrounds, and colours near to black or white."""
+def _readable(style: Style) -> Style:
+    """Return the style without anything that can hide text: concealment, backgrounds, near-black, near-white."""
     colour = style.color
     if colour is not None:
         red, green, blue = colour.get_truecolor()
+        # Relative luminance (Rec. 709 weights). The background may be dark or light, and is not known here.
         if not 0.15 < (0.2126 * red + 0.7152 * green + 0.0722 * blue) / 255 < 0.85:
             colour = None
     return Style(color=colour, bold=style.bold, italic=style.italic, underline=style.underline)
 
 
-def present(entry: Entry, json_as: Json) -> tuple[Entry, ...]:
-    """The lines that an entry takes: one, or several where a JSON object is written out."""
-    if json_as is Json.RAW or not entry.text.startswith("{") or entry.is_mark:
+class LogFilter:
+    """Filter of a log pane: which lines are displayed, and JSON lines in which form.
+
+    Args:
+        include, exclude: Regular expressions, searched in the text whatever its case; empty for none.
+
+    Raises:
+        re.error: a pattern is no regular expression.
+    """
+
+    def __init__(self, include: str = "", exclude: str = "", json_as: JsonMode = JsonMode.COLUMNS) -> None:
+        self.include = include
+        self.exclude = exclude
+        self.json_as = json_as
+        self._include = re.compile(include, re.IGNORECASE) if include else None
+        self._exclude = re.compile(exclude, re.IGNORECASE) if exclude else None
+
+    @property
+    def has_patterns(self) -> bool:
+        """True when some lines may be hidden."""
+        return self._include is not None or self._exclude is not None
+
+    @property
+    def is_lazy(self) -> bool:
+        """True when each line is displayed as exactly one entry, so that it need not be decoded before."""
+        return not self.has_patterns and self.json_as is not JsonMode.PRETTY
+
+    def passes(self, entry: LogEntry) -> bool:
+        """True for a line that is displayed; marks always are."""
+        if entry.is_mark:
+            return True
+        if self._include is not None and not self._include.search(entry.text):
+            return False
+        return self._exclude is None or not self._exclude.search(entry.text)
+
+    def apply(self, lines: Iterable[BufferedLine]) -> Iterable[BufferedLine]:
+        """Lines for a ring: raw ones where possible, else sanitised, filtered and expanded entries."""
+        return lines if self.is_lazy else self._entries(lines)
+
+    def _entries(self, lines: Iterable[BufferedLine]) -> Iterator[LogEntry]:
+        for entry in map(entry_of, lines):
+            if self.passes(entry):
+                yield from present(entry, self.json_as)
+
+
+def present(entry: LogEntry, json_as: JsonMode) -> tuple[LogEntry, ...]:
+    """Return the entries that a line is displayed as: one, or several where a JSON object is pretty-printed."""
+    # Only objects: a line that is a JSON number or string reads best as it is.
+    if json_as is JsonMode.RAW or not entry.text.startswith("{") or entry.is_mark:
         return (entry,)
     try:
         record = json.loads(entry.text)
     except (ValueError, RecursionError):
         return (entry,)
-    if json_as is Json.COLUMNS:
+    if json_as is JsonMode.COLUMNS:
         return (_with(entry, _compact(record)),)
     pretty = json.dumps(record, indent=2, ensure_ascii=False).splitlines()
     return tuple(_with(entry, sanitize(text)) for text in pretty)
 
 
-def _with(entry: Entry, text: str) -> Entry:
+def _with(entry: LogEntry, text: str) -> LogEntry:
     columns = len(text) if text.isascii() else cell_len(text)
-    return Entry(entry.time, entry.pod, text, columns, is_record=True)
+    return LogEntry(entry.time, entry.pod, text, columns, is_record=True)
 
 
 def _compact(record: dict[str, Any]) -> str:
-    """Write a record as ``learner env_steps=7,610 updates=87``."""
-    words = [str(record.pop("l2r"))] if "l2r" in record else []
-    words += [f"{name}={_value(value)}" for name, value in record.items() if name != "time" and value is not None]
-    return sanitize(" ".join(words))
+    """Format a record as ``learner env_steps=7,610 updates=87``."""
+    parts = [str(record.pop("l2r"))] if "l2r" in record else []
+    parts += [f"{name}={_value(value)}" for name, value in record.items() if name != "time" and value is not None]
+    return sanitize(" ".join(parts))
 
 
 def _value(value: object) -> str:
@@ -138,54 +190,54 @@ def _value(value: object) -> str:
         case float():
             return f"{value:.4g}"
         case list():
-            return "/".join(_value(one) for one in value)
+            return "/".join(_value(item) for item in value)
         case _:
             return json.dumps(value, separators=(",", ":"))
 
 
-class Ring:
+class LogRing:
     """Newest lines of a log.
 
     Attributes:
-        json_as: How lines that are JSON objects leave it; changed only while it is empty.
-        dropped: How many lines had to go because the ring was full.
-        width: Columns at which lines break; 0 while they do not.
+        json_as: Form of JSON lines when they are decoded; changed only while the ring is empty.
+        dropped: Number of lines that were dropped because the ring was full.
+        width: Columns at which lines wrap; 0 while they do not.
     """
 
-    def __init__(self, most: int = KEPT_LINES) -> None:
-        self._most = most
-        self.json_as = Json.COLUMNS
+    def __init__(self, capacity: int = KEPT_LINES) -> None:
+        self._capacity = capacity
+        self.json_as = JsonMode.COLUMNS
         self.clear()
 
     def __len__(self) -> int:
         return len(self._entries) - self._head
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[LogEntry]:
         for number in range(len(self)):
             yield self[number]
 
-    def __getitem__(self, number: int) -> Entry:
-        """A kept line, from 0, the oldest."""
+    def __getitem__(self, number: int) -> LogEntry:
+        """Return a line; 0 is the oldest."""
         return self._entry(self._head + number)
 
     @property
     def rows(self) -> int:
-        """Screen lines that the kept lines take."""
+        """Number of screen lines that all lines take."""
         return self._ends[-1] - self._base if len(self) else 0
 
-    def extend(self, lines: Iterable[LogText]) -> int:
-        """Append lines, each of them one line as it is shown.
+    def extend(self, lines: Iterable[BufferedLine]) -> int:
+        """Append lines, each displayed as one entry.
 
         Returns:
-            How many screen lines went at the top to make room.
+            Number of screen lines that were dropped at the top to make room.
         """
         first = len(self._entries)
         self._entries += lines
         self._measure(first)
-        return self._drop(max(0, len(self) - self._most))
+        return self._drop(max(0, len(self) - self._capacity))
 
     def _measure(self, first: int) -> None:
-        """Work out where the entries from this one on end; while lines do not break, each of them is one line."""
+        """Compute the end rows of the entries from index ``first`` on."""
         end = self._ends[-1] if self._ends else self._base
         if self.width <= 0:
             self._ends += range(end + 1, end + 1 + len(self._entries) - first)
@@ -194,24 +246,27 @@ class Ring:
             end += self._height(self._entry(index))
             self._ends.append(end)
 
-    def _entry(self, index: int) -> Entry:
+    def _entry(self, index: int) -> LogEntry:
         line = self._entries[index]
-        if isinstance(line, Entry):
+        if isinstance(line, LogEntry):
             return line
+        # Decoded in place on first access; a lazy ring displays one entry a line, so the first is the only one.
         entry = self._entries[index] = present(entry_of(line), self.json_as)[0]
         return entry
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all lines, and wrapping."""
         self.dropped = 0
         self.width = 0
-        self._entries: list[LogText] = []
+        # _ends[i] is the row after line i, counted from the first line ever taken; _head is the oldest line's
+        # index, _base the row at which it begins.
+        self._entries: list[BufferedLine] = []
         self._ends: list[int] = []
         self._head = 0
         self._base = 0
 
     def wrap(self, width: int) -> None:
-        """Break lines at this many columns from now on; 0 turns that off."""
+        """Wrap lines at this many columns from now on; 0 turns that off."""
         if width == self.width:
             return
         self.width = width
@@ -220,7 +275,7 @@ class Ring:
         self._measure(0)
 
     def at(self, row: int) -> tuple[int, int] | None:
-        """The line at a screen line from the top of what is kept: (number of the line, part of it); None beyond."""
+        """Find the line at a screen row, counted from the oldest: (number of the line, part of it); None beyond."""
         if not 0 <= row < self.rows:
             return None
         target = self._base + row
@@ -229,11 +284,11 @@ class Ring:
         return index - self._head, target - start
 
     def row_of(self, number: int) -> int:
-        """The first screen line of a kept line."""
+        """Return the first screen row of a line."""
         index = self._head + number
         return (self._ends[index - 1] if index > self._head else self._base) - self._base
 
-    def _height(self, entry: Entry) -> int:
+    def _height(self, entry: LogEntry) -> int:
         if self.width <= 0:
             return 1
         if entry.columns == len(entry.text):
@@ -247,8 +302,8 @@ class Ring:
         before = self._base
         self._head += lines
         self._base = self._ends[self._head - 1]
-        if self._head > self._most:
-            # The lists are cut rarely, so that dropping a line costs nothing on most days.
+        if self._head > self._capacity:
+            # The lists are cut once per full turn of the ring, so that dropping a line is O(1) amortised.
             del self._entries[: self._head]
             del self._ends[: self._head]
             self._head = 0

@@ -1,10 +1,10 @@
-"""A view of a log over Textual's line API: what of the lines that are kept is in sight, and how it looks.
+"""View of a log over Textual's line API: the visible part of the ring, its scroll position, wrapping and search.
 
-Lines are made harmless and styled when they come into sight. Scrolling back stops following,
-and what is read then stays where it is, however much is written below.
+Lines are sanitised and styled when they become visible. Scrolling back stops following, and the text in view then
+stays where it is, however much is appended.
 
-It scrolls by itself and draws its own scroll bar: a ScrollView lays the whole screen out anew whenever its virtual
-size changes, which here is with every line.
+The view scrolls by itself and draws its own scroll bar: a ScrollView lays out the whole screen again whenever its
+virtual size changes, which here is with every line.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from textual import events
 from textual.message import Message
 from textual.strip import Strip
 
-from l2rtui.ui.text import Line, Span, Tone, broken, fit
-from l2rtui.ui.widgets.log_ring import Entry, Ring
-from l2rtui.ui.widgets.paint import Painted
+from l2rtui.ui.text import Line, Span, TextStyle, broken, fit
+from l2rtui.ui.widgets.log_ring import LogEntry, LogRing
+from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 PAN_COLUMNS: Final = 20
 
 
-class LogView(Painted):
-    """The lines of a ring: followed, scrolled, wrapped, searched."""
+class LogView(SpanWidget):
+    """Lines of a ring: followed, scrolled, wrapped, searched."""
 
     @dataclass
     class Changed(Message):
-        """Follow, wrap, the search or the dropped count differ: the title is out of date."""
+        """Following, wrapping, search or the dropped count has changed: the title is out of date."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
-        self.ring = Ring()
+        self.ring = LogRing()
         self.is_following = True
         self.is_wrapping = False
         self.has_times = False
@@ -48,11 +48,11 @@ class LogView(Painted):
         self._pan = 0
         self._run = ""
         self._prefix = 0
-        self._hues: dict[str, Tone] = {}
+        self._hues: dict[str, TextStyle] = {}
 
     # --- search ---------------------------------------------------------------------------------------------
     def find(self, text: str) -> None:
-        """Search for text, whatever its case; empty ends the search."""
+        """Search for text, ignoring case; empty ends the search."""
         self.search = text.casefold()
         self._hit = None
         if self.search:
@@ -62,14 +62,15 @@ class LogView(Painted):
 
     @property
     def hits(self) -> int:
-        """Lines that match the search."""
+        """Number of lines that match the search."""
         return sum(self.search in entry.text.casefold() for entry in self.ring) if self.search else 0
 
     def action_hit(self, by: int) -> None:
-        """Go to the next or the last line that matches."""
+        """Go to the next or the previous line that matches."""
         if not self.search or not len(self.ring):
             return
         total = len(self.ring)
+        # A new search begins at the newest line and goes back: what happened last matters most.
         start = self._hit if self._hit is not None else (total if by < 0 else -1)
         for step in range(1, total + 1):
             number = (start + by * step) % total
@@ -87,7 +88,7 @@ class LogView(Painted):
         self._follow(not self.is_following)
 
     def action_wrap(self) -> None:
-        """Turn the breaking of long lines on or off."""
+        """Turn wrapping of long lines on or off."""
         self.is_wrapping = not self.is_wrapping
         self._pan = 0
         self._arrange()
@@ -99,7 +100,7 @@ class LogView(Painted):
         self._arrange()
 
     def on_click(self, event: events.Click) -> None:
-        """Go to the place in the log that was clicked in the scroll bar."""
+        """Scroll to the position that was clicked in the scroll bar."""
         if event.x >= self.size.width - 1 and self.size.height > 1:
             self._scroll(round(self._last_top * event.y / (self.size.height - 1)))
 
@@ -138,7 +139,7 @@ class LogView(Painted):
 
     # --- inside ---------------------------------------------------------------------------------------------
     def _go(self, top: int) -> None:
-        """Let this screen line of the log be the first one in sight."""
+        """Make this row of the log the first visible one."""
         self._top = max(0, min(top, self._last_top))
         self.refresh()
 
@@ -154,19 +155,21 @@ class LogView(Painted):
             self._go(self._last_top)
 
     def _scroll(self, top: int) -> None:
-        """Scroll; at the very end following goes on again, anywhere else it stops."""
+        """Scroll; following resumes at the very end and stops anywhere else."""
         self._go(top)
         self._follow(self._top >= self._last_top)
 
     def _arrange(self) -> None:
-        """Bring the height up to date and draw."""
+        """Update wrapping and scroll position, and draw."""
+        # Before the first layout; on_resize() comes back here.
         if not self.size.width:
             return
+        # One column is the scroll bar's.
         self.ring.wrap(max(1, self.size.width - 1 - self._left) if self.is_wrapping else 0)
         self._go(self._last_top if self.is_following else self._top)
 
     def on_resize(self) -> None:
-        """Break lines for the new width."""
+        """Wrap lines at the new width."""
         self._arrange()
 
     @property
@@ -178,13 +181,13 @@ class LogView(Painted):
         return pod.removeprefix(f"{self._run}-")
 
     def render_line(self, y: int) -> Strip:
-        """One screen line of the log, with its piece of the scroll bar."""
+        """One row of the log, with its piece of the scroll bar."""
         strip = self._line(y, self.size.width - 1)
-        bar = self.strip((Span("▐" if self._has_thumb(y) else " ", Tone.DIM),), 1)
+        bar = self.strip((Span("▐" if self._has_thumb(y) else " ", TextStyle.DIM),), 1)
         return Strip.join([strip, bar])
 
     def _has_thumb(self, y: int) -> bool:
-        """Whether the scroll bar's thumb covers this line; it is never shorter than one."""
+        """True where the scroll bar's thumb covers this row; it is at least one row high."""
         rows, height = self.ring.rows, self.size.height
         if rows <= height:
             return False
@@ -193,11 +196,11 @@ class LogView(Painted):
         return first <= y < first + length
 
     def _line(self, y: int, width: int) -> Strip:
-        found = self.ring.at(y + self._top)
-        if found is None:
+        position = self.ring.at(y + self._top)
+        if position is None:
             text = "" if len(self.ring) else broken(self.empty_text, width - 4, y)
-            return self.strip((Span(f"  {text}", Tone.DIM),), width)
-        number, part = found
+            return self.strip((Span(f"  {text}", TextStyle.DIM),), width)
+        number, part = position
         entry = self.ring[number]
         line = (*self._before(entry, part, is_hit=number == self._hit), *self._body(entry, part, width))
         strip = self.strip(line, width)
@@ -205,33 +208,34 @@ class LogView(Painted):
             strip = self._painted(strip, entry)
         return self._highlight(strip, self._left) if self.search else strip
 
-    def _before(self, entry: Entry, part: int, *, is_hit: bool) -> Line:
-        point = Span("▸ " if is_hit else "  ", Tone.ACCENT)
+    def _before(self, entry: LogEntry, part: int, *, is_hit: bool) -> Line:
+        point = Span("▸ " if is_hit else "  ", TextStyle.ACCENT)
         if part:
             return (point, Span(" " * (self._left - 2)))
         spans = [point]
         if self.has_times:
-            spans.append(Span(f"{time.strftime('%H:%M:%S', time.localtime(entry.time))} ", Tone.DIM))
+            spans.append(Span(f"{time.strftime('%H:%M:%S', time.localtime(entry.time))} ", TextStyle.DIM))
         if self._prefix:
-            spans.append(Span(fit(self._short(entry.pod), self._prefix), self._hues.get(entry.pod, Tone.DIM)))
-            spans.append(Span(" │ ", Tone.DIM))
+            spans.append(Span(fit(self._short(entry.pod), self._prefix), self._hues.get(entry.pod, TextStyle.DIM)))
+            spans.append(Span(" │ ", TextStyle.DIM))
         return tuple(spans)
 
-    def _body(self, entry: Entry, part: int, width: int) -> Sequence[Span]:
+    def _body(self, entry: LogEntry, part: int, width: int) -> Sequence[Span]:
         room = width - self._left
         if entry.is_mark:
             text = f"──── {entry.text} "
-            return (Span(fit(text, room) if len(text) > room else text.ljust(room, "─"), Tone.WARN),)
-        tone = Tone.DIM if entry.is_record else _tone(entry.text)
+            return (Span(fit(text, room) if len(text) > room else text.ljust(room, "─"), TextStyle.WARN),)
+        style = TextStyle.DIM if entry.is_record else _level_style(entry.text)
         if not self.is_wrapping:
-            return (Span(entry.text[self._pan : self._pan + room], tone),)
+            return (Span(entry.text[self._pan : self._pan + room], style),)
         if entry.columns == len(entry.text):
-            return (Span(entry.text[part * room : (part + 1) * room], tone),)
+            return (Span(entry.text[part * room : (part + 1) * room], style),)
         pieces = chop_cells(entry.text, room)
-        return (Span(pieces[part] if part < len(pieces) else "", tone),)
+        return (Span(pieces[part] if part < len(pieces) else "", style),)
 
-    def _painted(self, strip: Strip, entry: Entry) -> Strip:
-        """Lay the line's own colours over its first screen line."""
+    def _painted(self, strip: Strip, entry: LogEntry) -> Strip:
+        """Apply the line's own colours to its first row."""
+        # Positions are characters; with wide characters they are no columns, and the line stays uncoloured.
         if entry.columns != len(entry.text):
             return strip
         for start, end, style in entry.colours:
@@ -242,7 +246,7 @@ class LogView(Painted):
         return strip
 
     def _highlight(self, strip: Strip, left: int) -> Strip:
-        """Turn the matches over: seen without colour too."""
+        """Reverse the matches: visible without colour too."""
         text = strip.text.casefold()
         at = text.find(self.search, left)
         cuts: list[int] = []
@@ -250,17 +254,19 @@ class LogView(Painted):
             cuts += [at, at + len(self.search)]
             at = text.find(self.search, at + len(self.search))
         if not cuts or cell_len(text) != len(text):
-            return strip  # characters of two columns: the line is shown, its hits are not marked
+            return strip  # wide characters shift the columns: the line is drawn without marks
         look = Style(reverse=True)
         segments: list[Segment] = []
+        # Cuts alternate between start and end of a match, so odd pieces are matches.
         for number, piece in enumerate(strip.divide([*cuts, strip.cell_length])):
             segments.extend(piece.apply_style(look) if number % 2 else piece)
         return Strip(segments, strip.cell_length)
 
 
-def _tone(text: str) -> Tone:
-    """Lines that begin with a log level are coloured by it; the word itself says the same without colour."""
+def _level_style(text: str) -> TextStyle:
+    """Style by the log level near the start of a line; the word itself says the same without colour."""
+    # Long enough for a timestamp and a logger's name before the level.
     head = text[:48]
     if "ERROR" in head or "CRITICAL" in head or head.startswith(("Traceback", "error:")):
-        return Tone.BAD
-    return Tone.WARN if "WARN" in head else Tone.PLAIN
+        return TextStyle.BAD
+    return TextStyle.WARN if "WARN" in head else TextStyle.PLAIN

@@ -1,4 +1,4 @@
-"""What is known of the selection, in a few lines: why it is not running, where it sits, how it learns."""
+"""Details of the selection in a few lines: status, slots, learning progress."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from textual.reactive import reactive
 from textual.strip import Strip
 
 from l2rtui.domain.ledger import Slot, SlotState
+from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import GpuUse, Node
 from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.domain.status import Status
 from l2rtui.ui.text import (
     GLYPHS,
     NOTHING,
     Line,
     Span,
-    Tone,
+    TextStyle,
     age,
     count,
     decimal,
@@ -26,29 +28,22 @@ from l2rtui.ui.text import (
     plural,
     sparkline,
     status_text,
-    tone_of,
+    style_of_level,
 )
-from l2rtui.ui.values import Learning, PodRecord
-from l2rtui.ui.widgets.paint import Painted
 from l2rtui.ui.widgets.pod_table import simulator_level, slot_text
-from l2rtui.ui.widgets.run_table import shown_return
+from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 _LABEL = 10
 
 
-class MetricStrip(Painted):
-    """Lines about the selection. The first one is the sentence, so one line of height is enough to be useful."""
+class MetricStrip(SpanWidget):
+    """Lines about the selection. The first one is its status, so that a height of one line is useful."""
 
     lines: reactive[tuple[Line, ...]] = reactive((), repaint=False)
 
     def watch_lines(self, old: tuple[Line, ...], new: tuple[Line, ...]) -> None:
         """Draw the lines that differ."""
-        if len(old) != len(new):
-            self.refresh()
-            return
-        for y, (before, after) in enumerate(zip(old, new, strict=True)):
-            if before != after:
-                self.refresh(self.size.region.crop_size((self.size.width, 1)).translate((0, y)))
+        self.refresh_changed(old, new)
 
     def render_line(self, y: int) -> Strip:
         """One line, cut at the right."""
@@ -57,29 +52,26 @@ class MetricStrip(Painted):
 
 
 def about_run(
-    run: RunView, pods: Sequence[PodView], metrics: Learning | None, now: float, width: int
+    run: RunView, pods: Sequence[PodView], metrics: RunMetrics | None, now: float, width: int
 ) -> tuple[Line, ...]:
-    """A run: its sentence, its sets, its learning."""
+    """Describe a run: status, sets, learning progress."""
     status = run_status(run, pods)
     sets = "  ".join(
-        f"{one.name} {sum(pod.ready for pod in pods if pod.set_name == one.name)}/{one.replicas}"
-        for one in run.sets
+        f"{view.name} {sum(pod.ready for pod in pods if pod.set_name == view.name)}/{view.replicas}"
+        for view in run.sets
     )
     lines: list[Line] = [
-        (
-            Span(f" {GLYPHS[status.level]} ", tone_of(status.level)),
-            Span(f"{sanitize(run.name)} ", Tone.STRONG),
-            Span(sanitize(status.sentence)),
-        ),
+        _heading(run.name, status),
         _field("sets", sanitize(sets) or NOTHING),
         _field("owner", f"{sanitize(run.owner) or NOTHING}   seed {run.seed}   age {age(now - run.created)}"),
     ]
     if metrics is None:
         return (*lines, _field("learning", "no metric record yet"))
+    # The sparkline takes what label and number leave, at least enough to see a trend.
     bars = max(8, min(40, width - _LABEL - 12))
     lag = f"lag {decimal(metrics.policy_lag)} (most {count(metrics.policy_lag_max)})"
     lines += [
-        _series("return", metrics.returns, decimal(shown_return(metrics)), bars),
+        _series("return", metrics.returns, decimal(metrics.reported_return), bars),
         _series("steps/s", metrics.rates, count(round(metrics.env_steps_per_second)), bars),
         _field("policy", f"v{metrics.policy_version}   {lag}   {decimal(metrics.updates_per_second)} updates/s"),
         _field("progress", _progress(metrics)),
@@ -87,17 +79,12 @@ def about_run(
     return tuple(lines)
 
 
-def about_pod(pod: PodView, now: float, record: PodRecord | None = None) -> tuple[Line, ...]:
-    """A pod: its sentence, its place, its past, and what it says of itself."""
-    status = pod.status
+def about_pod(pod: PodView, now: float, record: PodMetrics | None = None) -> tuple[Line, ...]:
+    """Describe a pod: status, node and slot, history, and its newest metric record."""
     ended = NOTHING if pod.exit_code is None else str(pod.exit_code)
     created = age(now - pod.created) if pod.created else NOTHING
     return (
-        (
-            Span(f" {GLYPHS[status.level]} ", tone_of(status.level)),
-            Span(f"{sanitize(pod.name)} ", Tone.STRONG),
-            Span(sanitize(status.sentence)),
-        ),
+        _heading(pod.name, pod.status),
         _field("place", f"{sanitize(pod.node) or NOTHING}   slot {slot_text(pod)}"),
         _field("run", f"{sanitize(pod.run) or NOTHING}   set {sanitize(pod.set_name) or NOTHING}"),
         _field("process", f"pid {pod.pid or NOTHING}   restarts {pod.restarts}   last exit {ended}"),
@@ -106,12 +93,12 @@ def about_pod(pod: PodView, now: float, record: PodRecord | None = None) -> tupl
     )
 
 
-def _about_record(record: PodRecord) -> tuple[Line, ...]:
+def _about_record(record: PodMetrics) -> tuple[Line, ...]:
     lines: list[Line] = []
     if record.simulator:
         level = simulator_level(record.simulator)
         facts = f"   restarts {record.simulator_restarts}   {count(round(record.simulator_fps))} fps"
-        state = Span(status_text(sanitize(record.simulator), level), tone_of(level))
+        state = Span(status_text(sanitize(record.simulator), level), style_of_level(level))
         lines.append((*_field("simulator", ""), state, Span(facts)))
         if record.simulator_error:
             lines.append(_field("", sanitize(record.simulator_error)))
@@ -131,23 +118,24 @@ def _about_record(record: PodRecord) -> tuple[Line, ...]:
 
 
 def about_slot(
-    slot: Slot, node: Node | None, pod: PodView | None, now: float, record: PodRecord | None = None
+    slot: Slot, node: Node | None, pod: PodView | None, now: float, record: PodMetrics | None = None
 ) -> tuple[Line, ...]:
-    """A slot: who holds it, and its device."""
-    words = {
-        SlotState.FREE: (" · ", Tone.DIM, "is free"),
-        SlotState.UNKNOWN: (" ? ", Tone.WARN, "may be in use: not all pods of its node can be listed"),
-        SlotState.OFF: (" ─ ", Tone.DIM, "is off: its node takes no pods"),
-        SlotState.BUSY: (" ● ", Tone.OK, f"is held by {sanitize(slot.pod)}"),
-        SlotState.FAILED: (" ✖ ", Tone.BAD, f"is held by {sanitize(slot.pod)}"),
+    """Describe a slot: its holder and its device."""
+    states = {
+        SlotState.FREE: (" · ", TextStyle.DIM, "is free"),
+        SlotState.UNKNOWN: (" ? ", TextStyle.WARN, "may be in use: not all pods of its node can be listed"),
+        SlotState.OFF: (" ─ ", TextStyle.DIM, "is off: its node takes no pods"),
+        SlotState.BUSY: (" ● ", TextStyle.OK, f"is held by {sanitize(slot.pod)}"),
+        SlotState.FAILED: (" ✖ ", TextStyle.BAD, f"is held by {sanitize(slot.pod)}"),
     }
-    glyph, tone, sentence = words[slot.state]
+    glyph, style, sentence = states[slot.state]
     if pod is not None:
         sentence = f"{sentence}, which {sanitize(pod.status.sentence)}"
-    lines: list[Line] = [(Span(glyph, tone), Span(f"{sanitize(str(slot.id))} ", Tone.STRONG), Span(sentence))]
+    lines: list[Line] = [(Span(glyph, style), Span(f"{sanitize(str(slot.id))} ", TextStyle.STRONG), Span(sentence))]
     gpu = node.gpu(slot.id.gpu) if node else None
     if gpu is not None:
         use = node.use(gpu.index) if node else None
+        # Not every backend knows the memory of a device; then the size from the measurement stands.
         total = gpu.memory_bytes or (use.memory_bytes if use else 0)
         memory = f"   {format_bytes(total)}" if total else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
@@ -156,24 +144,26 @@ def about_slot(
 
 
 def _in_use(use: GpuUse | None) -> str:
-    """What is in use of a GPU, as far as somebody measures it; empty when nobody does."""
+    """Utilisation of a GPU as a text; empty without a measurement."""
     busy = f"   {percent(use.percent, 100)} busy" if use and use.percent is not None else ""
-    taken = f"   {format_bytes(use.memory_used_bytes)} in use" if use and use.memory_used_bytes is not None else ""
-    return busy + taken
+    memory = f"   {format_bytes(use.memory_used_bytes)} in use" if use and use.memory_used_bytes is not None else ""
+    return busy + memory
+
+
+def _heading(name: str, status: Status) -> Line:
+    glyph = Span(f" {GLYPHS[status.level]} ", style_of_level(status.level))
+    return glyph, Span(f"{sanitize(name)} ", TextStyle.STRONG), Span(sanitize(status.sentence))
 
 
 def _field(label: str, text: str) -> Line:
-    return (Span(f"   {label:<{_LABEL}}", Tone.DIM), Span(text))
+    return (Span(f"   {label:<{_LABEL}}", TextStyle.DIM), Span(text))
 
 
 def _series(label: str, values: Sequence[float], newest: str, bars: int) -> Line:
-    return (
-        Span(f"   {label:<{_LABEL}}", Tone.DIM),
-        Span(f"{newest:>8}  ", Tone.STRONG),
-        Span(sparkline(values, bars), Tone.ACCENT),
-    )
+    number = Span(f"{newest:>8}  ", TextStyle.STRONG)
+    return _field(label, "")[0], number, Span(sparkline(values, bars), TextStyle.ACCENT)
 
 
-def _progress(metrics: Learning) -> str:
+def _progress(metrics: RunMetrics) -> str:
     progress = NOTHING if metrics.eval_progress is None else f"{metrics.eval_progress:,.1f} in evaluation"
     return f"{progress}   {count(metrics.env_steps)} env steps"

@@ -1,50 +1,51 @@
-"""The steps of a plan and what became of each."""
+"""Table of the steps of a plan and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from l2rtui.domain.plan import Step
+from l2rtui.domain.plan import PlanStep
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.text import Span, Tone
-from l2rtui.ui.widgets.rows import Column, Row
+from l2rtui.ui.text import Span, TextStyle
+from l2rtui.ui.widgets.table_model import Row, TableColumn
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 COLUMNS: Final = (
-    Column("outcome", "step", most=9),
-    Column("kind", "kind", most=10, rank=3),
-    Column("name", "name", most=40),
-    Column("detail", "what", most=400),
+    TableColumn("outcome", "step", most=9),
+    TableColumn("kind", "kind", most=10, rank=3),
+    TableColumn("name", "name", most=40),
+    TableColumn("detail", "what", most=400),
 )
 
 
 class PlanView(VirtualTable):
-    """One row a step, in the order in which they are carried out."""
+    """One row a step, in order of execution."""
 
-    def __init__(self, steps: Sequence[Step], *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
+    def __init__(self, steps: Sequence[PlanStep], *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(COLUMNS, empty="The plan is empty.", id=id)
         self._steps = {self._key(step): (number, step) for number, step in enumerate(steps)}
         self.model.update([_row(key, number, step, None) for key, (number, step) in self._steps.items()])
 
-    def report(self, step: Step, error: str) -> None:
-        """Say how a step ended; an empty error means well."""
+    def report(self, step: PlanStep, error: str) -> None:
+        """Show the result of a step; an empty error means success."""
         key = self._key(step)
+        # A backend may report steps beyond those that the plan lists.
         if key in self._steps:
             self.update_rows([_row(key, *self._steps[key], error)])
             self.move_to(key)
 
     @staticmethod
-    def _key(step: Step) -> str:
+    def _key(step: PlanStep) -> str:
         return f"{step.verb} {step.kind} {step.name}"
 
 
-def _row(key: str, number: int, step: Step, error: str | None) -> Row:
+def _row(key: str, number: int, step: PlanStep, error: str | None) -> Row:
     if error is None:
-        outcome, detail = Span(f"· {step.verb}", Tone.DIM), Span(sanitize(step.detail), Tone.DIM)
+        outcome, detail = Span(f"· {step.verb}", TextStyle.DIM), Span(sanitize(step.detail), TextStyle.DIM)
     elif error:
-        outcome, detail = Span("✖ failed", Tone.BAD), Span(sanitize(error), Tone.BAD)
+        outcome, detail = Span("✖ failed", TextStyle.BAD), Span(sanitize(error), TextStyle.BAD)
     else:
-        outcome, detail = Span("✔ done", Tone.OK), Span(sanitize(step.detail), Tone.DIM)
-    cells = (outcome, Span(step.kind, Tone.DIM), Span(sanitize(step.name)), detail)
+        outcome, detail = Span("✔ done", TextStyle.OK), Span(sanitize(step.detail), TextStyle.DIM)
+    cells = (outcome, Span(step.kind, TextStyle.DIM), Span(sanitize(step.name)), detail)
     return Row(key, cells, (number, step.kind, step.name, detail.text), is_fault=bool(error))

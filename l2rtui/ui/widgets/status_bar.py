@@ -1,4 +1,4 @@
-"""The first line: where we are, how full it is, what fails, and whether what is shown is still true."""
+"""Status bar, the first line: context, slots in use, failing pods, and the age of the data."""
 
 from __future__ import annotations
 
@@ -8,44 +8,14 @@ from textual.reactive import reactive
 
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.ui.digest import Tally
-from l2rtui.ui.health import Health, name_of, right_of
-from l2rtui.ui.text import Line, Span, Tone
-from l2rtui.ui.widgets.ends import Ends
-
-
-class StatusBar(Ends):
-    """One line over everything."""
-
-    DEFAULT_CSS = "StatusBar { height: 1; }"
-
-    snapshot: reactive[ClusterSnapshot] = reactive(ClusterSnapshot, repaint=False)
-    health: reactive[Health] = reactive(Health, repaint=False)
-    tally: reactive[Tally] = reactive(Tally, repaint=False)
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
-        super().__init__(id=id)
-        self._ledger: Ledger | None = None
-        self._slots = NO_SLOTS
-
-    def watch_snapshot(self) -> None:
-        """Draw if the line reads differently."""
-        self._look()
-
-    def watch_health(self) -> None:
-        """Draw if the line reads differently."""
-        self._look()
-
-    def _look(self) -> None:
-        if self.health.is_connected and self.snapshot.ledger is not self._ledger:
-            self._ledger = self.snapshot.ledger
-            self._slots = slots_of(self._ledger)
-        left = left_of(self.snapshot, self.health, self.tally, self._slots)
-        self.show(left, right_of(self.snapshot.problems, self.health))
+from l2rtui.ui.state.connection_status import ConnectionStatus, name_of, right_of
+from l2rtui.ui.state.snapshot_index import PodCounts
+from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.widgets.split_line import SplitLine
 
 
 class Slots(NamedTuple):
-    """How many slots there are, and how many of them are held and free."""
+    """Number of all slots, of busy and of free ones."""
 
     there: int
     busy: int
@@ -55,8 +25,31 @@ class Slots(NamedTuple):
 NO_SLOTS: Final = Slots(0, 0, 0)
 
 
+class StatusBar(SplitLine):
+    """Status line of the whole screen."""
+
+    DEFAULT_CSS = "StatusBar { height: 1; }"
+
+    snapshot: reactive[ClusterSnapshot] = reactive(ClusterSnapshot, repaint=False)
+    health: reactive[ConnectionStatus] = reactive(ConnectionStatus, repaint=False)
+    pod_counts: reactive[PodCounts] = reactive(PodCounts, repaint=False)
+    _ledger: Ledger | None = None
+    _slots = NO_SLOTS
+
+    def watch_snapshot(self) -> None:
+        """Redraw if the text has changed."""
+        # The ledger of a snapshot is computed on first access: not before there is a snapshot to show.
+        if self.health.is_connected and self.snapshot.ledger is not self._ledger:
+            self._ledger = self.snapshot.ledger
+            self._slots = slots_of(self._ledger)
+        left = left_of(self.snapshot, self.health, self.pod_counts, self._slots)
+        self.show(left, right_of(self.snapshot.problems, self.health))
+
+    watch_health = watch_snapshot
+
+
 def slots_of(ledger: Ledger) -> Slots:
-    """Count the slots: a look at each of them, so only when the ledger is another."""
+    """Count the slots; linear in their number, so callers cache by ledger."""
     busy = free = 0
     for slot in ledger.slots.values():
         state = slot.state
@@ -67,23 +60,24 @@ def slots_of(ledger: Ledger) -> Slots:
     return Slots(len(ledger.slots), busy, free)
 
 
-def left_of(snapshot: ClusterSnapshot, health: Health, tally: Tally, slots: Slots) -> Line:
-    """Name, context and counts; least important last."""
+def left_of(snapshot: ClusterSnapshot, health: ConnectionStatus, pod_counts: PodCounts, slots: Slots) -> Line:
+    """Name, context and counts; least important last, as the line is cut at the right."""
     spans = list(name_of(health))
+    # Counts of an unknown cluster would read as zero.
     if not health.is_connected:
         return tuple(spans)
-    failing = tally.failing
+    failing = pod_counts.failing
     spans += [
         *_pair("slots", f"{slots.busy}/{slots.there}"),
         *_pair("free", f"{slots.free}"),
-        *_pair("mine", f"{tally.mine}"),
+        *_pair("mine", f"{pod_counts.mine}"),
         *_pair("runs", f"{len(snapshot.runs)}"),
-        *_pair("failing", f"{'✖ ' if failing else ''}{failing}", Tone.BAD if failing else Tone.PLAIN),
-        *_pair("pending", f"{tally.waiting}", Tone.WAIT if tally.waiting else Tone.PLAIN),
+        *_pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.BAD if failing else TextStyle.PLAIN),
+        *_pair("pending", f"{pod_counts.waiting}", TextStyle.WAIT if pod_counts.waiting else TextStyle.PLAIN),
         *_pair("nodes", f"{sum(node.ready for node in snapshot.nodes.values())}/{len(snapshot.nodes)}"),
     ]
     return tuple(spans)
 
 
-def _pair(label: str, value: str, tone: Tone = Tone.PLAIN) -> tuple[Span, Span]:
-    return Span(f"  {label} ", Tone.DIM), Span(value, tone)
+def _pair(label: str, value: str, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, Span]:
+    return Span(f"  {label} ", TextStyle.DIM), Span(value, style)

@@ -1,6 +1,6 @@
-"""Rows of a table as values, and which of them are shown in which order. Pure, no widget.
+"""Model of a table: rows as values, sorted and filtered. Pure, no widget.
 
-Kept apart from the widget so that sorting and filtering 100,000 rows can be tested and timed without a screen.
+Separate from the widget so that sorting and filtering 100,000 rows can be tested and timed without a screen.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from l2rtui.ui.filters import Test, compile_filter
+from l2rtui.ui.state.filters import Test, compile_filter
 from l2rtui.ui.text import NOTHING, Span, age
 
 S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column of a table.
 
     Attributes:
-        key: Stable name. title: as the header shows it.
-        most: Widest that it grows to; its content is cut there.
-        right: Numbers stand on the right.
-        rank: When the table is narrow, columns of the highest rank go first; 0 never goes.
-        is_age: The sort value is minus the moment of birth; the cell shows the age when it is drawn, so that time
-            alone changes no row.
-        is_cell: The cursor can stand on this column's cells; the row is then not meant as a whole.
+        key: Stable name. title: text of the header.
+        most: Maximum width; content beyond it is cut.
+        right: Aligned to the right, for numbers.
+        rank: In a narrow table columns of the highest rank are left out first; 0 never is.
+        is_age: The sort value is minus the time of creation; the age is computed when the cell is drawn, so that
+            the passing of time changes no row.
+        is_cell: The cursor can stand on single cells of this column instead of the whole row.
     """
 
     key: str
@@ -41,13 +41,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row.
+    """Row of a table.
 
     Attributes:
         key: Unique and stable: the uid of what it shows.
         cells: One span for each column, sanitised.
         sort: One comparable value for each column; all rows hold the same types in the same place.
-        is_fault: People should look at it.
+        is_fault: The faults filter (key `!`) shows it.
     """
 
     key: str
@@ -56,20 +56,26 @@ class Row:
     is_fault: bool = False
 
 
+def make_row(key: str, *cells: tuple[Span, Any], is_fault: bool = False) -> Row:
+    """Make a row from pairs of a cell and its sort value."""
+    spans, sort = zip(*cells, strict=True)
+    return Row(key, spans, sort, is_fault)
+
+
 class RowModel:
-    """All rows, and the sorted, filtered part of them that a table shows.
+    """All rows, and the sorted, filtered part of them that a table displays.
 
     Attributes:
         rows: Every row by key.
-        shown: Keys of the shown rows, in order.
-        widths: Characters of the widest cell seen in each column; grows and never shrinks, so columns stay put.
+        displayed: Keys of the displayed rows, in order.
+        widths: Characters of the widest cell so far in each column; never shrinks, so that columns stay put.
     """
 
-    def __init__(self, columns: Sequence[Column], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, columns: Sequence[TableColumn], clock: Callable[[], float] = time.time) -> None:
         self.columns = tuple(columns)
         self.clock = clock
         self.rows: dict[str, Row] = {}
-        self.shown: list[str] = []
+        self.displayed: list[str] = []
         self.widths = [_least(column) for column in columns]
         self.sort_column: int | None = None
         self.is_descending = False
@@ -80,10 +86,10 @@ class RowModel:
         self._positions: dict[str, int] | None = None
 
     def update(self, changed: Iterable[Row], removed: Iterable[str] = ()) -> tuple[bool, list[str]]:
-        """Take in changes.
+        """Apply changes of single rows.
 
         Returns:
-            Whether the order of the shown rows is another now, and the keys whose cells alone differ.
+            Whether the displayed rows or their order have changed; else the keys whose cells alone differ.
         """
         is_reordered, touched = False, []
         for key in removed:
@@ -95,16 +101,21 @@ class RowModel:
                 continue
             self.rows[row.key] = row
             self._grow(row)
-            if old is None or self._rank(old) != self._rank(row) or self._shows(old) != self._shows(row):
+            # A new sort value, or a row that passes the filter no more, moves other rows; new cells alone do not.
+            if (
+                old is None
+                or self._rank(old) != self._rank(row)
+                or self._is_displayed(old) != self._is_displayed(row)
+            ):
                 is_reordered = True
-            elif old.cells != row.cells and self._shows(row):
+            elif old.cells != row.cells and self._is_displayed(row):
                 touched.append(row.key)
         if is_reordered:
             self.arrange()
         return is_reordered, touched
 
     def replace(self, rows: Iterable[Row]) -> tuple[bool, list[str]]:
-        """Make these all the rows; returns as update() does."""
+        """Replace all rows; returns as update() does."""
         new = {row.key: row for row in rows}
         gone = [key for key in self.rows if key not in new]
         is_reordered, touched = self.update(new.values(), gone)
@@ -115,38 +126,41 @@ class RowModel:
             is_reordered = True
         return is_reordered, touched
 
-    def take(self, items: Iterable[tuple[str, S]], make: Callable[[S], Row]) -> tuple[bool, list[str]]:
-        """As replace(), from what rows are made of: only where that is another object is a row made anew."""
+    def set_sources(self, items: Iterable[tuple[str, S]], make: Callable[[S], Row]) -> tuple[bool, list[str]]:
+        """As replace(), with a source for each row: only rows whose source is another object are made again."""
         old, new, rows = self._sources, {}, []
         for key, source in items:
             new[key] = source
             row = self.rows.get(key)
+            # Making a row costs far more than comparing identities, and most sources are the same objects as
+            # before.
             rows.append(row if row is not None and _is_same(old.get(key), source) else make(source))
         self._sources = dict(new)
         return self.replace(rows)
 
-    def set_columns(self, columns: Sequence[Column]) -> bool:
-        """Have other columns; all rows are then to be given anew. Tells whether they are others."""
+    def set_columns(self, columns: Sequence[TableColumn]) -> bool:
+        """Set the columns. True if they differ; then all rows are dropped and must be given again."""
         if tuple(columns) == self.columns:
             return False
         sorted_by = None if self.sort_column is None else self.columns[self.sort_column].key
         widths = {column.key: width for column, width in zip(self.columns, self.widths, strict=True)}
         self.columns = tuple(columns)
+        # Widths and the sort column survive by key: a column that appears must not shift the others.
         self.widths = [max(_least(column), widths.get(column.key, 0)) for column in columns]
         keys = [column.key for column in columns]
         self.sort_column = keys.index(sorted_by) if sorted_by in keys else None
         self._test = compile_filter(self.filter_text, keys)
-        self.rows, self.shown, self._positions, self._sources = {}, [], None, {}
+        self.rows, self.displayed, self._positions, self._sources = {}, [], None, {}
         return True
 
     def text(self, row: Row, number: int) -> str:
-        """What a cell shows now."""
+        """Return the present text of a cell."""
         if not self.columns[number].is_age:
             return row.cells[number].text
         return age(self.clock() + row.sort[number]) if row.sort[number] else NOTHING
 
-    def select(self, *, text: str | None = None, faults_only: bool | None = None) -> None:
-        """Filter anew."""
+    def set_filter(self, *, text: str | None = None, faults_only: bool | None = None) -> None:
+        """Change the filter."""
         if text is not None:
             self.filter_text = text
             self._test = compile_filter(text, [column.key for column in self.columns])
@@ -155,30 +169,33 @@ class RowModel:
         self.arrange()
 
     def sort_by(self, column: int | None, *, descending: bool = False) -> None:
-        """Sort by a column, or with None in the order in which rows came."""
+        """Sort by a column, or with None in the order of insertion."""
         self.sort_column, self.is_descending = column, descending
         self.arrange()
 
     def arrange(self) -> None:
         """Filter and sort all rows."""
-        keys = [row.key for row in self.rows.values() if self._shows(row)]
+        keys = [row.key for row in self.rows.values() if self._is_displayed(row)]
         column = self.sort_column
         if column is not None:
             keys.sort(key=lambda key: self.rows[key].sort[column], reverse=self.is_descending)
         elif self.is_descending:
             keys.reverse()
-        self.shown, self._positions = keys, None
+        self.displayed, self._positions = keys, None
 
     def position(self, key: str) -> int | None:
-        """Where a row stands among those shown, from 0; None when it is not shown."""
+        """Return the index of a row among the displayed ones; None when it is hidden."""
+        # Built on first use: most arrangements of a large table never ask for a position.
         if self._positions is None:
-            self._positions = {shown: number for number, shown in enumerate(self.shown)}
+            self._positions = {row_key: number for number, row_key in enumerate(self.displayed)}
         return self._positions.get(key)
 
     def visible_columns(self, width: int, gap: int, must: str | None = None) -> Iterator[tuple[int, int]]:
-        """Columns that fit, as (number, characters). The highest ranks are left out first; the first takes cuts.
+        """Yield columns that fit, as (number, characters).
 
-        Cells that the cursor can stand on go from the right, and from the left once ``must`` would go.
+        The highest ranks are left out first, then column 0 is cut.
+
+        Of the columns with cells for the cursor the rightmost go first, or the leftmost once it is ``must``.
         """
         widths = {number: min(self.widths[number], column.most) for number, column in enumerate(self.columns)}
         for number in sorted(widths, key=lambda number: (-self.columns[number].rank, -number)):
@@ -188,6 +205,7 @@ class RowModel:
         cells = [number for number in widths if self.columns[number].is_cell]
         while len(cells) > 1 and sum(widths.values()) + gap * (len(widths) - 1) > width:
             del widths[cells.pop(0 if self.columns[cells[-1]].key == must else -1)]
+        # Nothing more can be left out: the first column, which names the row, gives way down to eight characters.
         over = sum(widths.values()) + gap * (len(widths) - 1) - width
         if over > 0 and 0 in widths:
             widths[0] = max(8, widths[0] - over)
@@ -196,11 +214,13 @@ class RowModel:
     def _rank(self, row: Row) -> Any:
         return None if self.sort_column is None else row.sort[self.sort_column]
 
-    def _shows(self, row: Row) -> bool:
+    def _is_displayed(self, row: Row) -> bool:
+        # The faults filter: what counts as a fault is decided where the row is made, in *_row() of each table.
         if self.faults_only and not row.is_fault:
             return False
         if self._test is None:
             return True
+        # Words match what is displayed and not the values behind it: people filter for what they see.
         everything = " ".join(cell.text for cell in row.cells).casefold()
         return self._test(lambda number: self.text(row, number).casefold(), everything)
 
@@ -209,17 +229,17 @@ class RowModel:
             self.widths[number] = max(self.widths[number], len(cell.text))
 
 
-def _least(column: Column) -> int:
+def _least(column: TableColumn) -> int:
     return max(len(column.title), column.most if column.is_age else 0)
 
 
 def _is_same(old: object, new: object) -> bool:
-    """Whether the same objects make the row: one object, or a tuple of the same ones."""
+    """True for the same object, or for tuples of the same objects."""
     if old is new:
         return True
     if not isinstance(old, tuple) or not isinstance(new, tuple) or len(old) != len(new):
         return False
     return all(
-        one is other or (isinstance(one, tuple) and _is_same(one, other))
-        for one, other in zip(old, new, strict=True)
+        before is after or (isinstance(before, tuple) and _is_same(before, after))
+        for before, after in zip(old, new, strict=True)
     )

@@ -1,8 +1,8 @@
-"""A table over Textual's line API: keyed rows, a cursor, marks, sort, filter; fast at 100,000 rows.
+"""Table over Textual's line API: keyed rows, cursor, marks, sort, filter; fast at 100,000 rows.
 
-Textual's DataTable repaints all that is visible for one changed cell. Here a changed row repaints its own line, if
-that is in sight, and rows out of sight cost nothing. The cursor stands on a key and not on a number, so a refresh
-never moves it to something else.
+Textual's DataTable repaints its whole visible part for one changed cell. Here a changed row repaints its own line,
+if that is visible, and rows out of sight cost nothing. The cursor stands on a key and not on an index, so that a
+refresh never moves it to another row.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from textual import events
-from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
+from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from l2rtui.ui.keys import Place, bindings
-from l2rtui.ui.text import Line, Span, Tone, broken, fit
+from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.text import Line, Span, TextStyle, broken, fit
 from l2rtui.ui.theme import colour
-from l2rtui.ui.widgets.paint import Painted
-from l2rtui.ui.widgets.rows import Column, Row, RowModel
+from l2rtui.ui.widgets.span_renderer import SpanWidget
+from l2rtui.ui.widgets.table_model import Row, RowModel, TableColumn
 
 S = TypeVar("S")
 _GAP = 2
@@ -31,13 +31,24 @@ _MARGIN = 2
 """Columns before the first cell: the mark, and a space."""
 
 
-class VirtualTable(Painted, ScrollView, can_focus=True):
-    """Rows under a header; only lines that are visible and have changed are drawn again."""
+class VirtualTable(SpanWidget, ScrollView, can_focus=True):
+    """Rows under a header; only visible lines that have changed are redrawn.
+
+    Attributes:
+        cursor_key: Key of the row under the cursor, which ``move_to`` sets.
+        empty_text: Text in place of rows while there are none.
+    """
 
     DEFAULT_CSS = """
     VirtualTable { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.TABLE)]
+    BINDINGS = bindings(KeyContext.TABLE)
+    COLUMNS: ClassVar[Sequence[TableColumn]] = ()
+    """Columns of a table that names none when it is made."""
+    EMPTY: ClassVar[str] = "Nothing here."
+    """Text of a table without rows, unless another is given."""
+
+    empty_text: reactive[str] = reactive("")
 
     @dataclass
     class CursorMoved(Message):
@@ -56,70 +67,66 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
 
     @dataclass
     class Rearranged(Message):
-        """Filter, sort, marks or the number of rows differ: titles that count them are out of date."""
+        """Filter, sort, marks or the number of rows have changed: titles that count them are out of date."""
 
         table: VirtualTable
 
     def __init__(
         self,
-        columns: Sequence[Column],
+        columns: Sequence[TableColumn] | None = None,
         *,
-        empty: str = "Nothing here.",
+        empty: str = "",
         clock: Callable[[], float] = time.time,
         id: str | None = None,  # noqa: A002  (Textual's name)
     ) -> None:
         super().__init__(id=id)
-        self.model = RowModel(columns, clock)
+        self.model = RowModel(self.COLUMNS if columns is None else columns, clock)
         self.marked: set[str] = set()
-        self.empty_text = empty
-        self._cursor: str | None = None
+        self.empty_text = empty or self.EMPTY
+        self.cursor_key: str | None = None
         self._cursor_line = 0
         self._cell: str | None = None
+        # Ages as they were drawn last, by row: a tick of the clock redraws only lines whose text differs.
         self._ages: dict[str, str] = {}
 
-    # --- what others may do ---------------------------------------------------------------------------------
-    @property
-    def cursor_key(self) -> str | None:
-        """Key of the row under the cursor."""
-        return self._cursor
-
+    # --- what the owner calls ---------------------------------------------------------------------------------
     @property
     def cursor_cell(self) -> str | None:
-        """Key of the column whose cell the cursor stands on; None while it means the whole row."""
+        """Key of the column whose cell the cursor stands on; None while it stands on the whole row."""
         is_there = any(column.key == self._cell for column in self.model.columns)
         return self._cell if is_there else None
 
-    def take(self, items: Iterable[tuple[str, S]], make: Callable[[S], Row]) -> None:
-        """Make these all the rows, working out only those whose source is another object than before."""
-        self._took(*self.model.take(items, make))
+    def set_sources(self, items: Iterable[tuple[str, S]], make: Callable[[S], Row]) -> None:
+        """Replace all rows, making only those whose source is another object than before."""
+        self._apply(*self.model.set_sources(items, make))
 
-    def set_columns(self, columns: Sequence[Column]) -> None:
-        """Have other columns; the rows must be given again."""
+    def set_columns(self, columns: Sequence[TableColumn]) -> None:
+        """Set the columns; the rows must be given again if they differ."""
         if self.model.set_columns(columns):
             self.refresh()
 
     def draw_ages(self) -> None:
-        """Draw the visible rows whose age reads otherwise now."""
+        """Redraw the visible rows whose age has another text by now."""
         number = next((number for number, column in enumerate(self.model.columns) if column.is_age), None)
         if number is None:
             return
-        for key, seen in tuple(self._ages.items()):
+        for key, drawn in tuple(self._ages.items()):
             row, line = self.model.rows.get(key), self.model.position(key)
             if row is None or line is None:
                 del self._ages[key]
-            elif self.model.text(row, number) != seen:
+            elif self.model.text(row, number) != drawn:
                 self.refresh_line(line + 1)
 
     def set_rows(self, rows: Iterable[Row]) -> None:
-        """Make these all the rows, in this order where no sort column is chosen."""
-        self._took(*self.model.replace(rows))
+        """Replace all rows, in this order while no sort column is chosen."""
+        self._apply(*self.model.replace(rows))
 
     def update_rows(self, changed: Iterable[Row], removed: Iterable[str] = ()) -> None:
         """Add, change and remove single rows."""
-        self._took(*self.model.update(changed, removed))
+        self._apply(*self.model.update(changed, removed))
 
     def move_to(self, key: str, *, by_user: bool = False) -> bool:
-        """Put the cursor on a row; tells whether it is shown."""
+        """Put the cursor on a row. False when the row is hidden or gone."""
         line = self.model.position(key)
         if line is None:
             return False
@@ -127,22 +134,22 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
         return True
 
     def narrow(self, *, text: str | None = None, faults_only: bool | None = None) -> None:
-        """Show only rows with these words, or only faults."""
-        self.model.select(text=text, faults_only=faults_only)
+        """Filter the rows by a text, or by faults; None leaves that filter as it is."""
+        self.model.set_filter(text=text, faults_only=faults_only)
         self._rearranged()
 
     def action_cell(self, by: int) -> None:
-        """Move over the cells that the cursor can stand on; before the first one it means the whole row."""
+        """Move over the cells of the row; before the first one the cursor stands on the whole row."""
         keys = [None, *(column.key for column in self.model.columns if column.is_cell)]
         now = keys.index(self.cursor_cell)
         self._cell = keys[max(0, min(len(keys) - 1, now + by))]
         self.refresh()
-        self.post_message(self.CursorMoved(self, self._cursor, True))
+        self.post_message(self.CursorMoved(self, self.cursor_key, True))
 
     def action_mark_all(self) -> None:
-        """Mark all shown rows, or none if all are marked."""
-        shown = set(self.model.shown)
-        self.marked = self.marked - shown if shown <= self.marked else self.marked | shown
+        """Mark all displayed rows, or unmark them if all are marked."""
+        displayed = set(self.model.displayed)
+        self.marked = self.marked - displayed if displayed <= self.marked else self.marked | displayed
         self.refresh()
         self.post_message(self.Rearranged(self))
 
@@ -163,36 +170,36 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
 
     def action_edge(self, side: int) -> None:
         """Move to the first or last row."""
-        self._place(0 if side < 0 else len(self.model.shown) - 1, by_user=True)
+        self._place(0 if side < 0 else len(self.model.displayed) - 1, by_user=True)
 
     def action_choose(self) -> None:
-        """Say that the row under the cursor was chosen."""
-        if self._cursor is not None:
-            self.post_message(self.Chosen(self, self._cursor))
+        """Post Chosen for the row under the cursor."""
+        if self.cursor_key is not None:
+            self.post_message(self.Chosen(self, self.cursor_key))
 
     def action_mark(self) -> None:
-        """Turn the mark of a row over and go on to the next."""
-        if self._cursor is not None:
-            self.marked.symmetric_difference_update({self._cursor})
+        """Toggle the mark of the row and move to the next."""
+        if self.cursor_key is not None:
+            self.marked.symmetric_difference_update({self.cursor_key})
             self.refresh_line(self._cursor_line + 1)
             self.post_message(self.Rearranged(self))
             self.action_move(1)
 
     def action_sort(self) -> None:
-        """Sort by the next column; after the last, as the rows came."""
+        """Sort by the next column; after the last one in the order of insertion."""
         now = self.model.sort_column
         following = 0 if now is None else now + 1
         self._sort(following if following < len(self.model.columns) else None, descending=False)
 
     def action_turn(self) -> None:
-        """Sort the other way round."""
+        """Reverse the sort order."""
         self._sort(self.model.sort_column, descending=not self.model.is_descending)
 
     def on_click(self, event: events.Click) -> None:
         """Select the row that was clicked; a click on the header sorts."""
         if event.y == 0:
             self._sort_at(event.x)
-        elif (line := event.y - 1 + self.scroll_offset.y) < len(self.model.shown):
+        elif (line := event.y - 1 + self.scroll_offset.y) < len(self.model.displayed):
             self._place(line, by_user=True)
             if event.chain == 2:
                 self.action_choose()
@@ -210,8 +217,9 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
         self.model.sort_by(column, descending=descending)
         self._rearranged()
 
-    def _took(self, is_reordered: bool, touched: Sequence[str]) -> None:
+    def _apply(self, is_reordered: bool, touched: Sequence[str]) -> None:
         if is_reordered:
+            # Marks of hidden rows stay: a filter narrows the view and not the selection.
             self.marked &= self.model.rows.keys()
             self._rearranged()
             return
@@ -222,23 +230,26 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
                 self.refresh_line(line + 1)
 
     def _rearranged(self) -> None:
-        """Keep the cursor on its key; if that is gone, on the line where it was."""
-        self.virtual_size = Size(self.size.width, len(self.model.shown) + 1)
-        before = self._cursor
+        """Keep the cursor on its key; if that is gone, on its line."""
+        self.virtual_size = Size(self.size.width, len(self.model.displayed) + 1)
+        before = self.cursor_key
         line = self.model.position(before) if before is not None else None
         self._place(self._cursor_line if line is None else line, by_user=False)
         self.refresh()
         self.post_message(self.Rearranged(self))
 
     def _place(self, line: int, *, by_user: bool) -> None:
-        shown = self.model.shown
-        line = max(0, min(line, len(shown) - 1))
-        key = shown[line] if shown else None
-        old_line, old_key = self._cursor_line, self._cursor
-        self._cursor_line, self._cursor = line, key
+        displayed = self.model.displayed
+        line = max(0, min(line, len(displayed) - 1))
+        key = displayed[line] if displayed else None
+        old_line, old_key = self._cursor_line, self.cursor_key
+        self._cursor_line, self.cursor_key = line, key
+        # The header takes a line of the widget and never scrolls.
         height = self.size.height - 1
         top = self.scroll_offset.y
         if height > 0 and not top <= line < top + height:
+            # immediate and force: the virtual size was set in this same call, and Textual would clamp or delay
+            # the scroll.
             self.scroll_to(y=line if line < top else line - height + 1, animate=False, immediate=True, force=True)
         if line != old_line:
             self.refresh_line(old_line + 1)
@@ -248,53 +259,51 @@ class VirtualTable(Painted, ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         """Keep the cursor in sight."""
-        self.virtual_size = Size(self.size.width, len(self.model.shown) + 1)
+        self.virtual_size = Size(self.size.width, len(self.model.displayed) + 1)
         self._place(self._cursor_line, by_user=False)
 
     def on_focus(self) -> None:
-        """Draw the cursor as that of the focused pane."""
+        """Draw the cursor as that of a pane with or without focus."""
         self.refresh_line(self._cursor_line + 1)
 
-    def on_blur(self) -> None:
-        """Draw the cursor as a place to come back to."""
-        self.refresh_line(self._cursor_line + 1)
+    on_blur = on_focus
 
     def render_line(self, y: int) -> Strip:
-        """One line of the visible part: the header, a row, or nothing."""
+        """Render the header, a row, or an empty line."""
         width = self.size.width
         if y == 0:
             return self.strip(self._header(width), width)
         line = y - 1 + self.scroll_offset.y
-        shown = self.model.shown
-        if line < len(shown):
-            return self._row(self.model.rows[shown[line]], width, is_cursor=line == self._cursor_line)
-        if shown:
+        displayed = self.model.displayed
+        if line < len(displayed):
+            return self._row(self.model.rows[displayed[line]], width, is_cursor=line == self._cursor_line)
+        if displayed:
             return self.strip((), width)
         why = self.empty_text if not self.model.rows else "No row matches the filter; esc shows all."
-        return self.strip((Span(f"{'':{_MARGIN}}{broken(why, width - 2 * _MARGIN, line)}", Tone.DIM),), width)
+        return self.strip((Span(f"{'':{_MARGIN}}{broken(why, width - 2 * _MARGIN, line)}", TextStyle.DIM),), width)
 
     def _header(self, width: int) -> Line:
-        spans = [Span(" " * _MARGIN, Tone.DIM)]
+        spans = [Span(" " * _MARGIN, TextStyle.DIM)]
         for number, cells in self.model.visible_columns(width - _MARGIN, _GAP, self._cell):
             column = self.model.columns[number]
             is_sorted = number == self.model.sort_column
             title = f"{column.title}{('▼' if self.model.is_descending else '▲') if is_sorted else ''}"
             title = title[-cells:].rjust(cells) if column.right else title[:cells].ljust(cells)
-            spans.append(Span(f"{title}{'':{_GAP}}", Tone.STRONG if is_sorted else Tone.DIM))
+            spans.append(Span(f"{title}{'':{_GAP}}", TextStyle.STRONG if is_sorted else TextStyle.DIM))
         return tuple(spans)
 
     def _row(self, row: Row, width: int, *, is_cursor: bool) -> Strip:
         point = "✓" if row.key in self.marked else "▸" if is_cursor else " "
-        spans = [Span(f"{point:<{_MARGIN}}", Tone.ACCENT)]
+        spans = [Span(f"{point:<{_MARGIN}}", TextStyle.ACCENT)]
         for number, cells in self.model.visible_columns(width - _MARGIN, _GAP, self._cell):
-            column, tone = self.model.columns[number], row.cells[number].tone
+            column, style = self.model.columns[number], row.cells[number].style
             text = self.model.text(row, number)
             if column.is_age:
                 self._ages[row.key] = text
             if is_cursor and column.key == self._cell:
-                spans += [Span(fit(f"[{text.strip()}]", cells + 1), Tone.STRONG), Span(" " * (_GAP - 1))]
+                spans += [Span(fit(f"[{text.strip()}]", cells + 1), TextStyle.STRONG), Span(" " * (_GAP - 1))]
             else:
-                spans.append(Span(f"{fit(text, cells, right=column.right)}{'':{_GAP}}", tone))
+                spans.append(Span(f"{fit(text, cells, right=column.right)}{'':{_GAP}}", style))
         if not is_cursor:
             return self.strip(spans, width)
         name = "l2r-cursor-focus" if self.has_focus else "l2r-cursor"

@@ -1,37 +1,35 @@
-"""The sockets of remote inference: a third pair beside `data` and `model`, so that no segment and no weights ever
-stand in front of a question.
+"""Sockets of remote inference: a third pair, so that neither segments nor weights delay a question.
 
-One ROUTER at the learner, one DEALER at a worker, with the exchange's own rules: sizes capped before anything is
-read, lingering bounded, CURVE and its list of keys wherever the rest of the run has them. A channel belongs to one
-thread. What a peer that does not read leaves unsent is dropped: it asks again.
+One ROUTER at the learner and one DEALER at a worker, with the rules of the exchange: frame sizes are bounded
+before anything is read, lingering is bounded, CURVE and its list of keys apply as in the rest of the run. A
+channel belongs to one thread. Answers that a worker does not read are dropped; it asks again.
 """
 
 from __future__ import annotations
 
 import math
-from types import TracebackType
 from typing import Final, Self
 
 import zmq
 
-from runtime.admission import Admission, introduce
-from runtime.endpoint import Endpoint, EndpointError
-from runtime.keys import LearnerKeys, PeerKeys
+from runtime.base.endpoint import Endpoint, EndpointError
+from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
+from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
 
 PORT_OFFSET: Final = 3
-"""Behind the port of the data socket; between them are the model socket's and the status port."""
+"""Distance from the data port; between them are the model port and the status port."""
 SOCKET_NAME: Final = "asks.sock"
 LINGER_MS: Final = 0
 BACKLOG: Final = 256
-MOST_QUEUED: Final = 64
-"""Answers that wait for one worker; it never has more than one question that it still wants answered."""
+MAX_QUEUED_ANSWERS: Final = 64
+"""Queued answers to one worker, which waits for one answer at a time: the rest is obsolete."""
 HANDSHAKE_MS: Final = 10_000
 HANDSHAKE_BYTES: Final = 1_024
-"""Beyond the longest frame: libzmq counts CURVE's own messages and what it adds to each of ours."""
+"""Added to the longest frame: libzmq's bound includes CURVE's handshake and its overhead on each message."""
 
 
 def address_of(endpoint: Endpoint) -> str:
-    """Return where questions go. Raises EndpointError if there is no room behind the learner's port."""
+    """Return the address for questions. Raises EndpointError if its port number would be too large."""
     if endpoint.folder is not None:
         return f"ipc://{endpoint.folder / SOCKET_NAME}"
     if endpoint.port + PORT_OFFSET > 65535:
@@ -44,24 +42,25 @@ def address_of(endpoint: Endpoint) -> str:
 
 class _Channel:
     def __init__(self, kind: int, largest: int, *, ipv6: bool) -> None:
+        # A context of its own: closing it waits for all of its sockets, and those of the exchange live longer.
         self._context = zmq.Context()
         self._kind, self._largest, self._ipv6 = kind, largest, ipv6
         self._socket = self._new()
 
     def _new(self) -> zmq.Socket[bytes]:
         self._timeout_seconds = -1.0
-        """For which the socket is set."""
+        """Timeout that is set on the socket; setting it costs a call, so it is set only when it changes."""
         socket = self._context.socket(self._kind)
         socket.setsockopt(zmq.LINGER, LINGER_MS)
-        socket.setsockopt(zmq.SNDHWM, MOST_QUEUED)
+        socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_ANSWERS)
         socket.setsockopt(zmq.MAXMSGSIZE, self._largest + HANDSHAKE_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
         socket.setsockopt(zmq.IPV6, int(self._ipv6))
         return socket
 
-    def _waits(self, timeout_seconds: float) -> None:
-        """Let reading wait so long at most."""
+    def _set_timeout(self, timeout_seconds: float) -> None:
+        """Set the longest wait of `recv`."""
         if timeout_seconds != self._timeout_seconds:
             self._timeout_seconds = timeout_seconds
             self._socket.setsockopt(zmq.RCVTIMEO, math.ceil(timeout_seconds * 1000))
@@ -74,26 +73,25 @@ class _Channel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class AnswerChannel(_Channel):
-    """The learner's end: bound behind `endpoint`; raises EndpointError if that cannot be."""
+    """Learner's end, bound beside `endpoint`. Raises EndpointError if the address cannot be used."""
 
     def __init__(self, endpoint: Endpoint, largest_bytes: int, keys: LearnerKeys | None = None) -> None:
         address = address_of(endpoint.bound())
         super().__init__(zmq.ROUTER, largest_bytes, ipv6="[" in address)
-        self._admission = None if keys is None else Admission(self._context, keys)
+        self._zap = None if keys is None else ZapAuthenticator(self._context, keys)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
+        # A worker that reconnects under its name replaces its old connection, which may not have timed out yet.
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.BACKLOG, BACKLOG)
-        if self._admission is not None:
-            self._poller.register(self._admission.socket, zmq.POLLIN)
-            self._admission.guard(self._socket)
+        if self._zap is not None:
+            self._poller.register(self._zap.socket, zmq.POLLIN)
+            self._zap.guard(self._socket)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
@@ -101,38 +99,40 @@ class AnswerChannel(_Channel):
             raise EndpointError(f"the learner cannot listen at {address}: {error}") from error
 
     @property
-    def strangers(self) -> int:
-        """Connections that were refused for their key."""
-        return self._admission.strangers if self._admission is not None else 0
+    def refused_keys(self) -> int:
+        """Number of connections that were refused for their key."""
+        return self._zap.refused_keys if self._zap is not None else 0
 
     def receive(self, timeout_seconds: float, most: int) -> list[tuple[bytes, memoryview]]:
-        """Return the questions that wait, `most` at most, each behind its sender's address."""
-        found: list[tuple[bytes, memoryview]] = []
-        if self._admission is None:  # nobody to be let in: one call waits and reads, where a poller would take two
-            self._waits(timeout_seconds)
+        """Return waiting questions, at most `most`, as (address of the sender, frame)."""
+        questions: list[tuple[bytes, memoryview]] = []
+        # Without ZAP there is one socket, and a blocking recv waits and reads in one call where a poller needs two.
+        if self._zap is None:
+            self._set_timeout(timeout_seconds)
             try:
-                self._read(self._socket.recv(), found)
+                self._read(self._socket.recv(), questions)
             except zmq.Again:
-                return found
+                return questions
         else:
             ready = dict(self._poller.poll(math.ceil(timeout_seconds * 1000)))
-            if self._admission.socket in ready:
-                self._admission.answer()
-        while len(found) < most and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._read(self._socket.recv(), found)
-        return found
+            if self._zap.socket in ready:
+                self._zap.answer_requests()
+        while len(questions) < most and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._read(self._socket.recv(), questions)
+        return questions
 
-    def _read(self, route: bytes, found: list[tuple[bytes, memoryview]]) -> None:
-        """Read what follows an address: one part, or it is no question and is thrown away whole."""
-        frame = self._socket.recv(copy=False)  # libzmq gives the parts of a message at once
-        is_whole = not frame.more
+    def _read(self, route: bytes, questions: list[tuple[bytes, memoryview]]) -> None:
+        """Read the rest of a message after its address; more than one part is no question and is discarded."""
+        frame = self._socket.recv(copy=False)  # never blocks: libzmq delivers all parts of a message at once
+        is_single = not frame.more
         while frame.more:
             frame = self._socket.recv(copy=False)
-        if is_whole:
-            found.append((route, frame.buffer))
+        if is_single:
+            questions.append((route, frame.buffer))
 
     def send(self, route: bytes, frame: bytes) -> None:
-        """Answer; whoever has gone meanwhile gets nothing."""
+        """Send an answer; to a worker that is gone or does not read it is dropped."""
+        # No ROUTER_MANDATORY, unlike in the exchange: a lost answer is requested again, so dropping it is harmless.
         try:
             self._socket.send(route, zmq.NOBLOCK | zmq.SNDMORE)
             self._socket.send(frame, zmq.NOBLOCK)
@@ -141,13 +141,13 @@ class AnswerChannel(_Channel):
 
     def close(self) -> None:
         """Close the sockets."""
-        if self._admission is not None:
-            self._admission.close()
+        if self._zap is not None:
+            self._zap.close()
         super().close()
 
 
 class QuestionChannel(_Channel):
-    """A worker's end: connects, and connects again, for as long as it lives; `name` as in the exchange."""
+    """Worker's end; libzmq connects and reconnects in the background. `name` as in the exchange."""
 
     def __init__(self, endpoint: Endpoint, name: bytes, largest_bytes: int, keys: PeerKeys | None = None) -> None:
         self._address = address_of(endpoint)
@@ -157,17 +157,17 @@ class QuestionChannel(_Channel):
 
     def _connect(self) -> None:
         socket = self._socket
-        introduce(socket, self._name, self._keys)
+        configure_client(socket, self._name, self._keys)
         socket.connect(self._address)
 
     def reopen(self) -> None:
-        """Begin again with a new socket: libzmq gives a connection up for good when a byte of it was damaged."""
+        """Replace the socket: libzmq stops reconnecting for good after a protocol error, as from a damaged byte."""
         self._socket.close()
         self._socket = self._new()
         self._connect()
 
     def send(self, frame: bytes) -> bool:
-        """Ask, and say whether there is a connection to ask on."""
+        """Send a question; return false if there is no connection."""
         try:
             self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
@@ -175,8 +175,8 @@ class QuestionChannel(_Channel):
         return True
 
     def receive(self, timeout_seconds: float) -> memoryview | None:
-        """Return the next answer, or None if none comes in time or it is in pieces."""
-        self._waits(timeout_seconds)
+        """Return the next answer, or None if none comes in time or it has several parts."""
+        self._set_timeout(timeout_seconds)
         try:
             frames = [self._socket.recv(copy=False)]
         except zmq.Again:

@@ -1,31 +1,31 @@
-"""What happens to the learner's membership machine, and what it answers: events and instructions as values."""
+"""Input events and output instructions of the learner's membership machine, as values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.messages import Evaluation, Message, ProtocolError, Ring, Rows
+from runtime.exchange.protocol.messages import EvaluationReport, Message, ProtocolError, RingOffer, SegmentRows
 
 
 # --- events -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A message came from `route`, with an arena of `arena_bytes` behind it or in the sender's ring.
+    """A message came from `route`, with an arena of `arena_bytes` in its second frame or in the sender's ring.
 
-    `spoiled` names by their place in the message the segments that hold numbers that are not finite.
+    `non_finite` holds the indices, within the message, of segments with numbers that are infinite or NaN.
     """
 
     now: float
     route: bytes
     message: Message
     arena_bytes: int = 0
-    spoiled: frozenset[int] = frozenset()
+    non_finite: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Garbled:
-    """Something that is no message came from `route`."""
+class MalformedMessage:
+    """Frames from `route` could not be decoded."""
 
     route: bytes
     error: ProtocolError
@@ -33,7 +33,7 @@ class Garbled:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time passed; the learner's pace allows `ceiling` env steps in all."""
+    """Time has passed; the rate limiter allows `ceiling` env steps in all."""
 
     now: float
     ceiling: int
@@ -41,32 +41,32 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Weights of `policy_version` can be pulled."""
+    """Weights of `policy_version` can be requested."""
 
     policy_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint with these sequence numbers, by account name, will survive a crash."""
+    """A durable checkpoint contains all segments up to these sequence numbers, by account name."""
 
     last_seqs: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is complete: peers are to end."""
+    """The run is complete and the peers are to end."""
 
     reason: str
 
 
-Event = Arrived | Garbled | Ticked | Published | Saved | Finished
+Event = Arrived | MalformedMessage | Ticked | Published | Saved | Finished
 
 
 # --- instructions -----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send `message` to `route`; a route that is gone is no error, its lease runs out."""
+    """Send `message` to `route`. A route that is gone is no error: its lease will expire."""
 
     route: bytes
     message: Message
@@ -74,40 +74,40 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Put segments into the learner's store: those from number `seq` on, from byte `start` of the arena on."""
+    """Store the segments from number `seq` on, which begin at byte `start` of the arena."""
 
     pod: str
     seq: int
-    rows: Rows
+    rows: SegmentRows
     start: int
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Map the ring that came from `route`, and tell the peer whether that worked."""
+    """Map the ring that `route` has offered, and answer whether that succeeded."""
 
     route: bytes
-    ring: Ring
+    ring: RingOffer
 
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """Let go of the ring of `route`, if there is one: nothing more comes through it."""
+    """Unmap the ring of `route` if there is one: no more segments come through it."""
 
     route: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Keep this evaluation."""
+    """Record this evaluation."""
 
     pod: str
-    evaluation: Evaluation
+    evaluation: EvaluationReport
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Tell people this sentence."""
+    """Write this sentence to the learner's log."""
 
     text: str
 

@@ -1,7 +1,8 @@
-"""Who may send how much: credit for the workers of a learner, by equal shares and in turn.
+"""Flow control: credit for the workers of a learner, granted in equal shares and in turn.
 
-What is granted and has not come never exceeds what `Terms` and the pace allow. The sum of it is kept up to date and
-who wants credit waits in a queue, so the work for a segment does not grow with the number of workers.
+Transitions that are granted and have not arrived never exceed what `SessionTerms` and the rate limiter allow. Their
+sum is updated with each event, and workers that need credit wait in a queue; so the work for one segment does not
+grow with the number of workers.
 """
 
 from __future__ import annotations
@@ -10,42 +11,49 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from runtime.members import LEAST_WINDOW, Member, Terms
+from runtime.exchange.machines.member_state import MIN_WINDOW, Member, SessionTerms
 
 
 @dataclass(slots=True)
-class Credits:
-    """The queue and the sum. Limits are the members' own: absolute sequence numbers that only rise."""
+class CreditQueue:
+    """Queue of workers that need credit, and the sum of what is in flight.
 
-    terms: Terms
+    The limits themselves are in the members, as absolute sequence numbers that only rise within an epoch.
+
+    Attributes:
+        ceiling: Env steps that the rate limiter allows in all.
+        inflight: Transitions that are granted and have not arrived, over all members.
+    """
+
+    terms: SessionTerms
     ceiling: int = 0
-    """Env steps that the pace allows in all."""
     inflight: int = 0
-    """Transitions granted and not yet seen, over all members."""
     _waiting: deque[bytes] = field(default_factory=deque)
-    """Routes of the workers that have less than a window of credit, who has waited longest first."""
+    """Routes of the workers with less than a window of credit; the first has waited longest."""
 
     def queue(self, member: Member) -> None:
-        """Let a worker stand in the queue for credit, once."""
+        """Add a worker to the queue unless it is in it or has a full window of credit."""
         if not member.waits and member.is_worker and member.outstanding < self.terms.window:
             member.waits = True
             self._waiting.append(member.route)
 
     def give_back(self, member: Member, segments: int) -> None:
-        """Note that so many segments of those granted have come, or never will."""
+        """Subtract `segments` granted ones that have arrived or never will."""
         self.inflight -= member.hello.segment_transitions * segments
 
     def grant(self, members: Mapping[bytes, Member], workers: int, env_steps: int) -> Iterator[bytes]:
-        """Hand out equal shares in turn, as far as pace and memory allow, and yield who got one.
+        """Grant equal shares in turn, as far as rate limiter and memory allow; yield the routes that got one.
 
-        Who still has more than half of its window is left alone: credit in crumbs makes messages of crumbs (silly
-        window syndrome, Clark 1982, RFC 813). Where credit is scarce it is one segment at a time. Nobody gets more
-        than half of its part of what the pace leaves, so that at the end of a stretch the quick do not wait for the
-        slow: guided self-scheduling (Polychronopoulos and Kuck 1987).
+        A worker with more than half of its window left gets nothing now: small grants cause small messages (silly
+        window syndrome, Clark 1982, RFC 813). Scarce credit is granted one segment at a time. Nobody gets more than
+        half of its part of what the rate limiter leaves, so that at the end of a batch fast workers do not wait for
+        slow ones: guided self-scheduling (Polychronopoulos and Kuck 1987).
         """
         while self._waiting:
             member = members.get(self._waiting[0])
             window = self._window(member, workers, env_steps) if member is not None else 0
+            # Entries are not removed from the middle of the deque when a member leaves or is served otherwise: a
+            # stale one is dropped here, when its turn comes.
             if member is None or not member.waits or 2 * member.outstanding > window:
                 if member is not None:
                     member.waits = False
@@ -54,11 +62,13 @@ class Credits:
             size = member.hello.segment_transitions
             room = self.ceiling - env_steps - self.inflight
             if self.inflight == 0 and env_steps < self.ceiling:
-                room = max(room, size)  # who may do anything may do one segment
+                # One segment always fits, or a limiter whose band is shorter than a segment would block for ever.
+                room = max(room, size)
             room = min(room, max(self.terms.inflight_transitions, size) - self.inflight)
             if room < size:
                 return
             share = max(1, room // (size * len(self._waiting)))
+            # The limit may be behind `last_seq` when numbers were written off as lost: credit counts from there.
             more = min(share, window - member.outstanding)
             self.inflight += size * more
             member.limit = max(member.limit, member.account.last_seq) + more
@@ -66,12 +76,12 @@ class Credits:
             self._waiting.rotate(-1)
 
     def _window(self, member: Member, workers: int, env_steps: int) -> int:
-        """Return how many segments may be on their way from a worker just now.
+        """Return how many segments may be in flight from one worker now.
 
-        Never more than its part of the memory: a worker that does not use its credit would else gather that of the
-        others, and they would be left with a segment at a time.
+        Never more than its part of the memory: otherwise a worker that does not use its credit would accumulate
+        that of the others, and they would be left with one segment at a time.
         """
         size = member.hello.segment_transitions
         memory = max(1, self.terms.inflight_transitions // (workers * size))
-        pace = max(LEAST_WINDOW, (self.ceiling - env_steps) // (2 * workers * size))
+        pace = max(MIN_WINDOW, (self.ceiling - env_steps) // (2 * workers * size))
         return min(self.terms.window, memory, pace)

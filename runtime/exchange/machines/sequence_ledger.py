@@ -1,4 +1,7 @@
-"""Exact accounts of what every worker sent and what became of it (stdlib only); part of every checkpoint."""
+"""Ledger of sequence numbers: how many segments each worker sent, and the outcome of each (standard library only).
+
+Part of every checkpoint, so that the counts agree with the experience that is stored beside them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
-KEPT: Final = 1024
-"""Accounts of incarnations that are kept by name; older ones live on in the totals alone."""
+MAX_OPEN_ACCOUNTS: Final = 1024
+"""Accounts that are stored one by one; older ones are merged into a sum, so that a checkpoint stays small."""
 
 
 @dataclass(slots=True)
 class Account:
-    """Segments of one incarnation of one worker.
+    """Number of segments of one incarnation of one worker, by outcome.
 
     ``sent = accepted + stale + misfit + lost + missing`` and, of what arrived,
-    ``received = accepted + stale + misfit + duplicate + early``. `sent` is the highest number that the worker is
-    known to have given out. What is missing of it is on its way while the worker lives, and died with it otherwise.
+    ``received = accepted + stale + misfit + duplicate + early``. `sent` is the highest sequence number that the
+    worker is known to have used. Missing ones are in flight while the worker lives, and died with it otherwise.
     """
 
     name: str
@@ -32,25 +35,25 @@ class Account:
 
     @property
     def received(self) -> int:
-        """Segments that arrived from it in this or an earlier epoch."""
+        """Segments that arrived, in this or an earlier epoch."""
         return self.accepted + self.stale + self.misfit + self.duplicate + self.early
 
     @property
     def missing(self) -> int:
-        """Segments that were sent and of which nothing is known yet."""
+        """Segments that were sent and have not arrived."""
         return max(0, self.sent - self.last_seq)
 
-    def claim(self, sent: int) -> None:
-        """Note that the worker has given out the numbers up to `sent`."""
+    def raise_sent(self, sent: int) -> None:
+        """Record that the worker has used the sequence numbers up to `sent`."""
         self.sent = max(self.sent, sent)
 
     def lose_before(self, oldest: int) -> None:
-        """Write off what the worker can no longer send: everything before `oldest` that never arrived."""
+        """Count as lost what the worker can no longer send: everything before `oldest` that never arrived."""
         missing = oldest - 1 - self.last_seq
         if missing > 0:
             self.lost += missing
             self.last_seq += missing
-        self.claim(oldest - 1)
+        self.raise_sent(oldest - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,60 +74,68 @@ class Totals:
 
 @dataclass(slots=True)
 class Accounts:
-    """All accounts of a run. `closed` sums those that are no longer kept by name."""
+    """All accounts of a run, by `pod@incarnation`.
+
+    Attributes:
+        closed: Sum of the oldest accounts, which are no longer stored one by one.
+        durable: Last sequence number of each account in a durable checkpoint.
+    """
 
     by_name: dict[str, Account] = field(default_factory=dict)
     closed: Account = field(default_factory=lambda: Account(""))
     durable: dict[str, int] = field(default_factory=dict)
 
     def open(self, pod: str, incarnation: int) -> Account:
-        """Return the account of this incarnation, the newest in order of use; a new one if it is not known."""
+        """Return the account of this incarnation, a new one if there is none, and mark it as used last."""
         name = f"{pod}@{incarnation}"
         account = self.by_name.pop(name, None) or Account(name)
-        self.by_name[name] = account
-        while len(self.by_name) > KEPT:
+        self.by_name[name] = (
+            account  # at the end: a dict iterates in order of insertion, so the first is the oldest
+        )
+        while len(self.by_name) > MAX_OPEN_ACCOUNTS:
             oldest = self.by_name.pop(next(iter(self.by_name)))
             self.durable.pop(oldest.name, None)
-            oldest.lose_before(oldest.sent + 1)  # nobody can ask for it any more
+            oldest.lose_before(oldest.sent + 1)  # its worker is long gone, so what is missing never comes
             _add(self.closed, oldest)
         return account
 
     def durable_seq(self, name: str) -> int:
-        """Return up to where the account's segments are in a checkpoint."""
+        """Return the last sequence number of the account that is in a durable checkpoint."""
         return self.durable.get(name, 0)
 
     def last_seqs(self) -> dict[str, int]:
-        """Return up to where each account has been settled, by its name."""
+        """Return the last settled sequence number of each account, by its name."""
         return {name: account.last_seq for name, account in self.by_name.items()}
 
     @property
     def totals(self) -> Totals:
-        """Sums over every account that there ever was."""
+        """Sums over all accounts of the run, closed ones included."""
         everything, missing = Account(""), 0
         for account in (self.closed, *self.by_name.values()):
             _add(everything, account)
             missing += account.missing
-        names = [one.name for one in fields(Totals) if one.name != "missing"]
+        # Missing is not a field but follows per account: the difference of two sums would let one hide another.
+        names = [item.name for item in fields(Totals) if item.name != "missing"]
         return Totals(missing=missing, **{name: getattr(everything, name) for name in names})
 
     def state(self) -> dict[str, Any]:
         """Return plain values for a checkpoint."""
-        return {"accounts": [asdict(each) for each in self.by_name.values()], "closed": asdict(self.closed)}
+        return {"accounts": [asdict(account) for account in self.by_name.values()], "closed": asdict(self.closed)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Accounts:
         """Return the accounts of a checkpoint, all of them durable. Raises ValueError if it holds none."""
         try:
-            kept = [Account(**each) for each in state["accounts"]]
+            open_accounts = [Account(**fields_) for fields_ in state["accounts"]]
             closed = Account(**state["closed"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a state of accounts: {error}") from error
-        accounts = cls({each.name: each for each in kept}, closed)
+        accounts = cls({account.name: account for account in open_accounts}, closed)
         accounts.durable = accounts.last_seqs()
         return accounts
 
 
-def _add(total: Account, one: Account) -> None:
+def _add(total: Account, account: Account) -> None:
     for item in fields(Account):
         if item.name not in {"name", "last_seq"}:
-            setattr(total, item.name, getattr(total, item.name) + getattr(one, item.name))
+            setattr(total, item.name, getattr(total, item.name) + getattr(account, item.name))

@@ -1,12 +1,11 @@
-"""The messages of the learner/worker exchange and their validation (stdlib only).
+"""Messages between a learner and its peers, and their validation (standard library only).
 
-A message is a dataclass of flat scalars and, for segments, of rows of them; what it means stands with it, and
-`docs/exchange.md` says how it is used. Nobody changes one; only segments and their acknowledgements are not frozen:
-there are thousands a second, and to make what is frozen costs four times as much.
+A message is a dataclass of scalars and, for segments, of rows of scalars. `kind` is its tag on the wire, and the
+names of its fields are the keys of the JSON header: neither may change within a protocol version, unlike the names
+of the classes. `docs/exchange.md` describes how the messages are used.
 
-`from_fields` is the only way from outside text to a message: every field must be there, of its declared type and
-inside its bounds, and no other field may be there. Whatever else arrives is a `ProtocolError`, which the receiver
-counts and survives.
+`from_fields` is the only way from received text to a message: every field must be present, of its declared type
+and within its bounds, and no other may be present. Everything else is a `ProtocolError`, which the receiver counts.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import chain
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeGuard
+from typing import Any, ClassVar, Final, NamedTuple, Self, TypeGuard, get_args
 
-from runtime.contract import PROTOCOL_VERSION
+from runtime.base.contract import MAX_TEXT, PROTOCOL_VERSION
 
 MAX_INTEGER: Final = 2**53 - 1
-"""Largest integer on the wire: what every JSON reader in any language holds exactly."""
-MAX_TEXT: Final = 512
-"""Longest text field, in characters."""
+"""Largest integer on the wire: beyond it a double, and so many JSON readers, is not exact (RFC 8259, section 6)."""
 MAX_LAYOUT: Final = 4096
-"""Longest description of a layout, in characters: dict observations have many fields."""
+"""Longest description of a layout, in characters: observations may have many fields."""
+# 64 rows of the longest numbers have 7.7 kB, which fits into framing.HEADER_LIMIT.
 MAX_BUNDLE: Final = 64
 """Most segments in one message."""
 BUNDLE_BYTES: Final = 1024 * 1024
@@ -33,11 +31,11 @@ BUNDLE_BYTES: Final = 1024 * 1024
 
 
 class ProtocolError(ValueError):
-    """What arrived is not a message of this protocol; the sentence says what is wrong with it."""
+    """Received or given data is not a message of this protocol; the text names the fault."""
 
 
 class ForeignVersionError(ProtocolError):
-    """The peer speaks another version of the protocol, so nothing else of its message may be read."""
+    """The peer speaks another version of the protocol; nothing else of its message was read."""
 
     def __init__(self, version: object) -> None:
         super().__init__(
@@ -46,8 +44,8 @@ class ForeignVersionError(ProtocolError):
         )
 
 
-class Refusal(StrEnum):
-    """Why a learner refuses a peer for good; the peer ends with `contract.EXIT_REFUSED`."""
+class RefusalCode(StrEnum):
+    """Reason for which a learner refuses a peer for good; the peer ends with `contract.EXIT_REFUSED`."""
 
     PROTOCOL = "protocol"
     RUN = "run"
@@ -58,12 +56,11 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Peer → learner: who I am, what my segments look like, and from where on I can send again.
+    """Peer → learner: identity of the peer, format of its segments, and the first one that it can send again.
 
-    `incarnation` differs between two starts of the same pod. `oldest` is the sequence number of the oldest
-    segment that the peer still holds, or of its next one. `layout` describes the fields of one transition, in the
-    words of `Layout.text`. `segment_transitions` is the most transitions in one segment; 0 for a peer that sends
-    none, such as an evaluator.
+    `incarnation` rises with each start of the same pod. `oldest` is the sequence number of the oldest segment that
+    the peer has retained, or of its next one. `layout` describes the fields of one transition, see `Layout.text`.
+    `segment_transitions` is the most transitions in one segment; 0 for a peer without segments, as an evaluator.
     """
 
     kind: ClassVar[str] = "hello"
@@ -83,9 +80,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Learner → peer: you are a member of this epoch; send what follows `last_seq`, up to `limit`.
+    """Learner → peer: member of this epoch from now on; send what follows `last_seq`, up to `limit`.
 
-    `window` is the most segments that are ever on their way from one worker: `limit <= last_seq + window`.
+    `window` is the most segments ever in flight from one worker: `limit <= last_seq + window`.
     """
 
     kind: ClassVar[str] = "welcome"
@@ -98,11 +95,13 @@ class Welcome:
     max_policy_lag: int
 
 
+# Ack and Segments are not frozen: thousands are made a second, and `object.__setattr__` in the constructor of a
+# frozen dataclass makes it four times as slow. Treat them as frozen all the same.
 @dataclass(slots=True)
 class Ack:
-    """Learner → peer, cumulative: taken up to `last_seq`, in a checkpoint up to `durable_seq`, go on to `limit`.
+    """Learner → peer, cumulative: settled up to `last_seq`, in a checkpoint up to `durable_seq`, credit to `limit`.
 
-    The credit is `limit - last_seq` segments. All four only rise within an epoch, so a lost Ack costs nothing.
+    The credit is `limit - last_seq` segments. All numbers only rise within an epoch, so a lost Ack costs nothing.
     """
 
     kind: ClassVar[str] = "ack"
@@ -114,8 +113,8 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
-    """Learner → peer: I do not know you in this epoch, or segments between us are missing; say Hello again."""
+class RejoinRequest:
+    """Learner → peer: unknown in this epoch, or segments are missing; send Hello again."""
 
     kind: ClassVar[str] = "who"
     epoch: int
@@ -123,7 +122,7 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Learner → peer: go away and do not come back as you are. Same layout in every protocol version."""
+    """Learner → peer: refused for good. The fields are the same in every protocol version."""
 
     kind: ClassVar[str] = "refused"
     protocol: int
@@ -133,7 +132,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Learner → peer: the run is finished; end."""
+    """Learner → peer: the run is finished and the peer is to end."""
 
     kind: ClassVar[str] = "done"
     epoch: int
@@ -141,9 +140,10 @@ class Done:
 
 
 class Trajectory(NamedTuple):
-    """One segment, as a row of `Segments`: what is said of the transitions in its part of the arena.
+    """Row of `Segments`: description of one segment, whose transitions are in the arena.
 
-    `return_sum` and `progress_sum` (metres) are over the `episodes` that ended inside the segment.
+    `policy_version_min` and `_max` are the oldest and newest policy that acted in it. `return_sum` and
+    `progress_sum` (metres) are over the `episodes` that ended inside the segment.
     """
 
     transitions: int
@@ -154,8 +154,8 @@ class Trajectory(NamedTuple):
     progress_sum: float
 
 
-class Columns(NamedTuple):
-    """The rows of a message by column: a learner looks at a column of a whole message at once."""
+class RowColumns(NamedTuple):
+    """Rows of a message, transposed: the learner checks one column of all segments at once."""
 
     transitions: tuple[int, ...]
     policy_version_min: tuple[int, ...]
@@ -166,56 +166,56 @@ class Columns(NamedTuple):
 
 
 @dataclass(slots=True)
-class Rows:
-    """The rows of a message, at least one, as they are on the wire."""
+class SegmentRows:
+    """Rows of a message, at least one, as plain tuples just as they are on the wire."""
 
     rows: tuple[tuple[int, int, int, int, float, float], ...]
-    _columns: Columns | None = field(default=None, init=False, repr=False, compare=False)
+    _columns: RowColumns | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, *rows: Trajectory) -> Self:
-        """Return some rows, at least one."""
+        """Return the given rows, at least one."""
         return cls(rows)
 
     @property
-    def columns(self) -> Columns:
-        """The same by column; made when it is first asked for, since who sends rows has no use for it."""
+    def columns(self) -> RowColumns:
+        """The rows by column; computed at the first use, since a sender never needs them."""
         if self._columns is None:
-            self._columns = Columns._make(zip(*self.rows, strict=True))
+            self._columns = RowColumns._make(zip(*self.rows, strict=True))
         return self._columns
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, place: int) -> Trajectory:
-        return Trajectory(*self.rows[place])
+    def __getitem__(self, index: int) -> Trajectory:
+        return Trajectory(*self.rows[index])
 
-    def part(self, first: int, end: int) -> Rows:
-        """Return the rows from place `first` to before `end`."""
-        return Rows(self.rows[first:end])
+    def part(self, first: int, end: int) -> SegmentRows:
+        """Return the rows with indices `first` to `end - 1`."""
+        return SegmentRows(self.rows[first:end])
 
 
 @dataclass(slots=True)
 class Segments:
     """Worker → learner: segments with the sequence numbers `seq`, `seq + 1`, and so on.
 
-    Their arenas follow one another in the frame behind the header, or if `ring` in the ring that the learner took:
-    the segment of number n in slot `n % slots`.
+    Their arenas are concatenated in the second frame, or, if `ring`, in the ring that the learner has accepted: the
+    segment of number n in slot `n % slots`.
     """
 
     kind: ClassVar[str] = "traj"
     epoch: int
     seq: int
     ring: bool
-    rows: Rows
+    rows: SegmentRows
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
-    """Worker → learner: if you run on my host, take my segments from this memory instead of from the socket.
+class RingOffer:
+    """Worker → learner: offer to exchange segments through this shared memory instead of the socket.
 
-    `place` names the kernel and the process namespace, `pid` and `descriptor` the sealed memory file of `slots`
-    slots of `slot_bytes` behind a page that begins with `nonce`.
+    `place` identifies kernel and PID namespace (`shared_memory.host_identity`); `pid` and `descriptor` the sealed
+    memory file, which has `slots` slots of `slot_bytes` after a page that begins with `nonce`.
     """
 
     kind: ClassVar[str] = "ring"
@@ -229,8 +229,8 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
-class Ringed:
-    """Learner → worker: your ring with this nonce is taken, or it is not and the socket it is."""
+class RingAccepted:
+    """Learner → worker: the ring with this nonce is mapped, or `is_taken` is false and the socket is used."""
 
     kind: ClassVar[str] = "ringed"
     epoch: int
@@ -240,7 +240,7 @@ class Ringed:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Peer → learner, every second: alive, and moving if `env_steps` changes; `sent` is my last sequence number."""
+    """Peer → learner, every second: alive, and not hung if `env_steps` changes. `sent` is the last number used."""
 
     kind: ClassVar[str] = "ping"
     epoch: int
@@ -252,7 +252,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """Peer → learner: I end in order; forget me. `sent` is my last sequence number."""
+    """Peer → learner: the peer ends in order. `sent` is its last sequence number."""
 
     kind: ClassVar[str] = "bye"
     epoch: int
@@ -261,10 +261,10 @@ class Bye:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Evaluator → learner: how the policy of one version drives, beside how the random policy drove.
+class EvaluationReport:
+    """Evaluator → learner: results of the policy of one version, and of the random policy for comparison.
 
-    `laps` is the sum over the episodes; `clean_lap` says that each drove one and none left the track.
+    `laps` is the sum over the episodes; `clean_lap` means that each drove one and none left the track.
     """
 
     kind: ClassVar[str] = "eval"
@@ -280,13 +280,17 @@ class Evaluation:
     clean_lap: bool
     lap_seconds: float | None
 
+    def record_fields(self) -> dict[str, Any]:
+        """Return the fields of its metric record: those of the message without kind and epoch."""
+        return {name: value for name, value in to_fields(self).items() if name not in {"kind", "epoch"}}
+
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Peer → learner on the model socket: weights newer than `have` of `epoch`, please.
+    """Peer → learner on the model socket: request for weights newer than version `have` of `epoch`.
 
-    `codec` is the form in which I would like them: ``f4`` for float32, ``bf2`` for bfloat16 (half as long). `place`
-    names the kernel and the process namespace, or is empty: if the learner has the same, its memory will do too.
+    `codec` is the preferred encoding: ``f4`` for float32, ``bf2`` for bfloat16 (half as long). `place` identifies
+    kernel and PID namespace: if the learner has the same, it may answer with `SharedWeights`. Empty: it may not.
     """
 
     kind: ClassVar[str] = "get"
@@ -301,8 +305,8 @@ class Get:
 class Weights:
     """Learner → peer: the actor of `policy_version`, `floats` values of `codec` in the arena that follows.
 
-    `checksum` is the sum of the arena's little-endian 64-bit words, the last one filled up with zeros, modulo
-    2**64, as 16 hexadecimal digits: it finds a mix-up at the speed of memory; tampering is CURVE's to prevent.
+    `checksum` is the sum of the arena's little-endian 64-bit words, the last one padded with zeros, modulo 2**64,
+    as 16 hexadecimal digits. It detects accidental damage at the speed of memory; against tampering there is CURVE.
     """
 
     kind: ClassVar[str] = "weights"
@@ -314,10 +318,11 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """Learner → peer on its host: the newest weights, `floats` float32, lie on this shelf; see `runtime.shelf`.
+class SharedWeights:
+    """Learner → peer on the same host: the newest weights, `floats` float32, are in this shared memory.
 
-    `pid` and `descriptor` name the sealed memory file behind a page that begins with `nonce`.
+    `pid` and `descriptor` identify the sealed memory file, which begins with a page that begins with `nonce`. Its
+    structure is in `runtime.exchange.transport.shm_weights`.
     """
 
     kind: ClassVar[str] = "shared"
@@ -331,114 +336,83 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """Learner → peer: there is nothing newer than what you have; the newest is `policy_version`."""
+    """Learner → peer: there are no newer weights; the newest version is `policy_version`."""
 
     kind: ClassVar[str] = "current"
     epoch: int
     policy_version: int
 
 
-Message = (
-    Hello
-    | Welcome
-    | Ack
-    | Who
-    | Refused
-    | Done
-    | Segments
-    | Ring
-    | Ringed
-    | Ping
-    | Bye
-    | Evaluation
-    | Get
-    | Weights
-    | Shared
-    | Current
-)
-KINDS: Final[Mapping[str, type[Message]]] = {
-    each.kind: each
-    for each in (
-        Hello,
-        Welcome,
-        Ack,
-        Who,
-        Refused,
-        Done,
-        Segments,
-        Ring,
-        Ringed,
-        Ping,
-        Bye,
-        Evaluation,
-        Get,
-        Weights,
-        Shared,
-        Current,
-    )
-}
-_NAMES: Final = {kind: {one.name: str(one.type) for one in fields(cls)} for kind, cls in KINDS.items()}
+FromPeer = Hello | Segments | RingOffer | Ping | Bye | EvaluationReport | Get
+FromLearner = Welcome | Ack | RejoinRequest | Refused | Done | RingAccepted | Weights | SharedWeights | Current
+Message = FromPeer | FromLearner
+KINDS: Final[Mapping[str, type[Message]]] = {message.kind: message for message in get_args(Message)}
+_NAMES: Final = {kind: {item.name: str(item.type) for item in fields(cls)} for kind, cls in KINDS.items()}
+"""Declared type, as the text of the annotation, of each field of each kind."""
+# Only the sums over episodes are floats; everything else in a row is a count or a version.
 _ROW: Final = {name: "float" if name.endswith("_sum") else "int" for name in Trajectory._fields}
 
 
 def has_arena(message: Message) -> bool:
-    """Say whether one raw arena follows the header; every other message travels alone."""
+    """Return true for messages whose header is followed by one raw arena."""
     return isinstance(message, Weights) or (isinstance(message, Segments) and not message.ring)
 
 
 def to_fields(message: Message) -> dict[str, Any]:
-    """Return the message as a flat mapping with its kind first; the rows of segments as lists.
+    """Return the header of a message as a mapping, its kind first.
 
-    Raises ProtocolError for a number that is not finite: JSON has none.
+    Raises ProtocolError for a number that is not finite, which JSON cannot express.
     """
-    given = {"kind": message.kind, **{name: getattr(message, name) for name in _NAMES[message.kind]}}
-    values: Iterable[Any] = given.values()
+    header = {"kind": message.kind, **{name: getattr(message, name) for name in _NAMES[message.kind]}}
+    values: Iterable[Any] = header.values()
     if isinstance(message, Segments):
-        given["rows"] = message.rows.rows
+        header["rows"] = message.rows.rows
         values = chain.from_iterable(message.rows.rows)
     for value in values:
         if isinstance(value, float) and not math.isfinite(value):
             raise ProtocolError(f"{message.kind}: {value} is no number that can be sent")
-    return given
+    return header
 
 
-def from_fields(given: object) -> Message:
-    """Return the message that a decoded header states.
+def from_fields(header: object) -> Message:
+    """Return the message that a decoded JSON header describes.
 
     Raises ProtocolError for anything that is not exactly a message, ForeignVersionError for a Hello of another
-    protocol version, whose other fields are not looked at.
+    protocol version whatever its other fields are.
     """
-    if not isinstance(given, dict):
-        raise ProtocolError(f"a header must be an object, not {type(given).__name__}")
-    kind = given.get("kind")
+    if not isinstance(header, dict):
+        raise ProtocolError(f"a header must be an object, not {type(header).__name__}")
+    kind = header.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ProtocolError(f"there is no message of kind {kind!r:.40}")
-    if kind == Hello.kind and given.get("protocol") != PROTOCOL_VERSION:
-        raise ForeignVersionError(given.get("protocol"))
+    # Before the other fields are checked: a Hello of another version may have different ones.
+    if kind == Hello.kind and header.get("protocol") != PROTOCOL_VERSION:
+        raise ForeignVersionError(header.get("protocol"))
     types = _NAMES[kind]
-    if given.keys() != types.keys() | {"kind"}:
-        wrong = sorted((given.keys() - {"kind"}) ^ types.keys())
+    if header.keys() != types.keys() | {"kind"}:
+        wrong = sorted((header.keys() - {"kind"}) ^ types.keys())
         raise ProtocolError(f"{kind}: fields missing or unknown: {', '.join(map(str, wrong))[:200]}")
-    checked: dict[str, Any] = {name: _checked(kind, name, types[name], given[name]) for name in types}
+    checked: dict[str, Any] = {name: _checked(kind, name, types[name], header[name]) for name in types}
     if kind == Segments.kind:
         checked["rows"] = _rows(checked["rows"])
     return KINDS[kind](**checked)
 
 
-def _rows(given: list[object]) -> Rows:
-    """Return the segments that the rows of a header state."""
-    rows: list[list[Any]] = [row for row in given if isinstance(row, list) and len(row) == len(_ROW)]
-    if len(rows) != len(given):
+def _rows(values: list[object]) -> SegmentRows:
+    """Return the validated rows of a segments header."""
+    rows: list[list[Any]] = [row for row in values if isinstance(row, list) and len(row) == len(_ROW)]
+    if len(rows) != len(values):
         raise ProtocolError(f"{Segments.kind}.rows: a row is a list of {len(_ROW)} numbers")
     columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True))
-    for place, (column, (name, declared)) in enumerate(zip(columns, _ROW.items(), strict=True)):
-        # Nearly every column is plainly sound; the others are looked at one by one, for their sentence.
+    for index, (column, (name, declared)) in enumerate(zip(columns, _ROW.items(), strict=True)):
+        # Nearly every column is valid as it is. The others are checked value by value, for an exact error message.
         if not (_are_integers(column) if declared == "int" else _are_floats(column)):
-            columns[place] = tuple(_checked("row", name, declared, value) for value in column)
-    return Rows(tuple(zip(*columns, strict=True)))
+            columns[index] = tuple(_checked("row", name, declared, value) for value in column)
+    return SegmentRows(tuple(zip(*columns, strict=True)))
 
 
 def _are_integers(column: tuple[Any, ...]) -> bool:
+    # By exact type: bool is a subclass of int and must not pass.
     return set(map(type, column)) == {int} and min(column) >= 0 and max(column) <= MAX_INTEGER
 
 
@@ -447,7 +421,7 @@ def _are_floats(column: tuple[Any, ...]) -> bool:
 
 
 def _checked(kind: str, name: str, declared: str, value: object) -> object:
-    """Return `value` as `declared` (the annotation's text) wants it; whole numbers are valid floats."""
+    """Return `value` if it is a valid `declared` (an annotation's text); an integer is a valid float."""
     if declared.startswith("float") and _is_integer(value, least=-MAX_INTEGER):
         return float(value)
     if name in _LONG and isinstance(value, str) and len(value) <= MAX_LAYOUT and value.isprintable():
@@ -472,7 +446,7 @@ _VALID: Final[Mapping[str, Callable[[object], bool]]] = {
     "float | None": lambda value: value is None or _is_float(value),
     # Texts may reach a log or a terminal: no control characters, no lone surrogates.
     "str": lambda value: isinstance(value, str) and len(value) <= MAX_TEXT and value.isprintable(),
-    "Rows": lambda value: isinstance(value, list) and 0 < len(value) <= MAX_BUNDLE,
+    "SegmentRows": lambda value: isinstance(value, list) and 0 < len(value) <= MAX_BUNDLE,
 }
 _LONG: Final = frozenset({"layout"})
-"""Text fields that may be as long as MAX_LAYOUT."""
+"""Text fields whose bound is MAX_LAYOUT."""

@@ -1,8 +1,8 @@
-"""How the items of a segment lie in memory: the one description that workers, exchange and stores share.
+"""Memory layout of a segment's items (transitions, or gradients), shared by workers, exchange and stores.
 
-A segment is an arena of bytes, laid out column by column: first the first field of all items, then the second. The
-arrangement is a pure function of a Layout and the number of items, so an arena carries neither names nor shapes,
-and taking one in is one copy per column.
+A segment is an arena of bytes in columns: the first field of all items, then the second, and so on. Their offsets
+follow from a Layout and the number of items, so an arena contains neither names nor shapes, and storing a segment
+is one copy per column.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Columns = tuple[NDArray[Any], ...]
 
 
 WIRE_TYPES: Final = ("b1", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
-"""Types that an arena may hold: kind (boolean, unsigned, signed, float) and bytes. Nothing that is an object."""
+"""Types that an arena may contain: boolean, unsigned, signed, float, and their bytes. No objects, so no pickle."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """One part of an item."""
+class SegmentField:
+    """One field of an item."""
 
     name: str
     dtype: np.dtype[Any]
     shape_tail: tuple[int, ...] = ()
-    """Shape of one item; N of them have (N, *shape_tail)."""
+    """Shape of one value; those of N items have (N, *shape_tail)."""
 
     @property
     def item_bytes(self) -> int:
@@ -39,26 +39,26 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The fields of an item in the order in which their columns lie."""
+    """Fields of an item in the order of their columns."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[SegmentField, ...]
 
     @property
     def text(self) -> str:
-        """The layout as both ends of the exchange compare it: ``obs:f4[33] action:f4[2] reward:f4``.
+        """Text by which both ends compare layouts: ``obs:f4[33] action:f4[2] reward:f4``, little-endian types.
 
-        Little-endian kinds and bytes as NumPy writes them. ValueError for a type that is not plain numbers.
+        Raises ValueError for a type that is not a plain number.
         """
-        words = []
+        descriptions = []
         for field in self.fields:
             code = field.dtype.newbyteorder("<").str[1:]
+            # Arenas are used in place, without byte swapping: on a big-endian machine every field is refused here.
             if code not in WIRE_TYPES or not field.dtype.isnative:
-                raise ValueError(
-                    f"{field.name} has type {field.dtype}; the exchange carries {', '.join(WIRE_TYPES)}"
-                )
+                carried = ", ".join(WIRE_TYPES)
+                raise ValueError(f"{field.name} has type {field.dtype}; the exchange carries {carried}")
             shape = ",".join(map(str, field.shape_tail))
-            words.append(f"{field.name}:{code}[{shape}]" if shape else f"{field.name}:{code}")
-        return " ".join(words)
+            descriptions.append(f"{field.name}:{code}[{shape}]" if shape else f"{field.name}:{code}")
+        return " ".join(descriptions)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class Layout:
         return sum(field.item_bytes for field in self.fields)
 
     def columns(self, arena: memoryview | NDArray[np.uint8], count: int) -> Columns:
-        """Return views of the columns of `count` items in `arena`. ValueError if it has not exactly their size."""
+        """Return views of the columns of `count` items in `arena`. Raises ValueError for any other size."""
         expected = count * self.item_bytes
         if arena.nbytes != expected:
             raise ValueError(f"a segment of {count} transitions has {expected} bytes, not {arena.nbytes}")
@@ -85,5 +85,5 @@ class Layout:
 
 
 def is_finite(values: Columns) -> bool:
-    """Say whether every number in the columns is finite: one that is not spoils the networks and never leaves."""
-    return all(bool(np.isfinite(each).all()) for each in values if each.dtype.kind == "f")
+    """Return true if every number in the columns is finite. One NaN in a batch would spread to all weights."""
+    return all(bool(np.isfinite(column).all()) for column in values if column.dtype.kind == "f")

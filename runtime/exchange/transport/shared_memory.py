@@ -1,9 +1,8 @@
-"""Memory that two processes of one host share: sealed files without a name, found by process and descriptor.
+"""Shared memory of two processes on one host: sealed anonymous files, opened by process id and descriptor.
 
-Whoever makes one (memfd) tells the other where it is; the other opens it through `/proc/PID/fd/N`, which the kernel
-allows to the same user in the same process namespace and to nobody else. So nothing lies in a folder, nothing is
-left behind by `kill -9`, and where the two do not share a kernel there is just none. The seals matter: a file that
-could be cut short would end its reader with SIGBUS.
+The owner makes a file with memfd_create(2); the reader opens it as `/proc/PID/fd/N`, which the kernel permits only
+to the same user in the same PID namespace. So there is no name in any folder and `kill -9` leaves nothing behind.
+The seals matter: reading beyond the end of a file that its owner truncated would kill the reader with SIGBUS.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ import sys
 from typing import Final
 
 HEAD_BYTES: Final = mmap.PAGESIZE
-"""Before the content: the nonce that shows the reader that it has opened the right file."""
+"""Page before the content; it begins with the nonce by which a reader recognises the file."""
 LARGEST_BYTES: Final = 2 * 1024**3
-"""Nobody maps more than this."""
+"""Largest content that is mapped."""
 NONCE_BYTES: Final = 32
 
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-"""Of glibc's mallopt."""
+"""Parameters of glibc's mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD in malloc.h."""
 _KEPT_BYTES: Final = 32 * 1024 * 1024
 
 
 def keep_freed() -> None:
-    """Let glibc keep what was freed, some megabytes, for what is needed next.
+    """Let glibc retain some freed megabytes for the next allocation.
 
-    It gives large pieces back to the system at once and asks for them again: for each message of half a megabyte
-    that is a hundred page faults, which cost as much as to copy it. Other C libraries are left as they are.
+    By default it returns large blocks to the kernel at once: for each message of half a megabyte that is a hundred
+    page faults, which cost as much as a copy of it. Has no effect with another C library.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -43,11 +42,14 @@ def keep_freed() -> None:
 
 
 class SharedMemoryError(ValueError):
-    """There is no such memory here; everything goes through the sockets."""
+    """The memory cannot be shared here; everything goes through the sockets."""
 
 
-def place() -> str:
-    """Return what two processes have in common exactly if they see each other's files: kernel and namespace."""
+def host_identity() -> str:
+    """Return the kernel's boot id and the PID namespace: equal in two processes that see each other in `/proc`.
+
+    Empty where there is no such file system. The messages carry it as `place`.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
@@ -55,8 +57,8 @@ def place() -> str:
         return ""
 
 
-def _whole(content_bytes: int) -> int:
-    """Return the size of a file with so much content."""
+def _file_bytes(content_bytes: int) -> int:
+    """Return the size of the file for `content_bytes`. Raises SharedMemoryError if it is out of bounds."""
     if sys.platform != "linux":
         raise SharedMemoryError("this system has no sealed memory files")
     if not 0 < content_bytes <= LARGEST_BYTES:
@@ -64,11 +66,11 @@ def _whole(content_bytes: int) -> int:
     return HEAD_BYTES + content_bytes
 
 
-class Offered:
-    """Memory that this process writes and tells others of. Raises SharedMemoryError where there is none."""
+class SharedMemoryOwner:
+    """Memory that this process writes and others read. Raises SharedMemoryError where there is none."""
 
     def __init__(self, content_bytes: int) -> None:
-        size = _whole(content_bytes)
+        size = _file_bytes(content_bytes)
         self.nonce = secrets.token_hex(NONCE_BYTES // 2)
         try:
             self.descriptor = os.memfd_create("l2r", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -76,6 +78,7 @@ class Offered:
             raise SharedMemoryError(str(error)) from error
         try:
             os.ftruncate(self.descriptor, size)
+            # Sealed against further seals too, so that nobody can add F_SEAL_WRITE and stop the owner.
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
             self._map = mmap.mmap(self.descriptor, size)
@@ -87,25 +90,27 @@ class Offered:
         self.head[:NONCE_BYTES] = self.nonce.encode()
 
     def close(self) -> None:
-        """Let go of the memory; another's mapping stays whole until it lets go too."""
-        with contextlib.suppress(BufferError):  # a view is still out: the memory goes with it
+        """Unmap the memory; a reader's mapping stays valid until it is closed too."""
+        with contextlib.suppress(BufferError):  # a NumPy view still exists: the memory is freed with it
             self.head.release()
             self.content.release()
             self._map.close()
         os.close(self.descriptor)
 
 
-class Opened:
-    """Memory that another process told of, to be read. Raises SharedMemoryError if it is not what was told."""
+class SharedMemoryView:
+    """Read-only mapping of another process's memory. Raises SharedMemoryError if it is not as described."""
 
-    def __init__(self, place_: str, pid: int, descriptor: int, nonce: str, content_bytes: int) -> None:
-        if not place_ or place_ != place():
+    def __init__(self, host: str, pid: int, descriptor: int, nonce: str, content_bytes: int) -> None:
+        if not host or host != host_identity():
             raise SharedMemoryError("the other process runs on another host")
-        size = _whole(content_bytes)
+        size = _file_bytes(content_bytes)
         path = f"/proc/{pid}/fd/{descriptor}"
         needed = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
         try:
-            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  (never open a pipe or a device)
+            # `pid` and `descriptor` come from a peer and may name anything that this user can open. To open a pipe
+            # or a device could block or have effects, so the type is checked first.
+            if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
                 raise SharedMemoryError("it is no memory file")
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -117,7 +122,7 @@ class Opened:
         except OSError as error:
             raise SharedMemoryError(str(error)) from error
         finally:
-            os.close(file)
+            os.close(file)  # the mapping outlives the descriptor
         self.nonce = nonce
         self.head = memoryview(self._map)[:HEAD_BYTES]
         self.content = memoryview(self._map)[HEAD_BYTES:]
@@ -126,8 +131,8 @@ class Opened:
             raise SharedMemoryError("it is another process's memory")
 
     def close(self) -> None:
-        """Let go of the memory."""
-        with contextlib.suppress(BufferError):  # a view is still out: the memory goes with it
+        """Unmap the memory."""
+        with contextlib.suppress(BufferError):  # a NumPy view still exists: the memory is freed with it
             self.head.release()
             self.content.release()
             self._map.close()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from runtime.stopping import Stop
+from runtime.base.cli_options import Commands, add_command, run_folder
+from runtime.base.errors import SetupError
+from runtime.base.signals import Stop
 
-EXAMPLES: Final = """\
+_TEXT: Final = """\
+train an image classifier, or evaluate it
+Train a small convolutional network on images, alone or as processes of an elastic job.
+
 examples:
   export L2R_DIR=/l2r
   l2r-runtime fetch digits
@@ -23,21 +30,15 @@ a step is over --batch pictures however many share them.
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command and its options."""
-    parser = commands.add_parser(
-        "classify",
-        help="train an image classifier, or evaluate it",
-        description="Train a small convolutional network on images, alone or as processes of an elastic job.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(commands, "classify", _TEXT, start)
     what = parser.add_subparsers(dest="what", required=True, metavar="train|evaluate")
     train = what.add_parser("train", help="train, going on from the newest snapshot")
     evaluate = what.add_parser("evaluate", help="print the accuracy of the newest snapshot, in all and per class")
-    for each in (train, evaluate):
-        each.add_argument("--data", metavar="DIR", help="folder of the images, or digits ($L2R_DIR/data)")
-        each.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    for command in (train, evaluate):
+        command.add_argument("--data", metavar="DIR", help="folder of the images, or digits ($L2R_DIR/data)")
+        command.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     add = train.add_argument
     add("--epochs", type=int, default=5, help="how often each picture is seen (%(default)s)")
     add("--batch", type=int, default=64, help="pictures to a step, over all processes (%(default)s)")
@@ -47,46 +48,31 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--step-seconds", type=float, default=0.0, help="least time for a step: slows small data down (0)")
     add("--timeout-seconds", type=float, default=30.0, help="a process that is silent for so long is gone (30)")
     add("--threads", type=int, default=1, help="threads of each process on a CPU (%(default)s)")
-    parser.set_defaults(start=start)
 
 
 def start(options: argparse.Namespace, stop: Stop) -> int:
     """Train or evaluate."""
-    import os
-
-    from runtime.commands import run_folder
-    from runtime.metrics import Console
-    from runtime.process import UsageError
+    from runtime.base.metrics import Console
 
     for name in ("epochs", "batch", "lr", "snapshot_steps", "timeout_seconds", "threads"):
         if getattr(options, name, 1) <= 0:
-            raise UsageError(f"--{name.replace('_', '-')} must be above 0")
+            raise SetupError(f"--{name.replace('_', '-')} must be above 0")
     folder = run_folder(os.environ)
     data = _data(options.data, folder)
     if options.what == "evaluate":
-        from runtime.classify.evaluation import evaluate
+        from runtime.jobs.classify.evaluation import evaluate
 
         return evaluate(data, folder, options.device, Console())
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
 
-    from runtime.classify.training import Plan, train
+    from runtime.jobs.classify.training import TrainingPlan, train
 
-    plan = Plan(
-        epochs=options.epochs,
-        batch=options.batch,
-        lr=options.lr,
-        augment=options.augment,
-        snapshot_steps=options.snapshot_steps,
-        step_seconds=options.step_seconds,
-        timeout_seconds=options.timeout_seconds,
-        threads=options.threads,
-        device=options.device,
-    )
+    plan = TrainingPlan(**{field.name: getattr(options, field.name) for field in fields(TrainingPlan)})
     return train(plan, data, folder, stop, Console())
 
 
-def _data(given: str | None, folder: Path) -> Path | None:
+def _data(option: str | None, folder: Path) -> Path | None:
     """Return the folder of the images, or None for the digits that come with this program."""
-    if given == "digits" or (given is None and not (folder / "data").exists()):
+    if option == "digits" or (option is None and not (folder / "data").exists()):
         return None
-    return Path(given) if given else folder / "data"
+    return Path(option) if option else folder / "data"

@@ -1,4 +1,4 @@
-"""Where a training process stands among those of its round: what torchrun's variables say, as one value."""
+"""Rank of a training process: torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK) as one value."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from runtime import contract
-from runtime.commands import FailedError
-from runtime.process import UsageError
+from runtime.base import contract
+from runtime.base.errors import FailedError, SetupError
+
+
+def device_kind(option: str) -> str:
+    """Return cpu or cuda for an option, which may be auto. Raises SetupError for a GPU that torch does not find."""
+    if option == "cuda" and not torch.cuda.is_available():
+        raise SetupError("--device cuda needs a GPU and a CUDA build of torch; neither is seen here")
+    return "cuda" if option != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TrainingRank:
     """One process of `world_size`; alone it is rank 0 of 1."""
 
     rank: int
@@ -26,26 +32,22 @@ class Place:
     device: torch.device
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], device: str) -> Place:
-        """Return the place that the variables state. Raises UsageError."""
+    def from_environment(cls, environ: Mapping[str, str], device: str) -> TrainingRank:
+        """Return the rank that the variables state. Raises SetupError."""
         try:
             rank, world, local, number = (
                 int(environ.get(name) or default)
                 for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0), (contract.ENV_ROUND, 0))
             )
         except ValueError as error:
-            raise UsageError(f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers: {error}") from error
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        if device == "cuda" and not torch.cuda.is_available():
-            raise UsageError("--device cuda needs a GPU and a CUDA build of torch; neither is seen here")
-        if device == "cuda":
-            return cls(rank, world, number, torch.device("cuda", local % torch.cuda.device_count()))
-        return cls(rank, world, number, torch.device("cpu"))
+            raise SetupError(f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers: {error}") from error
+        kind = device_kind(device)
+        gpu = f":{local % torch.cuda.device_count()}" if kind == "cuda" else ""
+        return cls(rank, world, number, torch.device(kind + gpu))
 
     @contextlib.contextmanager
     def group(self, timeout: timedelta) -> Iterator[None]:
-        """Be in the process group of the round; a peer that is silent for `timeout` ends it."""
+        """Join the process group of the round; a collective operation that takes `timeout` fails."""
         if self.world_size == 1:
             yield
             return
@@ -55,7 +57,8 @@ class Place:
             dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=timeout)
         except (RuntimeError, ValueError) as error:
             raise FailedError(
-                f"the processes of round {self.round} do not find each other: {self.why(RuntimeError(str(error)))}"
+                f"the processes of round {self.round} do not find each other: "
+                f"{self.short_reason(RuntimeError(str(error)))}"
             ) from error
         try:
             yield
@@ -63,17 +66,17 @@ class Place:
             dist.destroy_process_group()
 
     def wait_for_all(self) -> None:
-        """Wait until every process is here."""
+        """Wait for all ranks at a barrier."""
         if self.world_size > 1:
             dist.barrier()
 
     @staticmethod
-    def why(error: RuntimeError) -> str:
-        """Return what an error of the group says, without where in the library it says so."""
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return re.sub(r"^\[[^\]]*\] ?", "", said).split(". ")[0][:200]
+    def short_reason(error: RuntimeError) -> str:
+        """Return the first sentence of an error of the group, without its place in the library."""
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return re.sub(r"^\[[^\]]*\] ?", "", message).split(". ")[0][:200]
 
     @staticmethod
-    def is_of_the_group(error: RuntimeError) -> bool:
-        """Say whether an error comes from talking to the other processes: Gloo's have no type of their own."""
+    def is_group_error(error: RuntimeError) -> bool:
+        """Return True for errors of communication with other ranks; Gloo's have only a text, no type."""
         return isinstance(error, dist.DistError) or "gloo" in str(error).lower()

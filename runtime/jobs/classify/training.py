@@ -1,9 +1,9 @@
-"""Training: alone, or as one of many processes that share each batch and come and go from round to round.
+"""Training of the classifier: alone, or as one of many processes that share each batch (data parallelism).
 
-What a step computes does not depend on how many processes there are: the pictures of each batch follow from the
-seed, each process takes its share, and the slopes are summed. So a round with more or fewer nodes goes on where the
-last snapshot was, on the same course. The first process reads and writes snapshots; the others get what it read, so
-that only one volume has to be right.
+The result of a step does not depend on the number of processes: the images of each batch follow from the seed, each
+process takes its share, and the gradients are summed. So a round with more or fewer nodes continues the same
+computation from the last snapshot. Rank 0 reads and writes snapshots and broadcasts what it read, so that only one
+volume has to be right.
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from runtime import contract
-from runtime.checkpoints import Checkpoints
-from runtime.classify import network as net
-from runtime.classify.place import Place
-from runtime.commands import FailedError, InterruptedWorkError
-from runtime.datasets import cifar
-from runtime.files import held
-from runtime.metrics import Console, record
-from runtime.process import NotFiniteError
-from runtime.stopping import Stop
+from runtime.base import contract
+from runtime.base.errors import FailedError, InterruptedWorkError, NotFiniteError
+from runtime.base.file_lock import lock_folder
+from runtime.base.metrics import Console, record
+from runtime.base.signals import Stop
+from runtime.jobs.classify import network as net
+from runtime.jobs.classify.rank_context import TrainingRank
+from runtime.jobs.datasets import cifar
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 
 RECORD_SECONDS: Final = 1.0
 SNAPSHOTS_KEPT: Final = 3
 LOCK_SECONDS: Final = 20.0
-"""How long the first process of a round waits for that of the round before to let go of the snapshots."""
+"""Wait of rank 0 for the lock on the snapshots, which rank 0 of the previous round may still have."""
 _MARGIN: Final = 2
-"""Pixels by which a picture is shifted at most."""
+"""Largest shift of an image, pixels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the command line says; see `runtime.classify.options`."""
+class TrainingPlan:
+    """Options of `l2r-runtime classify train`; see `runtime.jobs.classify.options`."""
 
     epochs: int
     batch: int
@@ -58,28 +57,29 @@ class Plan:
     device: str
 
 
-def train(plan: Plan, data: Path | None, folder: Path, stop: Stop, console: Console) -> int:
+def train(plan: TrainingPlan, data: Path | None, folder: Path, stop: Stop, console: Console) -> int:
     """Train to the end of the last epoch and return the exit code.
 
     Raises FailedError, InterruptedWorkError, NotFiniteError and OSError with a sentence.
     """
     torch.set_num_threads(plan.threads)
-    place = Place.from_environment(os.environ, plan.device)
+    place = TrainingRank.from_environment(os.environ, plan.device)
     if place.world_size > 1:
-        # The node that started this process ends it without notice, and a process that hangs in a collective
-        # operation could not heed one. What is lost is what came after the last snapshot.
+        # A process that hangs in a collective operation cannot run a Python signal handler, so the signal has to
+        # end it. Steps after the last snapshot are lost.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     seed = int(os.environ.get(contract.ENV_SEED) or 0)
     keeps: AbstractContextManager[Any] = nullcontext()
     if place.rank == 0:
-        keeps = held(folder / "checkpoints", "the folder", LOCK_SECONDS, stop.is_set)
+        # Two rounds may overlap for a moment: only one process at a time writes snapshots.
+        keeps = lock_folder(folder / "checkpoints", LOCK_SECONDS, stop.is_set)
     with keeps, place.group(timedelta(seconds=plan.timeout_seconds)):
         try:
             _Training(plan, data, folder, place, seed, console).run(stop)
         except RuntimeError as error:
-            if place.world_size > 1 and place.is_of_the_group(error):
-                raise FailedError(f"round {place.round} ends: {place.why(error)}") from error
+            if place.world_size > 1 and place.is_group_error(error):
+                raise FailedError(f"round {place.round} ends: {place.short_reason(error)}") from error
             raise
     return contract.EXIT_DONE
 
@@ -88,21 +88,22 @@ class _Training:
     """State and loop of one process in one round."""
 
     def __init__(
-        self, plan: Plan, data: Path | None, folder: Path, place: Place, seed: int, console: Console
+        self, plan: TrainingPlan, data: Path | None, folder: Path, place: TrainingRank, seed: int, console: Console
     ) -> None:
         self._plan, self._place, self._seed, self._console = plan, place, seed, console
         self._pictures = cifar.training(data)
         names = cifar.classes(data)
         self._batch = min(plan.batch, len(self._pictures))
         self._steps_each = len(self._pictures) // self._batch
-        """Steps to an epoch; the pictures that are left over are others in each."""
+        """Steps of an epoch. The images beyond the last full batch are others in each epoch."""
         self._end = plan.epochs * self._steps_each
+        # The same seed in every process: all start from the same weights, even before the first broadcast.
         torch.manual_seed(seed)
         self._network = net.Classifier(len(names)).to(place.device)
-        self._descent = net.Descent(self._network)
+        self._optimiser = net.FlatSGD(self._network)
         self._checkpoints = Checkpoints(folder / "checkpoints", SNAPSHOTS_KEPT) if place.rank == 0 else None
         self._step = self._resume()
-        self._loss, self._hits, self._seen = 0.0, 0, 0
+        self._loss, self._num_correct, self._num_seen = 0.0, 0, 0
 
     def run(self, stop: Stop) -> None:
         """Train until the last epoch is over."""
@@ -111,14 +112,14 @@ class _Training:
             f"training on {len(self._pictures)} pictures from step {self._step} of {self._end}: "
             f"process {place.rank} of {place.world_size} on {place.device}, round {place.round}"
         )
-        told = float("-inf")
+        last_record = float("-inf")
         while self._step < self._end:
             began = time.monotonic()
             self._learn()
             if self._step % plan.snapshot_steps == 0 and self._step < self._end:
                 self._snapshot()
-            if time.monotonic() - told >= RECORD_SECONDS:
-                told = time.monotonic()
+            if time.monotonic() - last_record >= RECORD_SECONDS:
+                last_record = time.monotonic()
                 self._tell()
             if stop.is_set():
                 self._snapshot()
@@ -126,83 +127,84 @@ class _Training:
             time.sleep(max(0.0, plan.step_seconds - (time.monotonic() - began)))
         self._tell()
         self._snapshot()
-        place.wait_for_all()  # nobody says that it is done before the last snapshot is on the disk
+        place.wait_for_all()  # no rank reports the end before the last snapshot is on the disk
         self._console.say(f"trained to the end: {plan.epochs} epochs, {self._end} steps")
 
     def _resume(self) -> int:
-        """Take the newest snapshot over, here and in all processes, and return its step."""
+        """Load the newest snapshot in all processes and return its step."""
         arrays: Any = {}
         step = 0
         if self._checkpoints is not None:
-            found, aside = self._checkpoints.load()
+            checkpoint, aside = self._checkpoints.load()
             for sentence in aside:
                 self._console.say(sentence)
-            if found is not None:
-                arrays = found.tensors
+            if checkpoint is not None:
+                arrays = checkpoint.tensors
                 try:
                     net.load_network(self._network, arrays)
-                    net.load_momentum(self._descent, arrays)
-                    step = int(found.facts["step"])
+                    net.load_momentum(self._optimiser, arrays)
+                    step = int(checkpoint.facts["step"])
                 except (ValueError, KeyError, TypeError) as error:
                     raise FailedError(
-                        f"{found.name} does not fit: {error}; take the options of before, or another folder"
+                        f"{checkpoint.name} does not fit: {error}; take the options of before, or another folder"
                     ) from error
-                self._console.say(f"resumed {found.name}: epoch {step / self._steps_each:.2f}, step {step}")
+                self._console.say(f"resumed {checkpoint.name}: epoch {step / self._steps_each:.2f}, step {step}")
         if self._place.world_size > 1:
             step = self._share(step)
         return step
 
     def _share(self, step: int) -> int:
-        """Give every process the first one's network, momentum and step."""
+        """Broadcast network, momentum and step of rank 0."""
         steps = torch.tensor([step], device=self._place.device)
-        for each in (steps, self._descent.weights, self._descent.momentum):
-            dist.broadcast(each, 0)
+        for tensor in (steps, self._optimiser.weights, self._optimiser.momentum):
+            dist.broadcast(tensor, 0)
         return int(steps.item())
 
     def _learn(self) -> None:
-        """Take one step: the slopes of this process's share of the batch, summed with those of the others."""
-        pixels, right, weight = self._share_of_batch()
+        """Take one step by the gradient of the batch, summed over all processes."""
+        pixels, labels, weight = self._share_of_batch()
         logits = self._network(net.to_images(pixels, self._place.device))
-        target = torch.from_numpy(right).to(self._place.device)
+        target = torch.from_numpy(labels).to(self._place.device)
         total = functional.cross_entropy(logits, target, reduction="sum")
+        # A sum divided by the batch of all processes, not a mean of means: shares may differ by one image.
         (total * (weight / self._batch)).backward()  # type: ignore[no-untyped-call]
         if self._place.world_size > 1:
-            dist.all_reduce(self._descent.slopes)
-        self._descent.step(0.5 * self._plan.lr * (1.0 + math.cos(math.pi * self._step / self._end)))
+            dist.all_reduce(self._optimiser.gradients)
+        self._optimiser.step(0.5 * self._plan.lr * (1.0 + math.cos(math.pi * self._step / self._end)))
         self._step += 1
         self._loss += float(total.item()) * weight
-        self._hits += int((logits.argmax(dim=1) == target).sum().item() * weight)
-        self._seen += int(len(right) * weight)
+        self._num_correct += int((logits.argmax(dim=1) == target).sum().item() * weight)
+        self._num_seen += int(len(labels) * weight)
         if not math.isfinite(self._loss):
             raise NotFiniteError(f"the loss is not finite at step {self._step}; lower --lr")
 
     def _share_of_batch(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], float]:
-        """Return pictures, their classes, and 1; or 0 where there are more processes than pictures."""
+        """Return images, labels, and weight 1; weight 0 where there are more processes than images in the batch."""
         epoch, at = divmod(self._step, self._steps_each)
+        # A permutation that follows from seed and epoch alone: no process has to tell another which images are
+        # next.
         order = np.random.default_rng([self._seed, epoch]).permutation(len(self._pictures))
         batch = order[at * self._batch : (at + 1) * self._batch]
         mine = batch[self._place.rank :: self._place.world_size]
         weight = 1.0
         if not len(mine):
+            # A process without an image still joins the all-reduce, or the others would wait for it.
             mine, weight = batch[:1], 0.0
-        pixels, right = self._pictures.take(mine)
+        pixels, labels = self._pictures.rows_at(mine)
         if self._plan.augment != "none":
             rng = np.random.default_rng([self._seed, self._step, self._place.rank])
             pixels = _shifted(pixels, rng, flips=self._plan.augment == "flip")
-        return pixels, right, weight
+        return pixels, labels, weight
 
     def _snapshot(self) -> None:
-        """Write a snapshot, where this is the process that does."""
+        """Write a snapshot on rank 0."""
         if self._checkpoints is None:
             return
-        facts = {
-            "kind": "classifier",
-            "step": self._step,
-            "epoch": self._step / self._steps_each,
-            "world_size": self._place.world_size,
-        }
-        arrays = net.state(self._network, self._descent)
-        if not all(np.isfinite(each).all() for each in arrays.values()):
+        progress = {"step": self._step, "epoch": self._step / self._steps_each}
+        facts = {"kind": "classifier", **progress, "world_size": self._place.world_size}
+        arrays = net.state(self._network, self._optimiser)
+        # A snapshot of NaN would be resumed for ever; better none.
+        if not all(np.isfinite(array).all() for array in arrays.values()):
             raise NotFiniteError(f"the network holds values that are not finite at step {self._step}; lower --lr")
         self._checkpoints.save(self._step, self._step * self._batch, arrays, facts)
 
@@ -213,10 +215,10 @@ class _Training:
             "round": self._place.round,
             "epoch": self._step / self._steps_each,
             "step": self._step,
-            "loss": self._loss / self._seen if self._seen else None,
-            "accuracy": self._hits / self._seen if self._seen else None,
+            "loss": self._loss / self._num_seen if self._num_seen else None,
+            "accuracy": self._num_correct / self._num_seen if self._num_seen else None,
         }
-        self._loss, self._hits, self._seen = 0.0, 0, 0
+        self._loss, self._num_correct, self._num_seen = 0.0, 0, 0
         self._console.record(record("elastic", fields))
 
 

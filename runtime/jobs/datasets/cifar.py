@@ -1,4 +1,4 @@
-"""CIFAR-10's own binary files: records of a byte for the class and 3,072 for the picture, 32 x 32, plane by plane.
+"""CIFAR-10's binary files: records of a byte for the class and 3,072 for the picture, 32 x 32, plane by plane.
 
 `data_batch_1.bin` to `data_batch_5.bin` are for training, `test_batch.bin` for testing, `batches.meta.txt` names
 the classes, one a line. Files are mapped and not read: every process of a node shares the pages.
@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.commands import FailedError
-from runtime.datasets import digits
-from runtime.files import write_whole
+from runtime.base.atomic_files import write_atomic
+from runtime.base.errors import FailedError
+from runtime.jobs.datasets import digits
 
 SIDE: Final = 32
 RECORD_BYTES: Final = 1 + 3 * SIDE * SIDE
@@ -34,22 +34,22 @@ class Pictures:
     def __len__(self) -> int:
         return sum(map(len, self.files))
 
-    def take(self, indices: NDArray[np.intp]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Return the pictures of these indices, (count, 3, 32, 32), and their classes."""
+    def rows_at(self, indices: NDArray[np.intp]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Return the images at these indices, (count, 3, 32, 32), and their classes."""
         records = np.empty((len(indices), RECORD_BYTES), dtype=np.uint8)
         first = 0
-        for each in self.files:
-            here = (indices >= first) & (indices < first + len(each))
-            records[here] = each[indices[here] - first]
-            first += len(each)
+        for records_of_file in self.files:
+            here = (indices >= first) & (indices < first + len(records_of_file))
+            records[here] = records_of_file[indices[here] - first]
+            first += len(records_of_file)
         return records[:, 1:].reshape(-1, 3, SIDE, SIDE), records[:, 0].astype(np.int64)
 
 
 def find(folder: Path) -> Path:
     """Return the folder that holds the files: this one or the archive's in it. Raises FailedError."""
-    for each in (folder, folder / ARCHIVE_FOLDER):
-        if any(each.glob("*_batch*.bin")):
-            return each
+    for candidate in (folder, folder / ARCHIVE_FOLDER):
+        if any(candidate.glob("*_batch*.bin")):
+            return candidate
     raise FailedError(
         f"{folder} holds no data_batch_1.bin; `l2r-runtime fetch digits {folder}` makes some, or fetch CIFAR-10's "
         "binary archive"
@@ -60,10 +60,10 @@ def training(folder: Path | None) -> Pictures:
     """Return what is trained on; without a folder, scikit-learn's digits. Raises FailedError."""
     if folder is None:
         return Pictures((_records(digits.load()[0]),))
-    found = sorted(find(folder).glob("data_batch_*.bin"))
-    if not found:
+    paths = sorted(find(folder).glob("data_batch_*.bin"))
+    if not paths:
         raise FailedError(f"{folder} holds no data_batch_1.bin")
-    return Pictures(tuple(_map(path) for path in found))
+    return Pictures(tuple(_map(path) for path in paths))
 
 
 def testing(folder: Path | None) -> Pictures:
@@ -88,6 +88,7 @@ def _map(path: Path) -> NDArray[np.uint8]:
         size = path.stat().st_size
         if not size or size % RECORD_BYTES:
             raise FailedError(f"{path} is not in CIFAR-10's binary format: {size} bytes are no whole records")
+        # Mapped: all processes of a node share one copy in the page cache.
         return np.memmap(path, dtype=np.uint8, mode="r", shape=(size // RECORD_BYTES, RECORD_BYTES))
     except OSError as error:
         raise FailedError(f"{path} cannot be read: {error.strerror}") from error
@@ -101,13 +102,13 @@ def write_digits(folder: Path) -> int:
     for number, records in enumerate(np.array_split(_records(train), _BATCHES), start=1):
         parts[f"data_batch_{number}.bin"] = records
     for name, records in parts.items():
-        write_whole(folder / name, records.tobytes())
-    write_whole(folder / META, "".join(f"{digit}\n" for digit in range(10)).encode())
+        write_atomic(folder / name, records.tobytes())
+    write_atomic(folder / META, "".join(f"{digit}\n" for digit in range(10)).encode())
     return sum(records.nbytes for records in parts.values())
 
 
-def _records(found: digits.Digits) -> NDArray[np.uint8]:
+def _records(data: digits.Digits) -> NDArray[np.uint8]:
     zoom = SIDE // digits.SIDE
-    grey = (found.pictures.astype(np.float32) * (255 / digits.BRIGHTEST)).round().astype(np.uint8)
+    grey = (data.pictures.astype(np.float32) * (255 / digits.BRIGHTEST)).round().astype(np.uint8)
     planes = grey.repeat(zoom, axis=1).repeat(zoom, axis=2).reshape(len(grey), 1, -1).repeat(3, axis=1)
-    return np.concatenate([found.right[:, None].astype(np.uint8), planes.reshape(len(grey), -1)], axis=1)
+    return np.concatenate([data.labels[:, None].astype(np.uint8), planes.reshape(len(grey), -1)], axis=1)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 SIDE: Final = 8
 BRIGHTEST: Final = 16
 TEST_COUNT: Final = 360
-"""Pictures that nothing is trained on: the same ones always, a fifth of each digit or nearly so."""
+"""Images of the test set, always the same, about a fifth of each digit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Digits:
     """Grey values from 0 to 16, (count, 8, 8), and the digits that they are."""
 
     pictures: NDArray[np.uint8]
-    right: NDArray[np.intp]
+    labels: NDArray[np.intp]
 
     def scaled(self) -> NDArray[np.float32]:
         """Return the pictures as rows of numbers from 0 to 1, (count, 64)."""
@@ -36,9 +36,9 @@ class Digits:
 
 def load() -> tuple[Digits, Digits]:
     """Return the pictures for training and those for testing."""
-    packed = files("runtime.datasets").joinpath("digits.csv.gz").read_bytes()
+    packed = files("runtime.jobs.datasets").joinpath("digits.csv.gz").read_bytes()
     rows = np.loadtxt(io.BytesIO(gzip.decompress(packed)), delimiter=",", dtype=np.uint8)
-    # They were written by few people one after the other: mixed, so that both parts know all of them.
+    # The file is in the order of its few writers: shuffled, so that both parts have all of them.
     rows = rows[np.random.default_rng(0).permutation(len(rows))]
-    pictures, right = rows[:, :-1].reshape(-1, SIDE, SIDE), rows[:, -1].astype(np.intp)
-    return Digits(pictures[TEST_COUNT:], right[TEST_COUNT:]), Digits(pictures[:TEST_COUNT], right[:TEST_COUNT])
+    pictures, labels = rows[:, :-1].reshape(-1, SIDE, SIDE), rows[:, -1].astype(np.intp)
+    return Digits(pictures[TEST_COUNT:], labels[TEST_COUNT:]), Digits(pictures[:TEST_COUNT], labels[:TEST_COUNT])

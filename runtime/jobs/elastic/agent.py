@@ -1,4 +1,4 @@
-"""torch's local agent, which says what it does, and forgives failures that other nodes caused."""
+"""torch's local elastic agent with records of its state, and restarts that count per membership."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-from runtime import contract
-from runtime.commands import program
-from runtime.elastic.handler import Handler
-from runtime.elastic.plan import Plan
-from runtime.metrics import Console, record
+from runtime.base import contract
+from runtime.base.cli_options import program
+from runtime.base.metrics import Console, record
+from runtime.jobs.elastic.plan import ElasticPlan
+from runtime.jobs.elastic.rendezvous_handler import RendezvousHandler
 
 SHUTDOWN_SECONDS: Final = 3
-"""How long a program that is asked to end may take; it may hang in a collective operation, deaf to signals."""
+"""Grace of a program after SIGTERM. It may hang in a collective operation, where no handler runs."""
 BARRIER_SECONDS: Final = 30.0
-"""How long a node that is done waits for the others to be."""
+"""Wait of a finished node for the others."""
 
 
 class Agent(LocalElasticAgent):
     """Runs the program in each round."""
 
-    def __init__(self, handler: Handler, plan: Plan, log_folder: str, console: Console) -> None:
-        words = program(plan.command)
+    def __init__(self, handler: RendezvousHandler, plan: ElasticPlan, log_folder: str, console: Console) -> None:
+        argv = program(plan.command)
         spec = WorkerSpec(
             role="default",
             local_world_size=plan.processes,
             rdzv_handler=handler,
-            entrypoint=words[0],
-            args=tuple(words[1:]),
+            entrypoint=argv[0],
+            args=tuple(argv[1:]),
             max_restarts=plan.max_restarts,
             monitor_interval=0.25,
             local_addr=plan.local_address,
@@ -45,24 +45,24 @@ class Agent(LocalElasticAgent):
         self._handler = handler
         self._processes = plan.processes
         self._console = console
-        self._company: frozenset[object] = frozenset()
+        self._participants: frozenset[object] = frozenset()
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        self.tell("waiting")
+        self.report_state("waiting")
         super()._rendezvous(worker_group)
-        if self._handler.company != self._company:
-            # What failed before failed among others: a program is given up when it fails again and again as it is.
-            self._company = self._handler.company
+        if self._handler.participants != self._participants:
+            # With other members, earlier failures may have been theirs: the restart budget begins again.
+            self._participants = self._handler.participants
             self._remaining_restarts = worker_group.spec.max_restarts
         os.environ[contract.ENV_ROUND] = str(self._handler.round)
-        self.tell("training", worker_group)
+        self.report_state("training", worker_group)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:  # noqa: ARG002  (torch's signature)
         self._shutdown(timeout=SHUTDOWN_SECONDS)
 
-    def tell(self, state: str, group: WorkerGroup | None = None) -> None:
-        """Record what this node does."""
-        nodes = len(self._handler.company) if group else None
+    def report_state(self, state: str, group: WorkerGroup | None = None) -> None:
+        """Record the state of this node."""
+        nodes = len(self._handler.participants) if group else None
         fields: dict[str, Any] = {
             "state": state,
             "nodes": nodes,

@@ -1,4 +1,4 @@
-"""The one word that nodes leave at the rendezvous for those who come later: that it is over, and how.
+"""Completion flag of an elastic job: one word at the rendezvous that tells late nodes how the job ended.
 
 With etcd it is a key of its own over plain HTTP; with torch's store a key beside those of the rendezvous.
 """
@@ -17,20 +17,18 @@ FAILED: Final = "failed"
 _SECONDS: Final = 5.0
 
 
-class Notice(Protocol):
-    """How a job ended."""
+class CompletionFlag(Protocol):
+    """Completion flag of a job."""
 
     def read(self) -> str | None:
         """Return FINISHED or FAILED, or None while it goes on. Raises OSError if nobody can be asked."""
-        ...
 
     def write(self, word: str) -> None:
-        """Say how it ended; the first word stands. Raises OSError."""
-        ...
+        """Set the flag; the first word stands. Raises OSError."""
 
 
-class StoreNotice:
-    """In torch's key-value store."""
+class StoreCompletionFlag:
+    """Flag in torch's key-value store."""
 
     def __init__(self, store: object, run_id: str) -> None:
         self._store = store
@@ -48,17 +46,18 @@ class StoreNotice:
     def write(self, word: str) -> None:
         """Set the key."""
         try:
+            # Atomic: of two nodes that end at once the first decides.
             self._store.compare_set(self._key, "", word)  # type: ignore[attr-defined]
         except RuntimeError as error:
             raise OSError(str(error)) from error
 
 
-class EtcdNotice:
-    """In etcd, through its v2 interface."""
+class EtcdCompletionFlag:
+    """Flag in etcd, through its v2 interface."""
 
     def __init__(self, host: str, port: int, run_id: str) -> None:
-        shown = f"[{host}]" if ":" in host else host
-        self._url = f"http://{shown}:{port}/v2/keys/l2r/end/{urllib.parse.quote(run_id, safe='')}"
+        url_host = f"[{host}]" if ":" in host else host
+        self._url = f"http://{url_host}:{port}/v2/keys/l2r/end/{urllib.parse.quote(run_id, safe='')}"
 
     def read(self) -> str | None:
         """Return the word, if there is one."""

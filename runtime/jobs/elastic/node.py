@@ -1,7 +1,7 @@
-"""One node of an elastic job, from meeting the others to the end, over rendezvous that come and go.
+"""One node of an elastic job, from its first rendezvous to the end.
 
-torchrun ends when the rendezvous is gone for a moment. A pod that ends is started anew, slowly; this one waits and
-meets the others again.
+torchrun ends when the rendezvous is gone for a moment, and restarting a pod is slow. This node waits and joins the
+rendezvous again.
 """
 
 from __future__ import annotations
@@ -16,32 +16,26 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from torch.distributed import DistError
+from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
 
-from runtime import contract
-from runtime.commands import FailedError
-from runtime.elastic.agent import Agent
-from runtime.elastic.handler import Handler
-from runtime.elastic.meeting import Meeting, connect
-from runtime.elastic.notice import FAILED, FINISHED
-from runtime.elastic.plan import Plan
-from runtime.metrics import Console, record
-from runtime.stopping import Stop
+from runtime.base import contract
+from runtime.base.errors import FailedError
+from runtime.base.metrics import Console, record
+from runtime.base.signals import Stop
+from runtime.jobs.elastic.agent import Agent
+from runtime.jobs.elastic.completion_flag import FAILED, FINISHED
+from runtime.jobs.elastic.plan import ElasticPlan
+from runtime.jobs.elastic.rendezvous_client import RendezvousConnection, connect
+from runtime.jobs.elastic.rendezvous_handler import RendezvousHandler
 
 AGAIN_SECONDS: Final = 0.5
 SAY_SECONDS: Final = 15.0
 MET_AGAIN_SECONDS: Final = 1.0
 
 
-def run(plan: Plan, stop: Stop, console: Console) -> int:
-    """Train until the end and return the exit code. Raises UsageError and FailedError."""
+def run(plan: ElasticPlan, stop: Stop, console: Console) -> int:
+    """Train until the end and return the exit code. Raises SetupError and FailedError."""
     if stop.is_set():
         return contract.EXIT_INTERRUPTED
     # A node says where a round's first process listens, each round anew: the agent's own store would be kept beyond
@@ -50,7 +44,8 @@ def run(plan: Plan, stop: Stop, console: Console) -> int:
     # All nodes run as many processes: ranks follow from that, and nobody waits for what another node writes.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)  # what is usual here is no warning
+    # Changes of membership are usual here, and torch warns of each.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _asked)
     try:
@@ -69,7 +64,7 @@ def _asked(number: int, _frame: FrameType | None) -> NoReturn:
 class _Node:
     """State of a node over the rendezvous that it goes to."""
 
-    def __init__(self, plan: Plan, log_folder: str, console: Console) -> None:
+    def __init__(self, plan: ElasticPlan, log_folder: str, console: Console) -> None:
         self._plan = plan
         self._logs = log_folder
         self._console = console
@@ -81,56 +76,58 @@ class _Node:
             if self._plan.is_done():
                 return self._over(FINISHED)
             try:
-                meeting = connect(self._plan)
-                code = self._train(meeting)
-            except (OSError, RendezvousConnectionError) as error:
+                connection = connect(self._plan)
+                code = self._train(connection)
+            except (OSError, rendezvous.RendezvousConnectionError) as error:
                 self._say_now_and_then(f"waiting for the rendezvous: {_short(error)}")
                 time.sleep(AGAIN_SECONDS)
                 continue
             if code is not None:
                 return code
+            # The rendezvous has just ended a round; joining at once would meet its closed state again.
             time.sleep(MET_AGAIN_SECONDS)
 
-    def _train(self, meeting: Meeting) -> int | None:
+    def _train(self, connection: RendezvousConnection) -> int | None:
         """Train over one rendezvous; return the exit code, or None to go there again."""
-        word = meeting.notice.read()
+        word = connection.completion_flag.read()
         if word is not None:
             return self._over(word)
-        handler = Handler.over(meeting, self._plan)
+        # A handler and an agent for each connection: torch keeps the state of a lost rendezvous in both.
+        handler = RendezvousHandler.over(connection, self._plan)
         agent = Agent(handler, self._plan, self._logs, self._console)
         try:
             result = agent.run()
         except SignalException:
             handler.leave()
             raise
-        except RendezvousTimeoutError:
-            self._console.say(f"fewer than {self._plan.least_nodes} nodes are there: waiting on")
+        except rendezvous.RendezvousTimeoutError:
+            self._console.say(f"fewer than {self._plan.min_nodes} nodes are there: waiting on")
             handler.leave()
             return None
-        except (RendezvousClosedError, RendezvousGracefulExitError):
-            return self._closed(meeting)
-        except RendezvousStateError as error:
+        except (rendezvous.RendezvousClosedError, rendezvous.RendezvousGracefulExitError):
+            return self._closed(connection)
+        except rendezvous.RendezvousStateError as error:
             raise FailedError(f"{error}; is {contract.ENV_TOKEN_FILE} the same at all nodes?") from error
-        except (DistError, LookupError) as error:  # what a node was to write for the others did not come
+        except (DistError, LookupError) as error:  # a value that another node had to write did not come
             self._console.say(f"the round did not come about: {_short(error)}")
             handler.leave()
             return None
         if result is None:  # a node beyond the most, when the others ended
-            return self._closed(meeting)
+            return self._closed(connection)
         word = FAILED if result.is_failed() else FINISHED
         if word == FINISHED:
             self._plan.mark_done()
         with contextlib.suppress(OSError):
-            meeting.notice.write(word)
+            connection.completion_flag.write(word)
         handler.shutdown()
         return self._over(word)
 
-    def _closed(self, meeting: Meeting) -> int:
-        """The others are through; how, they have said, or are about to."""
+    def _closed(self, connection: RendezvousConnection) -> int:
+        """Return the exit code once the others have ended; the completion flag may still be to come."""
         deadline = time.monotonic() + 10.0
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
-                if (word := meeting.notice.read()) is not None:
+                if (word := connection.completion_flag.read()) is not None:
                     return self._over(word)
             if self._plan.is_done():
                 return self._over(FINISHED)
@@ -152,5 +149,7 @@ class _Node:
 
 def _short(error: BaseException) -> str:
     """The first line of an error, and of what caused it where it says only that."""
-    cause = error.__cause__ if isinstance(error, RendezvousConnectionError) and error.__cause__ else error
+    cause = (
+        error.__cause__ if isinstance(error, rendezvous.RendezvousConnectionError) and error.__cause__ else error
+    )
     return (str(cause) or type(cause).__name__).splitlines()[0][:300]

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
+import re
 from typing import Final
 
-from runtime.stopping import Stop
+from runtime.base import contract
+from runtime.base.cli_options import Commands, add_command
+from runtime.base.errors import SetupError
+from runtime.base.signals import Stop
 
 BACKENDS: Final = ("c10d", "etcd-v2")
 _RENDEZVOUS: Final = """\
+host the meeting point of an elastic job
+Host the meeting point of an elastic job's nodes.
+
 examples:
   L2R_ENDPOINT=tcp://127.0.0.1:29400 L2R_RUN_ID=try l2r-runtime rendezvous
   L2R_ENDPOINT=ipc:///tmp/try l2r-runtime rendezvous --backend etcd-v2
@@ -19,6 +27,9 @@ training is done, with 1 when a node has given it up. Started anew it has forgot
 again, and training goes on from the last snapshot.
 """
 _ELASTIC: Final = """\
+train as one node of an elastic job
+Run a program on this node, together with the other nodes of an elastic job.
+
 examples:
   export L2R_ENDPOINT=tcp://127.0.0.1:29400 L2R_RUN_ID=try L2R_DIR=/tmp/try
   l2r-runtime rendezvous & l2r-runtime fetch digits
@@ -32,32 +43,16 @@ Exit codes: 0 trained to the end, also by others; 1 given up; 2 wrong use; 143 l
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add both commands and their options."""
-    host = commands.add_parser(
-        "rendezvous",
-        help="host the meeting point of an elastic job",
-        description="Host the meeting point of an elastic job's nodes.",
-        epilog=_RENDEZVOUS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    host.add_argument("--backend", choices=BACKENDS, default="c10d", help="what nodes meet over (%(default)s)")
-    host.add_argument("--set", default="", metavar="NAME", help="set of L2R_PEERS that this is (L2R_SET)")
-    host.add_argument("--port", type=int, default=0, help="listen at this port instead")
-    host.add_argument(
-        "--until", default="", metavar="STEP", help="end with 0 when this step of the run is done, too"
-    )
-    host.set_defaults(start=start_rendezvous)
+    add = add_command(commands, "rendezvous", _RENDEZVOUS, start_rendezvous).add_argument
+    add("--backend", choices=BACKENDS, default="c10d", help="what nodes meet over (%(default)s)")
+    add("--set", default="", metavar="NAME", help="set of L2R_PEERS that this is (L2R_SET)")
+    add("--port", type=int, default=0, help="listen at this port instead")
+    add("--until", default="", metavar="STEP", help="end with 0 when this step of the run is done, too")
 
-    node = commands.add_parser(
-        "elastic",
-        help="train as one node of an elastic job",
-        description="Run a program on this node, together with the other nodes of an elastic job.",
-        usage="l2r-runtime elastic [--nodes MIN:MAX] [--nproc-per-node N] [options] [-- PROGRAM ARGUMENTS...]",
-        epilog=_ELASTIC,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = node.add_argument
+    usage = "l2r-runtime elastic [--nodes MIN:MAX] [--nproc-per-node N] [options] [-- PROGRAM ARGUMENTS...]"
+    add = add_command(commands, "elastic", _ELASTIC, start_node, usage).add_argument
     add("--nodes", default="1:1", metavar="MIN:MAX", help="fewest and most nodes that train (%(default)s)")
     add("--nproc-per-node", type=int, default=1, metavar="N", help="processes of each node (%(default)s)")
     add("--backend", choices=BACKENDS, default="c10d", help="of the rendezvous (%(default)s)")
@@ -65,43 +60,35 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("--id", default="", metavar="ID", help="of the rendezvous; nodes of one job have the same (L2R_RUN_ID)")
     add("--max-restarts", type=int, default=3, help="failures of the program with the same nodes (%(default)s)")
     add("--gather-seconds", type=int, default=3, help="how long the fewest nodes wait for more (%(default)s)")
-    node.set_defaults(start=start_node)
 
 
 def start_rendezvous(options: argparse.Namespace, stop: Stop) -> int:
     """Host the rendezvous and return the exit code."""
-    import os
-
-    from runtime.elastic import rendezvous
-    from runtime.metrics import Console
+    from runtime.base.metrics import Console
+    from runtime.jobs.elastic import rendezvous
 
     return rendezvous.host(options.backend, options.set, options.port, options.until, os.environ, stop, Console())
 
 
 def start_node(options: argparse.Namespace, stop: Stop) -> int:
     """Train as a node and return the exit code."""
-    import os
-    import re
-
-    from runtime import contract
-    from runtime.elastic.plan import Plan
-    from runtime.metrics import Console
-    from runtime.process import UsageError
+    from runtime.base.metrics import Console
+    from runtime.jobs.elastic.plan import ElasticPlan
 
     nodes = re.fullmatch(r"(\d{1,4})(?::(\d{1,4}))?", options.nodes)
     least, most = (int(nodes[1]), int(nodes[2] or nodes[1])) if nodes else (0, 0)
     if not 1 <= least <= most:
-        raise UsageError(f"--nodes is {options.nodes!r}; it must be MIN:MAX with 1 <= MIN <= MAX, for example 1:4")
+        raise SetupError(f"--nodes is {options.nodes!r}; it must be MIN:MAX with 1 <= MIN <= MAX, for example 1:4")
     for name in ("nproc_per_node", "gather_seconds"):
         if getattr(options, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
-    plan = Plan.from_environment(
+            raise SetupError(f"--{name.replace('_', '-')} must be at least 1")
+    plan = ElasticPlan.from_environment(
         os.environ,
         backend=options.backend,
         set_name=options.rendezvous,
         run_id=options.id,
-        least_nodes=least,
-        most_nodes=most,
+        min_nodes=least,
+        max_nodes=most,
         processes=options.nproc_per_node,
         max_restarts=max(0, options.max_restarts),
         gather_seconds=options.gather_seconds,
@@ -111,6 +98,6 @@ def start_node(options: argparse.Namespace, stop: Stop) -> int:
         Console().say("the training was finished before this node came")
         return contract.EXIT_DONE
 
-    from runtime.elastic import node
+    from runtime.jobs.elastic import node
 
     return node.run(plan, stop, Console())

@@ -1,4 +1,4 @@
-"""What one node of an elastic job is to do, and where it meets the others (stdlib only)."""
+"""Plan of one node of an elastic job: its program, its limits, and where it meets the others (stdlib only)."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from runtime import contract, peers
-from runtime.commands import run_id as id_of_run
-from runtime.endpoint import Endpoint, EndpointError, parse
-from runtime.files import write_whole
-from runtime.process import UsageError, read_token
+from runtime.base import addresses, contract
+from runtime.base.atomic_files import write_atomic
+from runtime.base.cli_options import run_id as id_of_run
+from runtime.base.endpoint import Endpoint, EndpointError, parse
+from runtime.base.errors import SetupError
+from runtime.base.launch_context import read_token
 
 ADDRESS_FILE: Final = "rendezvous"
 """In the folder of an ``ipc://`` endpoint: HOST:PORT of the rendezvous on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ElasticPlan:
     """One node's part."""
 
     backend: str
     endpoint: Endpoint
     run_id: str
-    least_nodes: int
-    most_nodes: int
+    min_nodes: int
+    max_nodes: int
     processes: int
     max_restarts: int
     gather_seconds: int
@@ -37,43 +38,26 @@ class Plan:
 
     @classmethod
     def from_environment(
-        cls,
-        environ: Mapping[str, str],
-        *,
-        backend: str,
-        set_name: str,
-        run_id: str,
-        least_nodes: int,
-        most_nodes: int,
-        processes: int,
-        max_restarts: int,
-        gather_seconds: int,
-        command: tuple[str, ...],
-    ) -> Plan:
-        """Return the plan of options and variables. Raises UsageError."""
+        cls, environ: Mapping[str, str], *, set_name: str, run_id: str, **options: Any
+    ) -> ElasticPlan:
+        """Return the plan of variables and of `options`, which are fields by name. Raises SetupError."""
         endpoint = meeting_point(environ, set_name, 0)
         token = read_token(environ.get(contract.ENV_TOKEN_FILE))
         if not token and not endpoint.is_private():
-            raise UsageError(
+            raise SetupError(
                 f"the rendezvous {endpoint.data} can be reached from other machines and there is no token to sign "
                 f"what is written there; set {contract.ENV_TOKEN_FILE} to the run's token file"
             )
         address = environ.get(contract.ENV_POD_IP) or ("127.0.0.1" if endpoint.is_private() else "")
         if not address:
-            raise UsageError(
+            raise SetupError(
                 f"{contract.ENV_POD_IP} is not set; it is the address at which other nodes reach this one"
             )
         folder = environ.get(contract.ENV_DIR)
         return cls(
-            backend=backend,
+            **options,
             endpoint=endpoint,
             run_id=run_id or id_of_run(environ),
-            least_nodes=least_nodes,
-            most_nodes=most_nodes,
-            processes=processes,
-            max_restarts=max_restarts,
-            gather_seconds=gather_seconds,
-            command=command,
             local_address=address,
             token=token,
             folder=Path(folder) if folder else None,
@@ -82,7 +66,7 @@ class Plan:
     @property
     def marker(self) -> Path | None:
         """File that says that the training is over, for nodes that come when even the rendezvous is gone."""
-        name = "".join(one if one.isalnum() or one in "._-" else "_" for one in self.run_id)
+        name = "".join(char if char.isalnum() or char in "._-" else "_" for char in self.run_id)
         return self.folder / f"elastic-{name}.done" if self.folder else None
 
     def is_done(self) -> bool:
@@ -94,32 +78,31 @@ class Plan:
         if self.marker is not None:
             with contextlib.suppress(OSError):
                 self.marker.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(self.marker, b"")
+                write_atomic(self.marker, b"")
 
     def address(self) -> tuple[str, int] | None:
         """Return where the rendezvous listens, or None while it has not said so."""
         if self.endpoint.folder is None:
             return self.endpoint.host, self.endpoint.port
         with contextlib.suppress(OSError, ValueError):
-            host, _, port = (
-                (self.endpoint.folder / ADDRESS_FILE).read_text(encoding="ascii").strip().rpartition(":")
-            )
+            text = (self.endpoint.folder / ADDRESS_FILE).read_text(encoding="ascii")
+            host, _, port = text.strip().rpartition(":")
             return host, int(port)
         return None
 
 
 def meeting_point(environ: Mapping[str, str], set_name: str, index: int) -> Endpoint:
-    """Return where the rendezvous is to be: an entry of ``L2R_PEERS``, or ``L2R_ENDPOINT``. Raises UsageError."""
+    """Return where the rendezvous is to be: an entry of ``L2R_PEERS``, or ``L2R_ENDPOINT``. Raises SetupError."""
     if set_name:
-        text = peers.from_environment(environ).one(set_name, index)
+        text = addresses.from_environment(environ).of_replica(set_name, index)
     else:
         text = environ.get(contract.ENV_ENDPOINT) or ""
         if not text:
-            raise UsageError(
+            raise SetupError(
                 f"{contract.ENV_ENDPOINT} is not set; it says where the nodes meet, for example "
                 f"{contract.ENV_ENDPOINT}=tcp://127.0.0.1:{contract.RENDEZVOUS_PORT}"
             )
     try:
         return parse(text)
     except EndpointError as error:
-        raise UsageError(str(error)) from error
+        raise SetupError(str(error)) from error

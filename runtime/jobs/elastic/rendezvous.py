@@ -12,47 +12,50 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from runtime import contract, peers
-from runtime.commands import FailedError, run_folder, run_id
-from runtime.elastic.notice import FAILED, EtcdNotice, Notice, StoreNotice
-from runtime.elastic.plan import ADDRESS_FILE, meeting_point
-from runtime.endpoint import Endpoint
-from runtime.files import write_whole
-from runtime.metrics import Console
-from runtime.steps.marks import Marks, checked_name
-from runtime.stopping import Stop
+from runtime.base import addresses, contract
+from runtime.base.atomic_files import write_atomic
+from runtime.base.cli_options import run_folder, run_id
+from runtime.base.endpoint import Endpoint
+from runtime.base.errors import FailedError
+from runtime.base.metrics import Console
+from runtime.base.signals import Stop
+from runtime.jobs.elastic.completion_flag import FAILED, CompletionFlag, EtcdCompletionFlag, StoreCompletionFlag
+from runtime.jobs.elastic.plan import ADDRESS_FILE, meeting_point
+from runtime.jobs.steps.markers import StepMarkers, checked_name
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0
 """How long it stays when the job is over: nodes that only now come here still learn of it."""
 START_SECONDS: Final = 30.0
 _BACKLOG: Final = 256
+ReadFlag = Callable[[], str | None]
+"""`CompletionFlag.read` of the meeting point; None while the job goes on."""
 
 
 def host(
     backend: str, set_name: str, port: int, until: str, environ: Mapping[str, str], stop: Stop, console: Console
 ) -> int:
-    """Listen until the job is over, and return the exit code. Raises UsageError, FailedError and OSError."""
+    """Listen until the job is over, and return the exit code. Raises SetupError, FailedError and OSError."""
     name = set_name or ((environ.get(contract.ENV_SET) or "") if environ.get(contract.ENV_PEERS) else "")
-    endpoint = meeting_point(environ, name, peers.index(environ) if name else 0)
-    marks = Marks(run_folder(environ) / "steps", run_id(environ)) if until else None
+    endpoint = meeting_point(environ, name, addresses.index(environ) if name else 0)
+    marks = StepMarkers(run_folder(environ) / "steps", run_id(environ)) if until else None
     if marks is not None and marks.is_done(checked_name(until)):
         console.say(f"step {until} is done: nobody will come")
         return contract.EXIT_DONE
     with _listening(endpoint, port) as listener:
         address = listener.getsockname()[:2]
-        with _store(listener, environ) if backend == "c10d" else _etcd(listener, environ, stop) as notice:
+        with _store(listener, environ) if backend == "c10d" else _etcd(listener, environ, stop) as read_flag:
             _announce(endpoint, address[0], address[1])
             console.say(f"rendezvous {backend} at {address[0]} port {address[1]} for {run_id(environ)}")
-            return _attend(notice, marks, until, stop, console)
+            return _attend(read_flag, marks, until, stop, console)
 
 
-def _attend(notice: Notice, marks: Marks | None, until: str, stop: Stop, console: Console) -> int:
+def _attend(read_flag: ReadFlag, marks: StepMarkers | None, until: str, stop: Stop, console: Console) -> int:
     """Wait for the end of the job."""
     over: float | None = None
     word: str | None = None
@@ -60,7 +63,7 @@ def _attend(notice: Notice, marks: Marks | None, until: str, stop: Stop, console
         if marks is not None and marks.is_done(until):
             console.say(f"step {until} is done")
             return contract.EXIT_DONE
-        if over is None and (word := notice.read()) is not None:
+        if over is None and (word := read_flag()) is not None:
             over = time.monotonic()
             console.say(f"the training has {word}")
         if over is not None and time.monotonic() - over >= QUIET_SECONDS:
@@ -74,18 +77,19 @@ def _attend(notice: Notice, marks: Marks | None, until: str, stop: Stop, console
 def _listening(endpoint: Endpoint, port: int) -> Iterator[socket.socket]:
     """Take the port before anything slow is imported. What is for this machine is not open to others."""
     is_private = endpoint.is_private()
-    wanted = port or endpoint.port
+    wanted_port = port or endpoint.port
     family = socket.AF_INET
     host_name = "127.0.0.1" if is_private else "0.0.0.0"  # noqa: S104  (other pods are to come in)
     if ":" in endpoint.host:
         family, host_name = socket.AF_INET6, "::1" if is_private else "::"
     with socket.socket(family, socket.SOCK_STREAM) as listener:
+        # A rendezvous that restarts must not wait until connections of its predecessor time out.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((host_name, wanted))
+            listener.bind((host_name, wanted_port))
         except OSError as error:
             raise FailedError(
-                f"the rendezvous cannot listen at {host_name} port {wanted}: {error.strerror}"
+                f"the rendezvous cannot listen at {host_name} port {wanted_port}: {error.strerror}"
             ) from error
         yield listener
 
@@ -93,11 +97,11 @@ def _listening(endpoint: Endpoint, port: int) -> Iterator[socket.socket]:
 def _announce(endpoint: Endpoint, host_name: str, port: int) -> None:
     if endpoint.folder is not None:
         endpoint.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(endpoint.folder / ADDRESS_FILE, f"{host_name}:{port}\n".encode(), durable=False)
+        write_atomic(endpoint.folder / ADDRESS_FILE, f"{host_name}:{port}\n".encode(), is_durable=False)
 
 
 @contextlib.contextmanager
-def _store(listener: socket.socket, environ: Mapping[str, str]) -> Iterator[Notice]:
+def _store(listener: socket.socket, environ: Mapping[str, str]) -> Iterator[ReadFlag]:
     """Serve torch's store on the socket."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -109,44 +113,51 @@ def _store(listener: socket.socket, environ: Mapping[str, str]) -> Iterator[Noti
         is_master=True,
         wait_for_workers=False,
         timeout=timedelta(seconds=START_SECONDS),
+        # torch takes the descriptor over; binding here first gives our sentence when the port is taken.
         master_listen_fd=listener.detach(),
     )
-    yield StoreNotice(store, run_id(environ))
+    yield StoreCompletionFlag(store, run_id(environ)).read
 
 
 @contextlib.contextmanager
-def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> Iterator[Notice]:
+def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> Iterator[ReadFlag]:
     """Run an etcd at the socket's address: its state lasts as long as this process, as the store's does."""
     binary = shutil.which("etcd")
     if binary is None:
         raise FailedError("there is no etcd here; install Debian's etcd-server, or take --backend c10d")
     host_name, port = listener.getsockname()[:2]
     listener.close()
-    shown = f"[{host_name}]" if ":" in host_name else host_name
+    url = f"http://[{host_name}]:{port}" if ":" in host_name else f"http://{host_name}:{port}"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         other = f"http://127.0.0.1:{probe.getsockname()[1]}"
     folder = Path(tempfile.mkdtemp(prefix="l2r-etcd-"))
     with (folder / "log").open("wb") as log:
         # Its v2 interface is what torch speaks. It listens to no peer, and flushes nothing: it has nothing to keep.
-        words = (
+        argv = (
             *(binary, "--enable-v2", "--data-dir", str(folder / "data"), "--unsafe-no-fsync"),
-            *(
-                "--listen-client-urls",
-                f"http://{shown}:{port}",
-                "--advertise-client-urls",
-                f"http://{shown}:{port}",
-            ),
+            *("--listen-client-urls", url, "--advertise-client-urls", url),
             *("--listen-peer-urls", other, "--initial-advertise-peer-urls", other),
             *("--initial-cluster", f"default={other}"),
         )
+        # ETCD_* variables would override the arguments.
         clean = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
-        process = subprocess.Popen(words, stdout=log, stderr=log, env=clean)
+        process = subprocess.Popen(argv, stdout=log, stderr=log, env=clean)
     try:
         local = "::1" if ":" in host_name else "127.0.0.1"
-        notice = EtcdNotice(local, port, run_id(environ))
-        _await_etcd(process, notice, folder / "log", stop)
-        yield _Patient(notice, process, folder / "log")
+        completion_flag = EtcdCompletionFlag(local, port, run_id(environ))
+        _await_etcd(process, completion_flag, folder / "log", stop)
+
+        def read() -> str | None:
+            # An etcd may be slow on a busy machine, and all that it knows would be lost with this process.
+            try:
+                return completion_flag.read()
+            except OSError:
+                if process.poll() is None:
+                    return None
+                raise FailedError(f"etcd ended with {process.returncode}: {_last_line(folder / 'log')}") from None
+
+        yield read
     finally:
         process.terminate()
         try:
@@ -157,35 +168,13 @@ def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> It
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Patient:
-    """The notice of an etcd that may be slow, as on a busy machine: all that it knows would be lost with us."""
-
-    def __init__(self, notice: Notice, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._notice = notice
-        self._process = process
-        self._log = log
-
-    def read(self) -> str | None:
-        """The word; None as well while the etcd lives and does not answer. Raises FailedError when it has ended."""
-        try:
-            return self._notice.read()
-        except OSError:
-            if self._process.poll() is None:
-                return None
-            raise FailedError(f"etcd ended with {self._process.returncode}: {_last_line(self._log)}") from None
-
-    def write(self, word: str) -> None:
-        """Say how it ended."""
-        self._notice.write(word)
-
-
-def _await_etcd(process: subprocess.Popen[bytes], notice: Notice, log: Path, stop: Stop) -> None:
+def _await_etcd(process: subprocess.Popen[bytes], completion_flag: CompletionFlag, log: Path, stop: Stop) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not stop.is_set():
         if process.poll() is not None:
             raise FailedError(f"etcd ended with {process.returncode}: {_last_line(log)}")
         with contextlib.suppress(OSError):
-            notice.read()
+            completion_flag.read()
             return
         if time.monotonic() > deadline:
             raise FailedError(f"etcd does not answer within {START_SECONDS:g} s: {_last_line(log)}")

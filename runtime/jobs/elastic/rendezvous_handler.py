@@ -1,6 +1,6 @@
-"""torch's dynamic rendezvous with the habits that pods need.
+"""torch's dynamic rendezvous handler, adapted to pods.
 
-- A node that is told to go leaves the round at once, instead of being missed when its heartbeats stay out.
+- A node that gets SIGTERM leaves the round at once, instead of after its heartbeats are missed.
 - A node of the round that is gone begins a new round even where nothing fails by itself: a connection to a machine
   that lost its power is silent, and a collective operation would wait for its own patience.
 - Heartbeats are missed after 10 seconds (30 over etcd), so that a killed node is noticed within that and a moment.
@@ -19,32 +19,32 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _RendezvousExitOp,
 )
 
-from runtime.elastic.meeting import Meeting
-from runtime.elastic.plan import Plan
+from runtime.jobs.elastic.plan import ElasticPlan
+from runtime.jobs.elastic.rendezvous_client import RendezvousConnection
 
 BEAT_SECONDS: Final = 2
 BEATS_MISSED: Final = 5
 BEATS_MISSED_ETCD: Final = 15
 """A beat over etcd is a request and a file: on a busy machine it takes longer than one to torch's store."""
 JOIN_SECONDS: Final = 60
-"""A node that waits for the fewest nodes says so this often."""
+"""Interval at which a node that waits for the minimum of nodes reports that."""
 _LEAVE_SECONDS: Final = 3.0
 
 
-class Handler(DynamicRendezvousHandler):
-    """The handler of one node."""
+class RendezvousHandler(DynamicRendezvousHandler):
+    """Rendezvous handler of one node."""
 
-    _company: frozenset[object] = frozenset()
+    _participants: frozenset[object] = frozenset()
 
     @classmethod
-    def over(cls, meeting: Meeting, plan: Plan) -> Handler:
+    def over(cls, connection: RendezvousConnection, plan: ElasticPlan) -> RendezvousHandler:
         """Make a handler."""
-        made: Handler = cls.from_backend(
+        made: RendezvousHandler = cls.from_backend(
             plan.run_id,
-            meeting.store,
-            meeting.backend,
-            plan.least_nodes,
-            plan.most_nodes,
+            connection.store,
+            connection.backend,
+            plan.min_nodes,
+            plan.max_nodes,
             plan.local_address,
             RendezvousTimeout(
                 join=timedelta(seconds=JOIN_SECONDS),
@@ -63,23 +63,24 @@ class Handler(DynamicRendezvousHandler):
         return int(self._state_holder.state.round)
 
     @property
-    def company(self) -> frozenset[object]:
+    def participants(self) -> frozenset[object]:
         """The nodes of the round that this node joined."""
-        return self._company
+        return self._participants
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round."""
         info = super().next_rendezvous()
-        self._company = frozenset(self._state_holder.state.participants)
+        self._participants = frozenset(self._state_holder.state.participants)
         return info
 
     def num_nodes_waiting(self) -> int:
         """Return how many nodes wait for a new round, and count those that are gone from this one."""
         waiting = super().num_nodes_waiting()
-        return int(waiting) + len(self._company.difference(self._state_holder.state.participants))
+        # torch counts only nodes that wait. Counting those that vanished too makes the agent start a new round.
+        return int(waiting) + len(self._participants.difference(self._state_holder.state.participants))
 
     def leave(self) -> None:
-        """Take this node out of the round; a rendezvous that is gone is left already."""
+        """Leave the round; a rendezvous that is gone counts as left."""
         self._stop_heartbeats()
         try:
             with self._heartbeat_lock:

@@ -1,4 +1,4 @@
-"""One download: into a part beside its destination, tried again from where it was cut, checked, then renamed."""
+"""One download: into a part file beside its destination, resumed after cuts, verified, then renamed."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from runtime.commands import FailedError, InterruptedWorkError
-from runtime.fetching.sources import GoneError, Reply, Source
-from runtime.files import write_whole
-from runtime.stopping import Stop
+from runtime.base.atomic_files import sync_folder, write_atomic
+from runtime.base.errors import FailedError, InterruptedWorkError
+from runtime.base.signals import Stop
+from runtime.jobs.fetch.sources import GoneError, Reply, Source
 
 CHUNK_BYTES: Final = 256 * 1024
 TRIES: Final = 6
-"""Tries one after the other that bring nothing until a download is given up."""
+"""Consecutive attempts without a byte before a download is given up."""
 PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each further try."""
 Progress = Callable[[int, int | None], None]
-"""Told the bytes that are there, and the size of the whole if it is known."""
+"""Called with the bytes so far and the total size, if known."""
 
 
 @dataclass(slots=True)
@@ -56,26 +56,24 @@ class Download:
             self._tidy()
             raise
         self._check(size)
+        # Verified before it gets its name: a file of that name is always complete.
         self._part.replace(self.dest)
         self._note.unlink(missing_ok=True)
-        folder = os.open(self.dest.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.dest.parent)
 
     def _tidy(self) -> None:
-        """Leave nothing behind where nothing came."""
+        """Remove an empty part file."""
         with contextlib.suppress(OSError):
             if not self._part.stat().st_size:
                 self._part.unlink()
                 self._note.unlink(missing_ok=True)
 
     def _recall(self, part: int) -> None:
-        """Keep an earlier part if it is of this very source, and begin anew if not."""
+        """Continue an earlier part if it is of the same source and version; otherwise truncate it."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             note = json.loads(self._note.read_bytes())
-            if note["source"] == self.source.shown and note["version"]:
+            # Without a version (ETag or time) nothing proves that the rest belongs to this part.
+            if note["source"] == self.source.display_url and note["version"]:
                 self._version = str(note["version"])
                 return
         os.ftruncate(part, 0)
@@ -88,11 +86,12 @@ class Download:
             try:
                 if self._attempt(part):
                     return os.fstat(part).st_size
-                sentence = f"{self.source.shown}: the connection was cut"
+                sentence = f"{self.source.display_url}: the connection was cut"
             except (GoneError, http.client.HTTPException, OSError) as error:
                 if isinstance(error, OSError) and error.filename is not None:
                     raise  # the disk, not the source
                 sentence = str(error) or type(error).__name__
+            # Only attempts without a byte count: a slow link that moves on is never given up.
             fruitless = 0 if os.fstat(part).st_size > before else fruitless + 1
             if fruitless >= TRIES:
                 raise FailedError(f"{sentence}; given up after {TRIES} tries, another one goes on from here")
@@ -107,14 +106,14 @@ class Download:
                 os.ftruncate(part, reply.offset)
                 here = reply.offset
                 self._version = reply.version
-                note = {"source": self.source.shown, "version": reply.version}
-                write_whole(self._note, json.dumps(note).encode(), durable=False)
+                note = {"source": self.source.display_url, "version": reply.version}
+                write_atomic(self._note, json.dumps(note).encode(), is_durable=False)
             return self._copy(reply, part, here)
 
     def _copy(self, reply: Reply, part: int, here: int) -> bool:
         while chunk := reply.stream.read(CHUNK_BYTES):
             if self.stop.is_set():
-                raise InterruptedWorkError(f"{self.source.shown}: ended by {self.stop.reason} at {here} bytes")
+                raise self._interrupted(f"at {here} bytes")
             _write(part, chunk, self._part)
             here += len(chunk)
             self.progress(here, reply.total)
@@ -124,21 +123,24 @@ class Download:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.stop.is_set():
-                raise InterruptedWorkError(f"{self.source.shown}: ended by {self.stop.reason} between two tries")
+                raise self._interrupted("between two tries")
             time.sleep(0.05)
+
+    def _interrupted(self, moment: str) -> InterruptedWorkError:
+        return InterruptedWorkError(f"{self.source.display_url}: ended by {self.stop.reason} {moment}")
 
     def _check(self, size: int) -> None:
         """Compare the check sum of what lies on the disk; what is wrong is removed, it would only be kept on."""
         if not self.sha256:
             return
         with self._part.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != self.sha256:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != self.sha256:
             self._part.unlink(missing_ok=True)
             self._note.unlink(missing_ok=True)
             raise FailedError(
-                f"{self.source.shown}: {size} bytes came, with the check sum {found} instead of {self.sha256}; "
-                "they were removed: is it the right file?"
+                f"{self.source.display_url}: {size} bytes came, with the check sum {digest} instead of "
+                f"{self.sha256}; they were removed: is it the right file?"
             )
 
 

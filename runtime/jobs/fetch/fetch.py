@@ -7,13 +7,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-from runtime.commands import FailedError
-from runtime.fetching import sources
-from runtime.fetching.download import Download
-from runtime.fetching.unpack import is_archive, unpack
-from runtime.metrics import Console, record
-from runtime.process import UsageError
-from runtime.stopping import Stop
+from runtime.base.errors import FailedError, SetupError
+from runtime.base.metrics import Console, record
+from runtime.base.signals import Stop
+from runtime.jobs.fetch import sources
+from runtime.jobs.fetch.download import Download
+from runtime.jobs.fetch.unpack import is_archive, unpack
 
 SAY_SECONDS: Final = 2.0
 DIGITS: Final = "digits"
@@ -22,20 +21,20 @@ DIGITS: Final = "digits"
 def fetch(
     text: str, dest: Path, console: Console, stop: Stop, *, is_folder: bool, sha256: str, unpacks: bool
 ) -> None:
-    """Bring what `text` names to `dest`. Raises UsageError, FailedError, InterruptedWorkError and OSError."""
+    """Bring what `text` names to `dest`. Raises SetupError, FailedError, InterruptedWorkError and OSError."""
     if text == DIGITS:
-        from runtime.datasets.cifar import write_digits
+        from runtime.jobs.datasets.cifar import write_digits
 
         if sha256:
-            raise UsageError("the digits are made here; they have no check sum to compare")
-        teller = _Teller(console, DIGITS)
+            raise SetupError("the digits are made here; they have no check sum to compare")
+        teller = _ProgressReporter(console, DIGITS)
         teller.end("done", write_digits(dest), f"training and test pictures are in {dest}")
         return
     source = sources.parse(text)
-    teller = _Teller(console, source.shown)
+    teller = _ProgressReporter(console, source.display_url)
     into = unpacks and is_archive(source.name)
     if (is_folder or into) and not source.name:
-        raise UsageError(f"the source {source.shown} ends without a name; give a file's name as DEST")
+        raise SetupError(f"the source {source.display_url} ends without a name; give a file's name as DEST")
     file = dest / (f".fetched-{source.name}" if into else source.name) if is_folder or into else dest
     try:
         if sha256 and not into and _has_sum(file, sha256):
@@ -63,12 +62,12 @@ def _has_sum(path: Path, sha256: str) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
-class _Teller:
+class _ProgressReporter:
     """Says how far a download is, every few seconds."""
 
-    def __init__(self, console: Console, shown: str) -> None:
+    def __init__(self, console: Console, display_url: str) -> None:
         self._console = console
-        self._shown = shown
+        self._shown = display_url
         self._began = self._said = time.monotonic()
         self.seen = 0
         self._total: int | None = None

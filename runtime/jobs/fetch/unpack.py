@@ -1,7 +1,6 @@
-"""Unpacking an archive that a stranger may have made: nothing gets out of the folder, and all of it comes or none.
+"""Unpacking of untrusted archives: nothing outside the folder is written, and all of it arrives or nothing.
 
-Only files and folders are taken. Links, devices and names that lead outside end the whole: an archive of data that
-holds one is not what it says it is.
+Only files and folders are unpacked. A link, a device or a path that leads outside refuses the archive.
 """
 
 from __future__ import annotations
@@ -17,18 +16,13 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
-from runtime.commands import FailedError, InterruptedWorkError
-from runtime.stopping import Stop
+from runtime.base.errors import FailedError, InterruptedWorkError
+from runtime.base.signals import Stop
 
 _TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _DAMAGE: Final = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    zlib.error,
-    EOFError,
-    UnicodeDecodeError,
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
+    *(EOFError, UnicodeDecodeError),
 )
 _COPY_BYTES: Final = 1024 * 1024
 Member = tuple[str, IO[bytes] | None]
@@ -36,7 +30,7 @@ Member = tuple[str, IO[bytes] | None]
 
 
 def is_archive(name: str) -> bool:
-    """Say whether a file of this name is unpacked."""
+    """Return True if a file of this name is unpacked."""
     return name.lower().endswith((*_TAR, ".zip"))
 
 
@@ -46,6 +40,7 @@ def unpack(archive: Path, folder: Path, name: str, stop: Stop) -> list[str]:
     Raises FailedError with a sentence, and leaves `folder` as it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Beside the target, so that the final renames stay within one file system.
     staging = folder / f".unpacking-{name}"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
@@ -55,8 +50,8 @@ def unpack(archive: Path, folder: Path, name: str, stop: Stop) -> list[str]:
                 raise InterruptedWorkError(f"{name}: ended by {stop.reason} while it was unpacked")
             _put(staging, text, content)
         made = sorted(path.name for path in staging.iterdir())
-        for each in made:
-            _replace(staging / each, folder / each)
+        for name_in_archive in made:
+            _replace(staging / name_in_archive, folder / name_in_archive)
     except _DAMAGE as error:
         raise FailedError(f"{name} cannot be unpacked: it is damaged or of another kind ({error})") from error
     finally:
@@ -74,7 +69,7 @@ def _tar(archive: Path) -> Iterator[Member]:
             else:
                 kind = "a link" if member.issym() or member.islnk() else "a device"
                 raise FailedError(f"the archive holds {kind}, {member.name!r}; nothing of it was unpacked")
-        # The check sum of a compressed file stands at its end, behind what the last member needs.
+        # The checksum of a compressed file is at its end, behind the last member: read on, so that it is verified.
         while tar.fileobj.read(_COPY_BYTES):
             pass
 
@@ -93,6 +88,7 @@ def _zip(archive: Path) -> Iterator[Member]:
 
 def _put(folder: Path, text: str, content: IO[bytes] | None) -> None:
     name = PurePosixPath(text)
+    # Backslash and NUL too: other systems treat them as separators or ends of a name.
     if name.is_absolute() or ".." in name.parts or "\0" in text or "\\" in text:
         raise FailedError(f"the archive holds {text!r}, which leads out of the folder; nothing of it was unpacked")
     path = folder.joinpath(*name.parts)
@@ -106,8 +102,8 @@ def _put(folder: Path, text: str, content: IO[bytes] | None) -> None:
         shutil.copyfileobj(content, file, _COPY_BYTES)
 
 
-def _replace(made: Path, wanted: Path) -> None:
-    """Put a file or folder in the place of an older one."""
-    if wanted.is_dir() and not wanted.is_symlink():
-        shutil.rmtree(wanted)
-    made.replace(wanted)
+def _replace(made: Path, target: Path) -> None:
+    """Replace an older file or folder."""
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    made.replace(target)

@@ -24,7 +24,7 @@ class Adam:
     square: NDArray[np.float32] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin without a memory."""
+        """Start with zero moments."""
         self.mean = np.zeros_like(self.weights)
         self.square = np.zeros_like(self.weights)
 
@@ -34,20 +34,17 @@ class Adam:
         self.steps += 1
         self.mean += (1 - first) * (gradient - self.mean)
         self.square += (1 - second) * (np.square(gradient) - self.square)
+        # Algorithm 1 with both bias corrections written out; learners use torch's fused form of the same.
         scale = np.sqrt(self.square / (1 - second**self.steps)) + _EPSILON
         self.weights -= (self.lr / (1 - first**self.steps)) * self.mean / scale
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return copies of everything that a step changes."""
-        return {
-            "weights": self.weights.copy(),
-            "mean": self.mean.copy(),
-            "square": self.square.copy(),
-            "steps": np.array(self.steps),
-        }
+        arrays = {"weights": self.weights, "mean": self.mean, "square": self.square}
+        return {**{name: array.copy() for name, array in arrays.items()}, "steps": np.array(self.steps)}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what `arrays` gave. ValueError if it is of another size."""
+        """Load what `arrays` returned. ValueError if it is of another size."""
         for name, mine in (("weights", self.weights), ("mean", self.mean), ("square", self.square)):
             if arrays[name].shape != mine.shape:
                 raise ValueError(f"it holds {arrays[name].shape[0]} weights, and this shard has {mine.shape[0]}")

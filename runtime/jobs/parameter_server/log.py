@@ -1,4 +1,4 @@
-"""What a process of a parameter-server run says, on standard output and on the volume that outlives its pod."""
+"""Console of a parameter-server process: standard output and a log file on the volume, which outlives the pod."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import time
 from pathlib import Path
 
-from runtime import contract
-from runtime.metrics import Console
+from runtime.base import contract
+from runtime.base.metrics import Console
 
 
 class LoggedConsole(Console):

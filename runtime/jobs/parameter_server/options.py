@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Final
 
-from runtime.stopping import Stop
+from runtime.base.cli_options import Commands, add_command
+from runtime.base.signals import Stop
 
 _EXAMPLES: Final = """\
 example:
@@ -21,36 +23,27 @@ Servers keep checkpoints in L2R_DIR/ps-INDEX and go on from them. All end with 0
 """
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: Commands) -> None:
     """Add both commands."""
     for name, text in (
         ("ps", "hold a shard of the weights, and move it against the gradients of the workers"),
         ("ps-worker", "compute gradients on scikit-learn's digits for the parameter servers"),
     ):
-        parser = commands.add_parser(
-            name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}.",
-            epilog=_EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        parser.set_defaults(start=start)
+        add_command(commands, name, f"{text}\n{text[0].upper()}{text[1:]}.\n{_EXAMPLES}", start)
 
 
 def start(options: argparse.Namespace, stop: Stop) -> int:
     """Serve or work, and return the exit code."""
-    import os
-
-    from runtime.metrics import Console
-    from runtime.ps.hyper import Hyper
-    from runtime.ps.place import Place
+    from runtime.base.metrics import Console
+    from runtime.jobs.parameter_server.rank_context import PsRank
+    from runtime.jobs.parameter_server.settings import PsSettings
 
     role = "ps" if options.role == "ps" else "worker"
-    place = Place.from_environment(os.environ, role, Hyper.from_environment(os.environ))
+    place = PsRank.from_environment(os.environ, role, PsSettings.from_environment(os.environ))
     if role == "ps":
-        from runtime.ps import server
+        from runtime.jobs.parameter_server import server
 
         return server.run(place, stop, Console())
-    from runtime.ps import worker
+    from runtime.jobs.parameter_server import worker
 
     return worker.run(place, stop, Console())

@@ -1,4 +1,4 @@
-"""What one process of a parameter-server run is, and how the weights lie on the servers."""
+"""Rank of a parameter-server process, and the shards of the weights."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime import contract, peers
-from runtime.algos.actor import ActorShape
-from runtime.commands import run_folder
-from runtime.datasets import digits
-from runtime.gradients import gradient_layout
-from runtime.layout import Layout
-from runtime.process import Context
-from runtime.ps.hyper import Hyper
-from runtime.settings import Settings
+from runtime.base import addresses as peers
+from runtime.base import contract
+from runtime.base.cli_options import run_folder
+from runtime.base.launch_context import LaunchContext
+from runtime.exchange.protocol.segment_schema import Layout
+from runtime.jobs.datasets import digits
+from runtime.jobs.parameter_server.settings import PsSettings
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.buffers.gradient_buffer import gradient_layout
 
 SET: Final = "ps"
-"""The set of `L2R_PEERS` that the servers are."""
+"""Name of the servers' set in `L2R_PEERS`."""
 _CHOICES: Final = 10
-_LEAST: Final = ActorShape(1, 1, (), "categorical", (1,))
+_SMALLEST: Final = ActorShape(1, 1, (), "categorical", (1,))
 """The smallest network there is; the exchange wants one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PsRank:
     """One server or worker."""
 
     role: str
     index: int
-    hyper: Hyper
-    servers: tuple[Context, ...]
-    """This process's view of each server: what it says there, and where that is."""
+    hyper: PsSettings
+    servers: tuple[LaunchContext, ...]
+    """Launch context for the exchange with each server."""
     folder: Path
     log: Path
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], role: str, hyper: Hyper) -> Place:
-        """Return the place that the launcher's variables state. Raises UsageError."""
-        addresses = peers.from_environment(environ).of(SET)
+    def from_environment(cls, environ: Mapping[str, str], role: str, hyper: PsSettings) -> PsRank:
+        """Return the place that the launcher's variables state. Raises SetupError."""
+        addresses = peers.from_environment(environ).of_set(SET)
         index = peers.index(environ)
         if role == SET:
-            peers.from_environment(environ).one(SET, index)
+            peers.from_environment(environ).of_replica(SET, index)
         folder = run_folder(environ)
         plain = {name: value for name, value in environ.items() if name != contract.ENV_CONFIG}
         plain.setdefault(contract.ENV_POD, f"{role}-{index}")
         contexts = []
         for number, address in enumerate(addresses):
-            context = Context.from_environment({**plain, contract.ENV_ENDPOINT: address}, "worker")
-            shard = f"digits, shard {number} of {len(addresses)}"  # a wrong order of servers is found by this
-            contexts.append(replace(context, settings=Settings(environment=shard, algorithm="sgd")))
+            context = LaunchContext.from_environment({**plain, contract.ENV_ENDPOINT: address}, "worker")
+            shard = f"digits, shard {number} of {len(addresses)}"  # so that a wrong order of servers is refused
+            contexts.append(replace(context, environment=shard))
         logs = Path(environ.get("LOG_DIR") or folder)
         return cls(role, index, hyper, tuple(contexts), folder / f"ps-{index}", logs / f"{role}-{index}.log")
 
@@ -63,21 +63,22 @@ class Place:
 
     def shard(self, number: int) -> slice:
         """Return the part of the weights that lies on a server."""
+        # Equal cuts of the flat weights; a shard may end in the middle of a layer, which no server needs to know.
         edges = np.linspace(0, self.shape().size, len(self.servers) + 1).astype(int)
         return slice(int(edges[number]), int(edges[number + 1]))
 
     def shard_shape(self, number: int) -> ActorShape:
-        """Return what the exchange is told of a shard: so many weights, which nobody acts by."""
+        """Return a shape of the shard's size for the exchange; no policy acts by it."""
         part = self.shard(number)
-        others = part.stop - part.start - _LEAST.size
+        others = part.stop - part.start - _SMALLEST.size
         return ActorShape(1, 1, (), "categorical", (1,), others=others)
 
     def layout(self, number: int) -> Layout:
-        """Return how a gradient of a shard lies in memory."""
+        """Return the schema of a shard's gradient."""
         return gradient_layout(self.shard_shape(number).size)
 
     def first_weights(self) -> NDArray[np.float32]:
-        """Return the weights that training begins with; every server draws all and keeps its own."""
+        """Return the initial weights. Every server draws all of them with the same seed and keeps its shard."""
         shape, rng = self.shape(), np.random.default_rng(self.hyper.seed)
         parts: list[NDArray[np.float32]] = []
         for part in shape.parts:

@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from runtime import contract
-from runtime.process import UsageError
+from runtime.base import contract
+from runtime.base.errors import SetupError
 
 
 @dataclass(frozen=True, slots=True)
-class Hyper:
-    """What is trained and for how long."""
+class PsSettings:
+    """Hyperparameters and length of a run."""
 
     batch_size: int = 20
     """Pictures in a gradient."""
@@ -27,24 +27,26 @@ class Hyper:
     seed: int = 0
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> Hyper:
-        """Return the settings that the variables state; unknown ones are for other programs. Raises UsageError."""
+    def from_environment(cls, environ: Mapping[str, str]) -> PsSettings:
+        """Return the settings that the variables state; unknown ones are for other programs. Raises SetupError."""
         try:
-            given = json.loads(environ.get(contract.ENV_CONFIG) or "{}")
+            overrides = json.loads(environ.get(contract.ENV_CONFIG) or "{}")
         except ValueError as error:
-            raise UsageError(f"{contract.ENV_CONFIG} is no JSON: {error}") from error
-        if not isinstance(given, dict):
-            raise UsageError(f"{contract.ENV_CONFIG} must be a JSON object")
-        given = {"seed": environ.get(contract.ENV_SEED) or 0, **given}
+            raise SetupError(f"{contract.ENV_CONFIG} is no JSON: {error}") from error
+        if not isinstance(overrides, dict):
+            raise SetupError(f"{contract.ENV_CONFIG} must be a JSON object")
+        overrides = {"seed": environ.get(contract.ENV_SEED) or 0, **overrides}
         values = {
-            each.name: _number(each.name, given.get(each.name, environ.get(each.name.upper()) or each.default))
-            for each in fields(cls)
+            setting.name: _number(
+                setting.name, overrides.get(setting.name, environ.get(setting.name.upper()) or setting.default)
+            )
+            for setting in fields(cls)
         }
-        whole = {name: int(value) for name, value in values.items() if name != "learning_rate"}
-        made = cls(learning_rate=values["learning_rate"], **whole)
-        if made.learning_rate <= 0 or made.batch_size < 1 or made.hidden_units < 1:
-            raise UsageError("batch_size, hidden_units and learning_rate must be above 0")
-        return made
+        integers = {name: int(value) for name, value in values.items() if name != "learning_rate"}
+        settings = cls(learning_rate=values["learning_rate"], **integers)
+        if settings.learning_rate <= 0 or settings.batch_size < 1 or settings.hidden_units < 1:
+            raise SetupError("batch_size, hidden_units and learning_rate must be above 0")
+        return settings
 
 
 def _number(name: str, value: object) -> float:
@@ -54,5 +56,5 @@ def _number(name: str, value: object) -> float:
         number = math.nan
     if not 0 <= number < math.inf or (name != "learning_rate" and number != int(number)):
         kind = "number" if name == "learning_rate" else "whole number"
-        raise UsageError(f"{name} is {value!r}; it must be a {kind} from 0")
+        raise SetupError(f"{name} is {value!r}; it must be a {kind} from 0")
     return number

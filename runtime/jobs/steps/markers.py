@@ -1,34 +1,32 @@
-"""The marks that steps leave for each other: files that are there or not, on whatever volume the run shares.
+"""Markers of steps: files on the volume that the run shares, `NAME.done` and `NAME.failed`.
 
-They are looked at again and again instead of being watched: a change on another machine of a network volume is
-announced by nothing.
+They are polled: on a network volume no event reports a change by another machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import time
 from pathlib import Path
 from typing import Final
 
-from runtime.files import write_whole
-from runtime.process import UsageError
+from runtime.base.atomic_files import write_atomic
+from runtime.base.errors import SetupError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a step. Raises UsageError if it could not be a file's name."""
+    """Return the name of a step. Raises SetupError if it could not be a file's name."""
     if not _NAME.fullmatch(name):
-        raise UsageError(f"the step's name {name!r} must be 1 to 63 letters, digits, '.', '_' and '-'")
+        raise SetupError(f"the step's name {name!r} must be 1 to 63 letters, digits, '.', '_' and '-'")
     return name
 
 
-class Marks:
-    """The marks of one run. A mark of failure counts in the launch that it was made in, one of success for ever."""
+class StepMarkers:
+    """Markers of one run. A failure counts in the launch that it was written in, a success for ever."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self._folder = folder
@@ -36,30 +34,31 @@ class Marks:
         folder.mkdir(parents=True, exist_ok=True)
 
     def is_done(self, name: str) -> bool:
-        """Say whether a step is done."""
+        """Return True if a step is done."""
         return self._path(name, "done").exists()
 
     def is_part_done(self, name: str, part: int) -> bool:
-        """Say whether one part of a step is done."""
+        """Return True if one part of a step is done."""
         return (self._folder / name / f"{part}.done").exists()
 
     def has_failed(self, name: str) -> bool:
-        """Say whether a step failed in this launch of the run."""
+        """Return True if a step failed in this launch of the run."""
         try:
             return bool(json.loads(self._path(name, "failed").read_bytes())["run_id"] == self._run_id)
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def begin(self, name: str) -> None:
-        """Forget that a step failed: it runs anew."""
+        """Remove the marker of failure of a step that runs again."""
         self._path(name, "failed").unlink(missing_ok=True)
 
     def done(self, name: str, part: int, parts: int, seconds: float) -> bool:
-        """Mark a step, or a part of it, as done. Say whether the whole of it is."""
+        """Mark a step, or a part of it, as done. Return True when all its parts are."""
         if parts > 1:
             (self._folder / name).mkdir(exist_ok=True)
             self._write(self._folder / name / f"{part}.done", 0, seconds)
-            if not all(self.is_part_done(name, each) for each in range(parts)):
+            # Each part checks for the others after its own marker is written, so the last one always sees all.
+            if not all(self.is_part_done(name, index) for index in range(parts)):
                 return False
         self._write(self._path(name, "done"), 0, seconds)
         with contextlib.suppress(OSError):
@@ -76,12 +75,6 @@ class Marks:
 
     def _write(self, path: Path, code: int, seconds: float) -> None:
         """Write a mark; several processes may write the same one, each whole."""
-        facts = {
-            "run_id": self._run_id,
-            "exit_code": code,
-            "seconds": round(seconds, 3),
-            "time": round(time.time(), 3),
-        }
-        own = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        write_whole(own, json.dumps(facts).encode())
-        own.replace(path)
+        times = {"seconds": round(seconds, 3), "time": round(time.time(), 3)}
+        facts = {"run_id": self._run_id, "exit_code": code, **times}
+        write_atomic(path, json.dumps(facts).encode(), is_shared=True)

@@ -1,4 +1,4 @@
-"""One step: wait, run the command, leave the mark."""
+"""One step: wait for earlier steps, run the command, write the marker."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from runtime import contract
-from runtime.commands import FailedError, exit_code, program
-from runtime.metrics import Console, record
-from runtime.steps.marks import Marks
-from runtime.stopping import Stop
+from runtime.base import contract
+from runtime.base.cli_options import program
+from runtime.base.errors import FailedError
+from runtime.base.metrics import Console, record
+from runtime.base.processes import shell_exit_code
+from runtime.base.signals import Stop
+from runtime.jobs.steps.markers import StepMarkers
 
 POLL_SECONDS: Final = 0.5
 SAY_SECONDS: Final = 30.0
-"""A step that waits says so this often."""
+"""Interval of reports while a step waits."""
 _SIGNAL_SECONDS: Final = 0.1
-"""A signal reaches the command within this."""
+"""Poll interval, and so the delay of a forwarded signal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What is to be done, and when."""
+class StepProgram:
+    """Command of a step and the steps before it."""
 
     name: str
     after: tuple[str, ...]
@@ -32,11 +34,12 @@ class Step:
     is_once: bool
     command: tuple[str, ...]
 
-    def run(self, marks: Marks, stop: Stop, console: Console) -> int:
+    def run(self, marks: StepMarkers, stop: Stop, console: Console) -> int:
         """Wait, run and mark; return the exit code. Raises FailedError if the command cannot be started."""
         if self._is_over(marks):
             self._tell(console, "skipped", 0, "it was done before")
             return contract.EXIT_DONE
+        # A marker of failure from this launch would end the steps that wait while this one is tried again.
         marks.begin(self.name)
         culprit = self._wait(marks, stop, console)
         if stop.is_set():
@@ -48,8 +51,8 @@ class Step:
             raise FailedError(f"step {self.name} does not run: step {culprit}, which it comes after, has failed")
         return self._work(marks, stop, console)
 
-    def _is_over(self, marks: Marks) -> bool:
-        """Say whether there is nothing to do; of parts the last may have ended without a word on the whole."""
+    def _is_over(self, marks: StepMarkers) -> bool:
+        """Return True if nothing is left to do. The last part may have died before it marked the step."""
         if marks.is_done(self.name):
             return True
         if self.parts > 1 and marks.is_part_done(self.name, self.part):
@@ -57,36 +60,36 @@ class Step:
             return True
         return False
 
-    def _wait(self, marks: Marks, stop: Stop, console: Console) -> str | None:
+    def _wait(self, marks: StepMarkers, stop: Stop, console: Console) -> str | None:
         """Wait for the steps before this one; return the one that failed, or None."""
-        said = float("-inf")
+        last_report = float("-inf")
         while not stop.is_set():
-            missing = [each for each in self.after if not marks.is_done(each)]
+            missing = [name for name in self.after if not marks.is_done(name)]
             if not missing:
                 return None
-            for each in missing:
-                if marks.has_failed(each):
-                    return each
-            if time.monotonic() - said >= SAY_SECONDS:
-                said = time.monotonic()
+            for name in missing:
+                if marks.has_failed(name):
+                    return name
+            if time.monotonic() - last_report >= SAY_SECONDS:
+                last_report = time.monotonic()
                 self._tell(console, "waiting", None, f"for {', '.join(missing)}")
             time.sleep(POLL_SECONDS)
         return None
 
-    def _work(self, marks: Marks, stop: Stop, console: Console) -> int:
+    def _work(self, marks: StepMarkers, stop: Stop, console: Console) -> int:
         self._tell(console, "running", None, " ".join(self.command[:2]))
         began = time.monotonic()
-        words = program(self.command)
+        argv = program(self.command)
         try:
-            process = subprocess.Popen(words)
+            process = subprocess.Popen(argv)
         except OSError as error:
             marks.failed(self.name, contract.EXIT_FAILED, 0.0)
             self._tell(console, "failed", contract.EXIT_FAILED, "its command cannot be started")
-            raise FailedError(f"step {self.name}: {words[0]} cannot be started: {error}") from error
-        code = exit_code(_wait_for(process, stop))
+            raise FailedError(f"step {self.name}: {argv[0]} cannot be started: {error}") from error
+        code = shell_exit_code(_wait_for(process, stop))
         seconds = time.monotonic() - began
         if stop.is_set():
-            # Whatever it ended with, it was told to: nobody may take it for done.
+            # It was stopped, so even exit code 0 does not mean that its work is done.
             code = code or contract.EXIT_INTERRUPTED
             self._tell(console, "failed", code, f"ended by {stop.reason}", seconds)
         elif code == 0:
@@ -107,7 +110,7 @@ class Step:
 
 
 def _wait_for(process: subprocess.Popen[bytes], stop: Stop) -> int:
-    """Wait for the command's end and hand a signal on to it, once."""
+    """Wait for the command's end and forward one signal to it."""
     is_told = False
     while True:
         try:

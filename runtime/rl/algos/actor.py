@@ -1,8 +1,8 @@
-"""The actor as a worker runs it: the forward pass in NumPy, from one flat array of weights.
+"""Policy network as a worker runs it: the forward pass in NumPy, from one flat array of weights.
 
 A worker or an evaluator needs a few matrix products a step and nothing else of a learning library; importing
-one would cost each process seconds and 200 MB. The layout of the arena is the wire format of a policy, see
-``ActorShape.parts``. ``runtime.algos.networks`` builds the same arena in torch.
+torch would cost each process seconds and 200 MB. The layout of the arena is the wire format of a policy, see
+``ActorShape.parts``. ``runtime.rl.algos.networks`` builds the same arena in torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.spaces import ActionSpace, Image, ObsSpace
+from runtime.rl.spaces import ActionSpace, Image, ObsSpace
 
 LOG_STD_MIN: Final = -5.0
 LOG_STD_MAX: Final = 2.0
@@ -23,11 +23,13 @@ LOG_STD_MAX: Final = 2.0
 HALF_LOG_2_PI: Final = 0.5 * math.log(2 * math.pi)
 
 Head = Literal["squashed", "gaussian", "categorical"]
-"""What the outputs mean. ``squashed``: means, then log standard deviations, of a Gaussian behind a tanh (SAC).
+"""Meaning of the outputs. ``squashed``: means, then log standard deviations, of a Gaussian behind a tanh (SAC).
 ``gaussian``: means; the log standard deviations are parameters of their own (PPO). ``categorical``: logits of each
 choice."""
 Convolution = tuple[int, int, int]
 """Channels out, side of the kernel, stride."""
+DrawnActions = tuple[NDArray[Any], NDArray[np.float32]]
+"""Actions (B, act_dim), and the logarithm of the probability (density) of each, (B,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class ActorShape:
     """Sizes of a policy network; both ends of the exchange compare them before any weights are sent."""
 
     obs_dim: int
-    """Elements of an observation's row, see ``runtime.spaces.ObsSpace``."""
+    """Elements of an observation's row, see ``runtime.rl.spaces.ObsSpace``."""
     act_dim: int
     """Elements of an action."""
     hidden: tuple[int, ...]
@@ -68,7 +70,7 @@ class ActorShape:
 
     @property
     def obs_space(self) -> ObsSpace:
-        """What a row of an observation holds."""
+        """Space of the rows that the network reads."""
         pixels = sum(map(math.prod, self.images))
         return ObsSpace((self.obs_dim - pixels) // 4 if self.images else self.obs_dim, self.images)
 
@@ -139,7 +141,7 @@ def _image_sizes(image: Image, convolutions: tuple[Convolution, ...]) -> list[Im
         if min(height, width) < side:
             raise ValueError(
                 f"an image of {image[0]} x {image[1]} is too small for the convolutions "
-                f"{[list(each) for each in convolutions]}; take smaller kernels or fewer of them"
+                f"{[list(layer) for layer in convolutions]}; take smaller kernels or fewer of them"
             )
         sizes.append(((height - side) // stride + 1, (width - side) // stride + 1, out))
     return sizes
@@ -151,9 +153,9 @@ class NumpyActor:
     def __init__(self, shape: ActorShape) -> None:
         self.shape = shape
         self._obs_space = shape.obs_space
-        self.look_at(np.zeros(shape.size, dtype=np.float32))
+        self.use_weights(np.zeros(shape.size, dtype=np.float32))
 
-    def look_at(self, weights: NDArray[np.float32]) -> None:
+    def use_weights(self, weights: NDArray[np.float32]) -> None:
         """Use ``weights`` (shape.size,) where they lie: whoever writes them changes this policy."""
         self.weights = weights
         shape = self.shape
@@ -174,9 +176,8 @@ class NumpyActor:
     def load(self, arena: NDArray[np.float32]) -> None:
         """Copy new weights in. ValueError, with the old ones kept, for another length or values not finite."""
         if arena.shape != (self.shape.size,):
-            raise ValueError(
-                f"these weights are an array of {arena.shape}; {self.shape} needs ({self.shape.size},)"
-            )
+            needed = f"{self.shape} needs ({self.shape.size},)"
+            raise ValueError(f"these weights are an array of {arena.shape}; {needed}")
         if not np.isfinite(arena).all():
             raise ValueError("these weights hold values that are not finite; the policy was not loaded")
         self.weights[:] = arena
@@ -199,15 +200,7 @@ class NumpyActor:
             drawn = mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32)
         return np.tanh(drawn) if self.shape.head == "squashed" else drawn
 
-    def act_with_log_prob(
-        self, obs: NDArray[Any], rng: np.random.Generator
-    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """Actions as ``act`` draws them, and the logarithm of the probability (density) of each, (B,)."""
-        return self.draw_with_log_prob(self.outputs(obs), rng)
-
-    def draw_with_log_prob(
-        self, out: NDArray[np.float32], rng: np.random.Generator
-    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    def draw_with_log_prob(self, out: NDArray[np.float32], rng: np.random.Generator) -> DrawnActions:
         """Actions as ``draw`` draws them, and the logarithm of the probability (density) of each, (B,)."""
         if self.shape.head == "categorical":
             return self._choose(out, rng)
@@ -226,6 +219,7 @@ class NumpyActor:
             hidden = hidden @ weight
             hidden += bias
             if relu:
+                # In place: this runs at every step of every worker, and needs no second array.
                 np.maximum(hidden, 0.0, out=hidden)
             else:
                 np.tanh(hidden, out=hidden)
@@ -236,19 +230,19 @@ class NumpyActor:
         return out
 
     def _features(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """(B, features): what the convolutions see, then the vector."""
+        """(B, features): outputs of the convolutions, then the vector."""
         if not self.shape.images:
             return obs
         vector, images = self._obs_space.split(obs)
-        found: list[NDArray[np.float32]] = []
+        features: list[NDArray[np.float32]] = []
         for number, image in enumerate(images):
-            seen: NDArray[np.float32] = image.astype(np.float32) * np.float32(1 / 255)
+            hidden: NDArray[np.float32] = image.astype(np.float32) * np.float32(1 / 255)
             depth = len(self.shape.convolutions)
             kernels = self._kernels[number * depth : (number + 1) * depth]
             for (weight, bias), (_, side, stride) in zip(kernels, self.shape.convolutions, strict=True):
-                seen = _convolve(seen, weight, bias, side, stride)
-            found.append(seen.reshape(len(obs), -1))
-        return np.concatenate([*found, vector], axis=1)
+                hidden = _convolve(hidden, weight, bias, side, stride)
+            features.append(hidden.reshape(len(obs), -1))
+        return np.concatenate([*features, vector], axis=1)
 
     def _gaussian(self, out: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Mean and log standard deviation before any squashing."""
@@ -266,11 +260,11 @@ class NumpyActor:
         action = np.empty((count, len(self.shape.choices)), dtype=np.int32)
         log_prob: NDArray[Any] = np.zeros(count, dtype=np.float32)
         rows = np.arange(count)
-        at = 0
+        offset = 0
         for column, choices in enumerate(self.shape.choices):
-            part = logits[:, at : at + choices]
-            at += choices
-            # The largest of logits with Gumbel noise is a draw from their distribution.
+            part = logits[:, offset : offset + choices]
+            offset += choices
+            # Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample of their distribution.
             chosen = (part if rng is None else part + rng.gumbel(size=part.shape)).argmax(axis=1)
             shifted = part - part.max(axis=1, keepdims=True)
             log_prob += shifted[rows, chosen] - np.log(np.exp(shifted).sum(axis=1))
@@ -282,6 +276,7 @@ def _convolve(
     images: NDArray[np.float32], weight: NDArray[np.float32], bias: NDArray[np.float32], side: int, stride: int
 ) -> NDArray[np.float32]:
     """ReLU of a convolution of (B, height, width, channels): one matrix product over all windows."""
+    # A view without a copy; the reshape below makes the one copy that the product needs (im2col).
     windows = np.lib.stride_tricks.sliding_window_view(images, (side, side), axis=(1, 2))[:, ::stride, ::stride]
     count, height, width, channels = windows.shape[:4]
     rows = windows.transpose(0, 1, 2, 4, 5, 3).reshape(count * height * width, side * side * channels)

@@ -1,40 +1,42 @@
-"""What every method is to the learner: batches in, statistics and weights out, and a state that resumes exactly."""
+"""Interface of a learning algorithm: batches in, statistics and weights out, and a state that resumes exactly."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.algos.actor import ActorShape
-from runtime.algos.networks import Adam
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.optimisers import Adam
 
 
-class Stats(Protocol):
-    """Of one update."""
+class Stats:
+    """Statistics of one update: the base of frozen dataclasses with slots, whose fields are 0-d tensors."""
+
+    __slots__: tuple[str, ...] = ()
 
     def floats(self) -> dict[str, float]:
-        """By name, as numbers; on a GPU this waits for it."""
-        ...
+        """By name, as numbers; on a GPU this waits for it, so reading them is the caller's choice."""
+        return {name: float(getattr(self, name)) for name in self.__slots__}
 
 
-class Method(ABC):
-    """State of a method: its tensors, generators and count of updates."""
+class Algorithm(ABC):
+    """Learning algorithm: its tensors, generators and count of updates."""
 
     def __init__(self, shape: ActorShape) -> None:
         self.shape = shape
         self.updates = 0
-        self.mean: Callable[[Tensor], Tensor] = _alone
-        """Makes of a value of this share of a batch the mean over all shares; see ``runtime.algos.team``."""
+        self.mean: Callable[[Tensor], Tensor] = lambda value: value
+        """Mean of a tensor over all devices that share a batch; set by ``runtime.rl.algos.data_parallel``."""
 
     @abstractmethod
     def update(self, batch: Any, /) -> Stats:
-        """Learn from a batch of the kind that the method takes."""
+        """Learn from one batch (replay, rollouts or gradients, as the algorithm needs)."""
 
     @abstractmethod
     def policy_weights(self) -> Tensor:
@@ -44,24 +46,24 @@ class Method(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """Return every tensor that an update changes, by the name it has in a checkpoint."""
 
-    @abstractmethod
     def generators(self) -> dict[str, torch.Generator]:
-        """Return every generator that an update draws from, by the name it has in a checkpoint."""
+        """Return every generator that an update draws from, by the name it has in a checkpoint; none by default."""
+        return {}
 
     def actor_arena(self) -> NDArray[np.float32]:
-        """Copy the policy's weights out, in the layout of ``runtime.algos.actor``."""
+        """Copy the policy's weights out, in the layout of ``runtime.rl.algos.actor``."""
         arena: NDArray[np.float32] = self.policy_weights().detach().cpu().numpy().copy()
         return arena
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that the next update depends on: copies on the CPU, contiguous, by flat names."""
+        """Return all that the next update depends on: copies on the CPU, contiguous, by flat names."""
         saved = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors().items()}
         saved |= {name: generator.get_state() for name, generator in self.generators().items()}
         saved["updates"] = torch.tensor(self.updates)
         return saved
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what ``state`` gave; the updates that follow are bit for bit those of an unbroken run.
+        """Load what ``state`` returned; the updates that follow are bit for bit those of an uninterrupted run.
 
         ValueError, with nothing changed, if a tensor is missing or of another shape.
         """
@@ -74,6 +76,7 @@ class Method(ABC):
                     f"the saved {name} has shape {tuple(state[name].shape)} and this run needs "
                     f"{tuple(tensors[name].shape)}; resume with the same environment and hidden layers"
                 )
+        # Only after every check: a state that does not fit leaves the algorithm as it was.
         for name, tensor in tensors.items():
             tensor.detach().copy_(state[name])
         for name, generator in generators.items():
@@ -81,15 +84,7 @@ class Method(ABC):
         self.updates = int(state["updates"])
 
 
-def _alone(value: Tensor) -> Tensor:
-    """There is one share."""
-    return value
-
-
 def optimiser_tensors(optimisers: Mapping[str, Adam]) -> dict[str, Tensor]:
     """Return the tensors of each optimiser by name."""
-    return {
-        f"{name}.{part}": tensor
-        for name, optimiser in optimisers.items()
-        for part, tensor in optimiser.tensors().items()
-    }
+    states = {name: optimiser.tensors() for name, optimiser in optimisers.items()}
+    return {f"{name}.{part}": tensor for name, state in states.items() for part, tensor in state.items()}

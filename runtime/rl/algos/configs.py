@@ -7,14 +7,17 @@ apart from the methods.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-_SHARE: Final = {"above": 0.0, "most": 1.0}
+_HOLDS: Final = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
+"""Comparisons that a bound may ask for, by their words in a sentence."""
+_SHARE: Final = {"above": 0.0, "at most": 1.0}
 _POSITIVE: Final = {"above": 0.0}
-_COUNT: Final = {"least": 1.0}
-_NOT_NEGATIVE: Final = {"least": 0.0}
+_COUNT: Final = {"at least": 1.0}
+_NOT_NEGATIVE: Final = {"at least": 0.0}
 
 
 def _number(default: Any, bounds: Mapping[str, float]) -> Any:
@@ -85,7 +88,7 @@ class PPOConfig:
     value_cost: float = _number(0.5, _POSITIVE)
     """Weight of the value's error."""
     max_grad_norm: float = _number(0.5, _POSITIVE)
-    """Longest gradient; longer ones are shortened."""
+    """Largest norm of the gradient; longer ones are scaled down."""
     target_kl: float | None = _number(None, _POSITIVE)
     """End an update once the policy has moved so far, nats; None goes through all epochs."""
     is_synchronous: bool = True
@@ -128,7 +131,7 @@ class ImpalaConfig:
     value_cost: float = _number(0.5, _POSITIVE)
     """Weight of the value's error."""
     max_grad_norm: float = _number(40.0, _POSITIVE)
-    """Longest gradient; longer ones are shortened."""
+    """Largest norm of the gradient; longer ones are scaled down."""
     clip: float | None = _number(None, _POSITIVE)
     """As in PPO: bound the move of an action's probability; None is plain IMPALA."""
     epochs: int = _number(1, _COUNT)
@@ -163,7 +166,7 @@ class SGDConfig:
     momentum: float = _number(0.0, _NOT_NEGATIVE)
     """Share of the step before that is taken again. Staleness acts like it, so take less with many workers."""
     max_grad_norm: float = _number(10.0, _POSITIVE)
-    """Longest gradient; longer ones are shortened."""
+    """Largest norm of the gradient; longer ones are scaled down."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot learn, with a ValueError that says what they may be."""
@@ -171,17 +174,23 @@ class SGDConfig:
 
 
 AnyConfig = SACConfig | PPOConfig | ImpalaConfig | SGDConfig
-Config = TypeVar("Config", SACConfig, PPOConfig, ImpalaConfig, SGDConfig)
+METHODS: Final[Mapping[str, type[AnyConfig]]] = {
+    "SAC": SACConfig,
+    "PPO": PPOConfig,
+    "IMPALA": ImpalaConfig,
+    "SGD": SGDConfig,
+}
 
 
-def read(kind: type[Config], method: str, given: Mapping[str, Any]) -> Config:
-    """Make a config of the settings in a spec; ValueError names a wrong one and what it may be."""
-    known = {each.name: str(each.type) for each in dataclasses.fields(kind)}
-    for name, value in given.items():
-        if name not in known:
-            raise ValueError(f"{method} has no setting {name!r}; known are {', '.join(known)}")
-        _check_type(method, name, value, known[name])
-    values = dict(given)
+def read(method: str, settings: Mapping[str, Any]) -> AnyConfig:
+    """Make the config of a method of the settings in a spec; ValueError names a wrong one and what it may be."""
+    kind = METHODS[method]
+    declared = {setting.name: str(setting.type) for setting in dataclasses.fields(kind)}
+    for name, value in settings.items():
+        if name not in declared:
+            raise ValueError(f"{method} has no setting {name!r}; known are {', '.join(declared)}")
+        _check_type(method, name, value, declared[name])
+    values = dict(settings)
     if "hidden" in values:
         values["hidden"] = tuple(values["hidden"])
     return kind(**values)
@@ -190,7 +199,7 @@ def read(kind: type[Config], method: str, given: Mapping[str, Any]) -> Config:
 def _check_type(method: str, name: str, value: Any, declared: str) -> None:
     """Raise ValueError unless `value` is of the declared type."""
     if declared.startswith("tuple"):
-        if not isinstance(value, list | tuple) or not all(type(each) is int for each in value):
+        if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
             example = "for example [128, 128]"
             raise ValueError(f"{method}: {name} is {value!r}; it must be a list of whole numbers, {example}")
         return
@@ -210,20 +219,8 @@ def _check(method: str, config: Any) -> None:
     """Raise ValueError for values out of bounds."""
     if not config.hidden or any(width < 1 for width in config.hidden):
         raise ValueError(f"{method}: hidden is {config.hidden}; it needs at least one layer, each at least 1 wide")
-    for each in dataclasses.fields(config):
-        bounds, value = each.metadata.get("bounds"), getattr(config, each.name)
-        if not bounds or value is None:
-            continue
-        words = []
-        holds = True
-        if "above" in bounds:
-            words.append(f"above {bounds['above']:g}")
-            holds = value > bounds["above"]
-        if "least" in bounds:
-            words.append(f"at least {bounds['least']:g}")
-            holds = value >= bounds["least"]
-        if "most" in bounds:
-            words.append(f"at most {bounds['most']:g}")
-            holds = holds and value <= bounds["most"]
-        if not holds:
-            raise ValueError(f"{method}: {each.name} is {value}; it must be {' and '.join(words)}")
+    for setting in dataclasses.fields(config):
+        bounds, value = setting.metadata.get("bounds", {}), getattr(config, setting.name)
+        if value is not None and not all(_HOLDS[bound](value, limit) for bound, limit in bounds.items()):
+            limits = " and ".join(f"{bound} {limit:g}" for bound, limit in bounds.items())
+            raise ValueError(f"{method}: {setting.name} is {value}; it must be {limits}")

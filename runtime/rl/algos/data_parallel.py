@@ -1,10 +1,10 @@
-"""An update on one device or several: each computes it on a share of the batch, all step by the mean gradient.
+"""Data parallelism: each device computes an update on its share of the batch, all step by the mean gradient.
 
-That is data parallelism as DistributedDataParallel has it (Li et al. 2020, arXiv:2006.15704): replicas that begin
-alike and step alike stay alike. Here they are threads of one process and not processes: the batch is in its memory
-already, none of them can be lost alone, and Python's lock is held for no longer than it takes to start kernels.
+The scheme is that of DistributedDataParallel (Li et al. 2020, arXiv:2006.15704): replicas that begin alike and step
+alike stay alike. The replicas are threads of one process: the batch is in its memory already, none of them can be
+lost alone, and the interpreter lock is held only while kernels are started.
 
-With a precision of bfloat16 the products of matrices and the convolutions are computed in it, and everything else
+With a precision of bfloat16 matrix products and convolutions are computed in bfloat16, and everything else
 (sums, losses, weights, moments) in float32; it has float32's range, so losses need not be scaled (Kalamkar et al.
 2019, arXiv:1905.12322).
 """
@@ -16,105 +16,97 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from runtime.algos.configs import ImpalaConfig, PPOConfig, SACConfig
-from runtime.algos.method import Method, Stats
-from runtime.algos.plan import Plan, build
-from runtime.settings import Settings
+from runtime.rl.algos.algorithm import Algorithm, Stats
+from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
+from runtime.rl.algos.plan import Plan, build
+from runtime.rl.buffers.tensor_batch import TensorBatch
+from runtime.rl.settings import Settings
 
 
-class Shareable(Protocol):
-    """A batch."""
-
-    def shares(self, count: int) -> list[Self]:
-        """Return equal parts, one behind the other."""
-        ...
-
-    def to(self, device: str) -> Self:
-        """Copy to another device."""
-        ...
-
-
-class Meeting:
-    """Where threads bring one value each and take the mean of all home."""
+class MeanBarrier:
+    """Barrier at which each thread gives a tensor and receives the mean of all (an all-reduce within a process)."""
 
     def __init__(self, count: int) -> None:
         self._barrier = threading.Barrier(count)
-        self._brought: list[Tensor] = [torch.empty(0)] * count
+        self._values: list[Tensor] = [torch.empty(0)] * count
 
-    def mean(self, place: int, value: Tensor) -> Tensor:
-        """Return the mean of what all bring, on the device of ``value``. BrokenBarrierError if one of them failed.
+    def mean(self, rank: int, value: Tensor) -> Tensor:
+        """Return the mean of the values of all ranks, on the device of ``value``.
 
-        Everybody sums up in the same order, so that all get the same to the last bit.
+        Every rank adds in the same order, so that replicas stay equal to the last bit. BrokenBarrierError if
+        another rank failed.
         """
-        self._brought[place] = value
+        self._values[rank] = value
         self._barrier.wait()
-        mean = torch.stack([each.to(value.device) for each in self._brought]).mean(dim=0)
-        self._barrier.wait()  # nobody brings the next before all have seen this
+        mean = torch.stack([tensor.to(value.device) for tensor in self._values]).mean(dim=0)
+        self._barrier.wait()  # the next value may replace this one only when all ranks have read it
         return mean
 
     def fail(self) -> None:
-        """Let nobody wait for one who will not come."""
+        """Release all waiting ranks with BrokenBarrierError."""
         self._barrier.abort()
 
 
-class Team:
-    """Replicas of a method, each on a device. The first is the one that is published and kept in checkpoints."""
+class DataParallel:
+    """Replicas of an algorithm, one a device. The first is published and stored in checkpoints."""
 
-    def __init__(self, members: Sequence[Method], devices: Sequence[str], precision: str = "float32") -> None:
+    def __init__(self, members: Sequence[Algorithm], devices: Sequence[str], precision: str = "float32") -> None:
         self.members = tuple(members)
         self._devices = tuple(devices)
         self._is_half = precision == "bfloat16"
-        self._meeting = Meeting(len(members))
+        self._barrier = MeanBarrier(len(members))
         self._threads: ThreadPoolExecutor | None = None
         if len(members) > 1:
             self._threads = ThreadPoolExecutor(len(members) - 1, "device")
-            for place, member in enumerate(members):
-                member.mean = partial(self._meeting.mean, place)
+            for rank, member in enumerate(members):
+                member.mean = partial(self._barrier.mean, rank)
             self.align()
 
     def align(self) -> None:
-        """Make all replicas as the first is; each draws random numbers of its own."""
+        """Copy the first replica's state to the others; each draws random numbers of its own."""
         first, *others = self.members
-        for place, other in enumerate(others, 1):
-            for tensor, wanted in zip(other.tensors().values(), first.tensors().values(), strict=True):
-                tensor.detach().copy_(wanted.detach())
+        for rank, other in enumerate(others, 1):
+            for tensor, source in zip(other.tensors().values(), first.tensors().values(), strict=True):
+                tensor.detach().copy_(source.detach())
             for generator in other.generators().values():
-                generator.manual_seed(((generator.initial_seed() + place) * 1_000_003 + first.updates) % 2**63)
+                # A function of rank and update, so that a resumed run draws other noise than its first part did.
+                generator.manual_seed(((generator.initial_seed() + rank) * 1_000_003 + first.updates) % 2**63)
             other.updates = first.updates
 
-    def update(self, batch: Shareable) -> Stats:
+    def update(self, batch: TensorBatch) -> Stats:
         """Learn from a batch, which has as many equal shares as there are devices; statistics are of the first."""
         if self._threads is None:
             return self._compute(0, batch)
+        # Rank 0 runs in the calling thread: one thread fewer, and its exceptions surface where the learner is.
         mine, *shares = batch.shares(len(self.members))
-        rest = [self._threads.submit(self._compute, place, share) for place, share in enumerate(shares, 1)]
+        rest = [self._threads.submit(self._compute, rank, share) for rank, share in enumerate(shares, 1)]
         try:
             stats = self._compute(0, mine)
         except threading.BrokenBarrierError:
-            for each in rest:  # it was one of them: say why
-                error = each.exception()
+            for future in rest:  # another rank failed first: raise its error
+                error = future.exception()
                 if error is not None and not isinstance(error, threading.BrokenBarrierError):
                     raise error from None
             raise
-        for each in rest:
-            each.result()
+        for future in rest:
+            future.result()
         return stats
 
-    def _compute(self, place: int, share: Shareable) -> Stats:
-        device = self._devices[place]
+    def _compute(self, rank: int, share: TensorBatch) -> Stats:
+        device = self._devices[rank]
         try:
             if not self._is_half:
-                return self.members[place].update(share.to(device))
-            # Weights change within an update, so no copy of them in the other precision may be kept.
+                return self.members[rank].update(share.to(device))
+            # Autocast caches weights in bfloat16, and an update changes weights between passes: no cache.
             with torch.autocast(torch.device(device).type, torch.bfloat16, cache_enabled=False):
-                return self.members[place].update(share.to(device))
+                return self.members[rank].update(share.to(device))
+        # Whatever failed, ranks at the barrier must not wait for this one for ever.
         except BaseException:
-            self._meeting.fail()
+            self._barrier.fail()
             raise
 
     def close(self) -> None:
@@ -123,8 +115,8 @@ class Team:
             self._threads.shutdown()
 
 
-def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) -> Team:
-    """Make a method's replicas. ValueError if its batches have not as many equal parts as there are devices."""
+def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) -> DataParallel:
+    """Return replicas on ``devices``. ValueError if a batch cannot be split into equal parts for them."""
     count = len(devices)
     if count > 1:
         if plan.sends_gradients:
@@ -134,11 +126,11 @@ def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) 
                 raise ValueError(f"devices is {count} and {name} {size}, which has not so many equal parts")
         if isinstance(plan.config, PPOConfig):
             plan = replace(plan, config=replace(plan.config, minibatch_size=plan.config.minibatch_size // count))
-    return Team([build(plan, seed, each) for each in devices], devices, settings.precision)
+    return DataParallel([build(plan, seed, device) for device in devices], devices, settings.precision)
 
 
 def _sizes(plan: Plan, settings: Settings) -> dict[str, int]:
-    """What is shared among devices, by name."""
+    """Return the sizes that are divided among devices, by the name of their setting."""
     match plan.config:
         case SACConfig(batch_size=size):
             return {"batch_size": size}

@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runtime.algos.actor import ActorShape
-from runtime.algos.configs import ImpalaConfig
-from runtime.algos.method import Method, optimiser_tensors
-from runtime.algos.networks import Adam, Policy, shortened, value_network
-from runtime.algos.ppo import annealed, bootstrap_values
-from runtime.rollouts import RolloutBatch
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.actor_critic import ActorCritic, bootstrap_values
+from runtime.rl.algos.algorithm import Stats
+from runtime.rl.algos.configs import ImpalaConfig
+from runtime.rl.algos.optimisers import clip_grad_norm
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
 
 
 @dataclass(frozen=True, slots=True)
-class ImpalaStats:
+class ImpalaStats(Stats):
     """Of the last gradient step of an update; 0-d tensors."""
 
     policy_loss: Tensor
@@ -30,32 +30,19 @@ class ImpalaStats:
     entropy: Tensor
     """Nats."""
     mean_ratio: Tensor
-    """Of the probabilities of an action now and when it was taken; far from 1 the data is old."""
-
-    def floats(self) -> dict[str, float]:
-        """By name, as numbers."""
-        return {name: float(getattr(self, name)) for name in self.__slots__}
+    """Mean importance ratio of the present to the acting policy; far from 1 the data is old."""
 
 
-class Impala(Method):
-    """The learner's half: rollouts in, weights out."""
+class Impala(ActorCritic):
+    """IMPALA, or APPO where ``clip`` is set: rollouts in, weights out."""
 
     def __init__(self, shape: ActorShape, config: ImpalaConfig, seed: int, device: str = "cpu") -> None:
-        super().__init__(shape)
+        super().__init__(shape, config.lr, seed, device)
         self.config = config
-        initial = torch.Generator().manual_seed(seed)
-        self._policy = Policy(shape, initial, device)
-        self._value = value_network(shape, initial, device)
-        self._optimisers = {
-            "policy": Adam(self._policy.arena.flat, config.lr),
-            "value": Adam(self._value.arena.flat, config.lr),
-        }
 
     def update(self, batch: RolloutBatch) -> ImpalaStats:
         """One gradient step on a batch, or ``epochs`` of them."""
-        rate = annealed(self.config.lr, self.updates, self.config.anneal_updates)
-        for optimiser in self._optimisers.values():
-            optimiser.lr = rate
+        self._set_learning_rate(self.config.lr, self.config.anneal_updates)
         stats = [self._step(batch) for _ in range(self.config.epochs)]
         self.updates += 1
         return stats[-1]
@@ -64,8 +51,8 @@ class Impala(Method):
         gradient, stats = self.gradient(batch)
         gradient = self.mean(gradient)
         size = self._policy.arena.flat.numel()
-        self._optimisers["policy"].step(shortened(gradient[:size], self.config.max_grad_norm))
-        self._optimisers["value"].step(shortened(gradient[size:], self.config.max_grad_norm))
+        self._optimisers["policy"].step(clip_grad_norm(gradient[:size], self.config.max_grad_norm))
+        self._optimisers["value"].step(clip_grad_norm(gradient[size:], self.config.max_grad_norm))
         return stats
 
     def arena(self) -> Tensor:
@@ -73,63 +60,38 @@ class Impala(Method):
         return torch.cat([self._policy.arena.flat, self._value.arena.flat])
 
     def load_arena(self, weights: NDArray[np.float32]) -> None:
-        """Take over what ``arena`` gave."""
+        """Load weights that ``arena`` returned."""
         size = self._policy.arena.flat.numel()
         self._policy.arena.flat.copy_(torch.from_numpy(weights[:size]))
         self._value.arena.flat.copy_(torch.from_numpy(weights[size:]))
 
     def gradient(self, batch: RolloutBatch) -> tuple[Tensor, ImpalaStats]:
-        """Slope of the losses on a batch in all parameters, those of the policy first."""
+        """Return the gradient of the losses (size of the policy + size of the value,), and statistics."""
         config = self.config
-        obs, action, log_prob_old = (each.flatten(0, 1) for each in (batch.obs, batch.action, batch.log_prob))
+        obs, action, log_prob_old = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
 
-        value, next_value = bootstrap_values(self._value, batch)
+        values, next_value = bootstrap_values(self._value, batch)
         log_prob, entropy = self._policy.evaluate(obs, action)
         ratio = (log_prob - log_prob_old).exp()
-        vs, advantage = v_trace(
-            config.reward_scale * batch.reward,
-            value,
-            next_value,
-            batch.ended,
-            ratio.detach().view_as(batch.reward),
-            gamma=config.gamma,
-            rho_bar=config.rho_bar,
-            c_bar=config.c_bar,
-        )
+        reward, ratios = config.reward_scale * batch.reward, ratio.detach().view_as(batch.reward)
+        bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
+        vs, advantage = v_trace(reward, values, next_value, batch.ended, ratios, **bounds)
         mean_entropy = entropy.mean()
         if config.clip is None:
             policy_loss = -(log_prob * advantage.flatten()).mean()
-        else:  # the advantage already holds the weight; the ratio bounds the move alone
+        else:
+            # `v_trace` has weighted the advantage by min(rho_bar, ratio) already. The clipped objective multiplies
+            # by the ratio itself, so that weight is divided out; 1e-6 keeps an impossible action finite.
             advantage = advantage.flatten() / ratio.detach().clamp(1e-6, config.rho_bar)
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
             clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
             policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
         value_loss = 0.5 * (self._value(obs).squeeze(1) - vs.flatten()).square().mean()
 
-        slope = torch.cat(
-            [
-                self._policy.arena.gradient(policy_loss - config.entropy_cost * mean_entropy),
-                self._value.arena.gradient(config.value_cost * value_loss),
-            ]
-        )
+        policy = self._policy.arena.gradient(policy_loss - config.entropy_cost * mean_entropy)
+        value = self._value.arena.gradient(config.value_cost * value_loss)
         details = (policy_loss, value_loss, mean_entropy, ratio.mean())
-        return slope, ImpalaStats(*(each.detach() for each in details))
-
-    def policy_weights(self) -> Tensor:
-        """Return the policy's parameters."""
-        return self._policy.arena.flat
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor that an update changes."""
-        return {
-            "policy": self._policy.arena.flat,
-            "value": self._value.arena.flat,
-            **optimiser_tensors(self._optimisers),
-        }
-
-    def generators(self) -> dict[str, torch.Generator]:
-        """Nothing is drawn."""
-        return {}
+        return torch.cat([policy, value]), ImpalaStats(*(value.detach() for value in details))
 
 
 def v_trace(
@@ -145,9 +107,11 @@ def v_trace(
 ) -> tuple[Tensor, Tensor]:
     """(T, N) targets of the values, equation (1), and advantages of the policy, section 4.2.
 
-    ``next_value`` is of what followed before any reset. Behind an end the trace is cut: the next row belongs to
+    All are (T, N). ``next_value`` is the value of the observation that followed before any reset; ``ended`` is 0
+    within an episode, 1 at a termination, 2 at a truncation. At both the trace is cut: the next row belongs to
     another episode.
     """
+    # Two thresholds: rho_bar decides the fixed point, c_bar how fast it is reached (section 4.1).
     rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
     discount = gamma * (ended != 1)
     runs_on = (ended == 0).to(reward.dtype)
@@ -157,6 +121,7 @@ def v_trace(
     vs = torch.empty_like(value)
     next_vs = torch.empty_like(value)
     for t in range(len(reward) - 1, -1, -1):
+        # Equation 1 in its recursive form; `excess` is v_s - V(x_s) of the row behind.
         carried = runs_on[t] * excess
         next_vs[t] = next_value[t] + carried
         excess = delta[t] + discount[t] * c[t] * carried

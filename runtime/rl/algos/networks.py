@@ -1,7 +1,7 @@
-"""The networks in torch, each with its parameters in one flat tensor.
+"""Networks in torch, each with its parameters in one flat tensor, the arena.
 
 An arena makes a whole network one object to everything that is not the network: the optimiser steps one tensor
-with a handful of calls, the target follows with one ``lerp_``, a policy is published by one copy and a checkpoint
+with one fused call, the target follows with one ``lerp_``, a policy is published by one copy and a checkpoint
 stores one array. On small networks, where each torch call costs more than its arithmetic, an update spends half
 the time that it would with a list of parameters.
 """
@@ -16,78 +16,39 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from runtime.algos.actor import HALF_LOG_2_PI, LOG_STD_MAX, LOG_STD_MIN, ActorShape, Convolution, value_shape
+from runtime.rl.algos.actor import HALF_LOG_2_PI, LOG_STD_MAX, LOG_STD_MIN, ActorShape, Convolution, value_shape
 
 _LOG_CONSTANT: Final = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
-"""What each dimension of an action takes from the log probability, whatever its value."""
+"""Constant part of the log probability of each dimension of an action."""
 
 
 class Arena:
-    """Parameters that look into one flat tensor."""
+    """Parameters that are views of one flat tensor."""
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], device: str) -> None:
         sizes = [math.prod(shape) for shape in shapes]
         self.flat = torch.zeros(sum(sizes), device=device)
         """(size,) all parameters, in the order of ``shapes``."""
-        self.parameters = [
-            values.view(shape).requires_grad_()
-            for shape, values in zip(shapes, torch.split(self.flat, sizes), strict=True)
-        ]
+        # Views, so that an optimiser step on `flat` moves the layers, and autograd still sees one leaf for each.
+        parts = zip(shapes, torch.split(self.flat, sizes), strict=True)
+        self.parameters = [values.view(shape).requires_grad_() for shape, values in parts]
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """(size,) slope of ``loss`` in these parameters and in no others; zero for those it does not depend on."""
-        slopes = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([slope.reshape(-1) for slope in slopes])
-
-
-class Adam:
-    """Adam (Kingma & Ba 2015, algorithm 1) on one flat tensor.
-
-    torch.optim.Adam spends more time on finding its tensors than on these five calls, and hides its state.
-    """
-
-    def __init__(self, flat: Tensor, lr: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        self._flat = flat
-        self.lr = lr
-        self._betas = betas
-        self.mean = torch.zeros_like(flat)
-        self.square = torch.zeros_like(flat)
-        self.steps = torch.zeros((), dtype=torch.int64)
-        """On the CPU in any case: only Python reads it."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint keeps."""
-        return {"mean": self.mean, "square": self.square, "steps": self.steps}
-
-    def step(self, gradient: Tensor) -> None:
-        """Move the parameters against ``gradient`` (size,)."""
-        beta1, beta2 = self._betas
-        self.steps += 1
-        steps = int(self.steps)
-        self.mean.lerp_(gradient, 1 - beta1)
-        self.square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        # The corrections for the zeros at the start, moved from the moments into the step size and epsilon.
-        root = math.sqrt(1 - beta2**steps)
-        self._flat.addcdiv_(
-            self.mean, self.square.sqrt().add_(1e-8 * root), value=-self.lr * root / (1 - beta1**steps)
-        )
-
-
-def shortened(gradient: Tensor, most: float) -> Tensor:
-    """Return ``gradient`` with a length of at most ``most``."""
-    factor: Tensor = (most / (gradient.norm() + 1e-6)).clamp(max=1.0)
-    return gradient * factor
+        """(size,) gradient of ``loss`` with respect to these parameters; zero where it does not depend on one."""
+        # A network that the loss reaches in part (unused kernels) must still give a gradient of full size.
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
 
 def _fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> None:
-    """Draw weights as ``torch.nn.Linear`` does, from a generator of our own."""
+    """Draw weights from U(-b, b), b = 1/sqrt(fan_in), as ``torch.nn.Linear`` does."""
     bound = 1.0 / math.sqrt(fan_in)
     with torch.no_grad():
         weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
 
 
 def _fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) -> None:
-    """Draw weights whose rows or columns stand at right angles, as on-policy methods like them."""
+    """Draw an orthogonal matrix (Saxe et al. 2014), the usual initialisation of on-policy methods."""
     with torch.no_grad():
         flat = torch.empty(weight.reshape(-1, weight.shape[-1]).shape)
         torch.nn.init.orthogonal_(flat, gain, generator=generator)
@@ -95,27 +56,28 @@ def _fill_orthogonal(weight: Tensor, gain: float, generator: torch.Generator) ->
 
 
 def encode(shape: ActorShape, kernels: Sequence[Tensor], rows: Tensor) -> Tensor:
-    """(B, features) of observations (B, obs_dim): what the convolutions see of each image, then the vector."""
+    """(B, features) of observations (B, obs_dim): outputs of the convolutions of each image, then the vector."""
     if not shape.images:
         return rows
-    at = 4 * shape.obs_space.vector
-    vector = rows[:, :at].contiguous().view(torch.float32)
-    found: list[Tensor] = []
+    # A row with images is bytes: the vector's float32 first, then the pixels of each image.
+    offset = 4 * shape.obs_space.vector
+    vector = rows[:, :offset].contiguous().view(torch.float32)
+    features: list[Tensor] = []
     depth = 2 * len(shape.convolutions)
     for number, image in enumerate(shape.images):
         size = math.prod(image)
-        pixels = rows[:, at : at + size].view(len(rows), *image).permute(0, 3, 1, 2)
-        at += size
-        found.append(_convolve(pixels, kernels[number * depth : (number + 1) * depth], shape.convolutions))
-    return torch.cat([*found, vector], dim=1)
+        pixels = rows[:, offset : offset + size].view(len(rows), *image).permute(0, 3, 1, 2)
+        offset += size
+        features.append(_convolve(pixels, kernels[number * depth : (number + 1) * depth], shape.convolutions))
+    return torch.cat([*features, vector], dim=1)
 
 
 def _convolve(pixels: Tensor, kernels: Sequence[Tensor], convolutions: Sequence[Convolution]) -> Tensor:
-    """(B, out) of images (B, channels, height, width) of bytes, in the order height, width, channels."""
-    seen = pixels.to(torch.float32) / 255.0
+    """(B, out) of images (B, channels, height, width) of bytes, with kernels (height, width, in, out)."""
+    hidden = pixels.to(torch.float32) / 255.0
     for weight, bias, (_, _, stride) in zip(kernels[::2], kernels[1::2], convolutions, strict=True):
-        seen = torch.nn.functional.conv2d(seen, weight.permute(3, 2, 0, 1), bias, stride).relu_()
-    return seen.permute(0, 2, 3, 1).flatten(1).float()
+        hidden = torch.nn.functional.conv2d(hidden, weight.permute(3, 2, 0, 1), bias, stride).relu_()
+    return hidden.permute(0, 2, 3, 1).flatten(1).float()
 
 
 class Network:
@@ -124,7 +86,7 @@ class Network:
     def __init__(
         self, shape: ActorShape, generator: torch.Generator, device: str, *, last_gain: float | None = None
     ) -> None:
-        """With ``last_gain`` weights are orthogonal, the last layer's of this size; without, as Linear has them."""
+        """Weights are orthogonal with ``last_gain`` for the last layer, or as in `torch.nn.Linear` without it."""
         self.shape = shape
         self.arena = Arena(shape.parts, device)
         count = len(shape.convolution_parts)
@@ -144,13 +106,13 @@ class Network:
         return self.head(encode(self.shape, self.kernels, rows))
 
     def head(self, features: Tensor) -> Tensor:
-        """(B, outputs) for what ``encode`` made of observations."""
+        """(B, outputs) for features (B, features) from ``encode``."""
         hidden = features
         for weight, bias in self._layers[:-1]:
             hidden = torch.addmm(bias, hidden, weight)
             hidden = hidden.relu_() if self.shape.activation == "relu" else hidden.tanh_()
         weight, bias = self._layers[-1]
-        return torch.addmm(bias, hidden, weight).float()  # products may have been computed in less
+        return torch.addmm(bias, hidden, weight).float()  # under autocast the products are bfloat16
 
 
 class Actor(Network):
@@ -169,19 +131,20 @@ class Actor(Network):
         """
         mean, log_std = self.distribution(features)
         u = torch.addcmul(mean, log_std.exp(), noise)
-        # What depends on the noise alone has no slope: kept apart, it costs nothing in the backward pass.
+        # Terms of the noise alone need no gradient: kept apart, they cost nothing in the backward pass.
         constant = -0.5 * noise.square().sum(dim=1) - self.shape.act_dim * _LOG_CONSTANT
         log_prob = (2.0 * (u + torch.nn.functional.softplus(-2.0 * u)) - log_std).sum(dim=1) + constant
         return u.tanh(), log_prob
 
 
 class Policy(Network):
-    """Policy of an on-policy method: logits of choices, or a Gaussian with a spread of its own."""
+    """Policy of an on-policy method: logits of choices, or a Gaussian whose spread is a parameter of its own."""
 
     def __init__(self, shape: ActorShape, generator: torch.Generator, device: str) -> None:
         super().__init__(shape, generator, device, last_gain=0.01)
+        # State-independent spread, as in the PPO paper: it is a parameter and not an output.
         self._log_std = self.arena.parameters[-1]
-        """Of the Gaussian; begins at 0, a spread of 1."""
+        """Log standard deviation of the Gaussian; begins at 0."""
 
     def evaluate(self, rows: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Log probability (B,) of ``action`` (B, act_dim), and entropy (B,), under the present policy."""
@@ -207,7 +170,7 @@ def value_network(policy: ActorShape, generator: torch.Generator, device: str) -
 class TwinCritic:
     """Two Q functions of equal shape behind one encoder, evaluated together by batched products.
 
-    The encoder's kernels lie at the front of the arena, as they do in an actor's.
+    The encoder's kernels are at the front of the arena, as in an actor's, so that one copy shares them.
     """
 
     def __init__(self, shape: ActorShape, generator: torch.Generator, device: str) -> None:
@@ -228,7 +191,8 @@ class TwinCritic:
         return encode(self.shape, self.kernels, rows)
 
     def __call__(self, features: Tensor, action: Tensor) -> Tensor:
-        """(2, B) values of ``action`` (B, act_dim) where ``features`` (B, features) are seen."""
+        """(2, B) values of ``action`` (B, act_dim) given ``features`` (B, features)."""
+        # One batched product for both critics: half the kernel launches of two networks.
         hidden = torch.cat([features, action], dim=1).expand(2, -1, -1)
         for weight, bias in self._layers[:-1]:
             hidden = torch.baddbmm(bias, hidden, weight).relu_()

@@ -1,36 +1,36 @@
-"""The settings and an environment's spaces turned into networks, layouts and the balance of both sides.
+"""Plan of a run: settings and spaces of the environment to network shape, segment schema and balance.
 
-Workers and evaluators read this too, so it imports no torch; ``build`` does, and only a learner calls it.
+Workers and evaluators import this, so it imports no torch; only ``build`` does, which a learner calls.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from runtime.algos import configs
-from runtime.algos.actor import ActorShape, value_shape
-from runtime.gradients import Gradients, gradient_layout
-from runtime.layout import Layout
-from runtime.replay import Replay, transition_layout
-from runtime.rollouts import Rollouts, rollout_layout
-from runtime.settings import Settings
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.exchange.protocol.segment_schema import Layout
+from runtime.rl.algos import configs
+from runtime.rl.algos.actor import ActorShape, Head, value_shape
+from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
+from runtime.rl.buffers.replay import Replay, transition_layout
+from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.settings import Settings
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:
-    from runtime.algos.descent import Descent
-    from runtime.algos.impala import Impala
-    from runtime.algos.ppo import PPO
-    from runtime.algos.sac import SAC
+    from runtime.rl.algos.impala import Impala
+    from runtime.rl.algos.ppo import PPO
+    from runtime.rl.algos.sac import SAC
+    from runtime.rl.algos.sgd_server import GradientServer
 
 Store = Replay | Rollouts | Gradients
 _NEVER: Final = 2**50
-"""Env steps before the first update of what does not learn."""
+"""Env steps before the first update of algorithm `random`, which never learns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How collection and learning go beside each other; see the settings of these names."""
+    """Balance of collection and learning; see the settings of these names."""
 
     warmup_steps: int
     updates_per_step: float
@@ -41,35 +41,35 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that follows from the settings and the environment's spaces."""
+    """Values that follow from the settings and the environment's spaces."""
 
     config: configs.AnyConfig
     action_space: ActionSpace
     shape: ActorShape
     layout: Layout
-    """Of what workers send."""
+    """Schema of the segments that workers send."""
     balance: Balance
     segment_transitions: int
     """Items in one segment."""
     item_steps: int = 1
-    """Env steps that one item stands for: many where it is a gradient."""
+    """Env steps that one item stands for; more than 1 where it is a gradient."""
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether data is used once, by the method that has collected it."""
+        """True where data is used once, by the policy that has collected it."""
         return not isinstance(self.config, configs.SACConfig)
 
     @property
     def sends_gradients(self) -> bool:
-        """Whether workers compute gradients, and the learner applies them."""
+        """True where workers compute gradients and the learner applies them."""
         config = self.config
-        return isinstance(config, configs.SGDConfig) or (
-            isinstance(config, configs.ImpalaConfig) and config.sends_gradients
-        )
+        if isinstance(config, configs.ImpalaConfig):
+            return config.sends_gradients
+        return isinstance(config, configs.SGDConfig)
 
     @property
     def gamma(self) -> float:
-        """Discount a step."""
+        """Discount factor of one step."""
         return 1.0 if isinstance(self.config, configs.SGDConfig) else self.config.gamma
 
     @property
@@ -79,7 +79,7 @@ class Plan:
 
 
 def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
-    """Work everything out. ValueError names a setting that is wrong or does not fit the environment."""
+    """Return the plan. ValueError names a setting that is wrong or does not fit the environment."""
     plan = _plan(settings, obs, action)
     if settings.remote_inference and (plan.sends_gradients or settings.algorithm == "random"):
         raise ValueError(
@@ -89,59 +89,41 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
 
 
 def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
-    given = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
+    shared = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
     convolutions = tuple((out, side, stride) for out, side, stride in settings.convolutions)
-    if settings.algorithm == "sgd":
-        return _sgd_plan(settings, obs, action, configs.read(configs.SGDConfig, "SGD", {**given, **settings.sgd}))
-    config: configs.SACConfig | configs.PPOConfig | configs.ImpalaConfig
-    if settings.algorithm in {"sac", "random"}:
-        config = configs.read(configs.SACConfig, "SAC", {**given, **settings.sac})
+    method = "sac" if settings.algorithm == "random" else settings.algorithm
+    config = configs.read(method.upper(), {**shared, **getattr(settings, method)})
+    if isinstance(config, configs.SGDConfig):
+        return _sgd_plan(settings, obs, action, config)
+    if isinstance(config, configs.SACConfig):
         if action.choices and settings.algorithm == "sac":
             raise ValueError(
                 f"{settings.environment} takes one of several choices and SAC needs numbers; set algorithm to ppo "
                 "or impala"
             )
-        shape = ActorShape.of(
-            obs,
-            action,
-            config.hidden,
-            head="categorical" if action.choices else "squashed",
-            convolutions=convolutions,
-        )
+        head: Head = "categorical" if action.choices else "squashed"
+        shape = ActorShape.of(obs, action, config.hidden, head=head, convolutions=convolutions)
         layout = transition_layout(obs, action, config.n_step)
         return Plan(config, action, shape, layout, _off_policy(settings), settings.segment_transitions)
-    if settings.algorithm == "ppo":
-        config = configs.read(configs.PPOConfig, "PPO", {**given, **settings.ppo})
-    else:
-        config = configs.read(configs.ImpalaConfig, "IMPALA", {**given, **settings.impala})
+    # A rollout batch is whole segments: a worker never sends a part of one.
     if config.batch_steps % settings.segment_transitions:
         raise ValueError(
             f"{settings.algorithm}: batch_steps is {config.batch_steps}; it must be a multiple of num_envs x "
             f"segment_steps = {settings.segment_transitions}"
         )
-    shape = ActorShape.of(
-        obs,
-        action,
-        config.hidden,
-        head="categorical" if action.choices else "gaussian",
-        convolutions=convolutions,
-        activation="relu" if obs.images else "tanh",
-    )
+    head = "categorical" if action.choices else "gaussian"
+    activation: Literal["relu", "tanh"] = "relu" if obs.images else "tanh"
+    shape = ActorShape.of(obs, action, config.hidden, head=head, convolutions=convolutions, activation=activation)
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
+        # Workers compute gradients of the value network too, so its weights travel behind those of the policy.
         shape = replace(shape, others=value_shape(shape).policy_size)
         count = config.batch_steps // settings.segment_transitions
         lag = 2 * (config.queue_batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
         balance = _of_gradients(settings, count, config.queue_batches, lag)
         layout = gradient_layout(shape.size)
         return Plan(config, action, shape, layout, balance, 1, item_steps=settings.segment_transitions)
-    return Plan(
-        config,
-        action,
-        shape,
-        rollout_layout(obs, action),
-        _on_policy(settings, config),
-        settings.segment_transitions,
-    )
+    layout, balance = rollout_layout(obs, action), _on_policy(settings, config)
+    return Plan(config, action, shape, layout, balance, settings.segment_transitions)
 
 
 def _sgd_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: configs.SGDConfig) -> Plan:
@@ -153,40 +135,34 @@ def _sgd_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: co
 
 
 def _of_gradients(settings: Settings, count: int, batches: int, lag: int) -> Balance:
-    """`count` gradients make an update, each is published, and `batches` may wait."""
+    """Balance where `count` gradients make an update, every update is published, and `batches` of them may wait."""
+    # A hair above 1 / count, so that rounding never delays the last gradient of an update.
     updates_per_gradient = (1 + 1e-12) / count
-    if settings.lockstep:
-        return Balance(0, updates_per_gradient, 0, 0, 1)
-    return Balance(0, updates_per_gradient, batches * count, lag, 1)
+    band, lag = (0, 0) if settings.lockstep else (batches * count, lag)
+    return Balance(0, updates_per_gradient, band, lag, 1)
 
 
 def _off_policy(settings: Settings) -> Balance:
     if settings.algorithm == "random":
         return Balance(_NEVER, 1.0, 0, 0, 1)
-    if settings.lockstep:
-        return Balance(settings.warmup_steps, settings.updates_per_step, 0, 0, settings.publish_every)
-    return Balance(
-        settings.warmup_steps,
-        settings.updates_per_step,
-        settings.band_steps,
-        1_000 if settings.max_policy_lag is None else settings.max_policy_lag,
-        settings.publish_every,
-    )
+    lag = 1_000 if settings.max_policy_lag is None else settings.max_policy_lag
+    band, lag = (0, 0) if settings.lockstep else (settings.band_steps, lag)
+    return Balance(settings.warmup_steps, settings.updates_per_step, band, lag, settings.publish_every)
 
 
 def _on_policy(settings: Settings, config: configs.PPOConfig | configs.ImpalaConfig) -> Balance:
-    """An update uses a batch up, and each one is published; so much is not a matter of settings."""
-    # A hair more, so that the last step of a batch is never missed for a rounding.
+    """Balance where an update uses up one batch and is published at once."""
+    # A hair above 1 / batch_steps, so that rounding never delays the last step of a batch.
     updates_per_step = (1 + 1e-12) / config.batch_steps
-    synchronous = settings.lockstep or (isinstance(config, configs.PPOConfig) and config.is_synchronous)
-    if synchronous:
+    if settings.lockstep or (isinstance(config, configs.PPOConfig) and config.is_synchronous):
         return Balance(0, updates_per_step, 0, 0, 1)
+    # Data waits for at most the queue and the batch in work; twice that leaves room for segments on their way.
     lag = 2 * (config.queue_batches + 1) if settings.max_policy_lag is None else settings.max_policy_lag
     return Balance(0, updates_per_step, config.queue_batches * config.batch_steps, lag, 1)
 
 
 def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = False) -> Store:
-    """Make the place where segments go at the learner."""
+    """Return the buffer that receives segments at the learner."""
     config = plan.config
     if isinstance(config, configs.SGDConfig):
         return Gradients(plan.layout, config.gradients_per_update)
@@ -198,24 +174,24 @@ def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = Fals
     return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, pinned=pinned)
 
 
-def build(plan: Plan, seed: int, device: str) -> SAC | PPO | Impala | Descent:
-    """Make the learner's method."""
+def build(plan: Plan, seed: int, device: str) -> SAC | PPO | Impala | GradientServer:
+    """Return the learner's algorithm on ``device``."""
     if isinstance(plan.config, configs.SGDConfig):
-        from runtime.algos.descent import descent_on_examples
+        from runtime.rl.algos.sgd_server import gradient_server_for_examples
 
-        return descent_on_examples(plan.shape, plan.config, seed, device)
+        return gradient_server_for_examples(plan.shape, plan.config, seed, device)
     if isinstance(plan.config, configs.ImpalaConfig) and plan.sends_gradients:
-        from runtime.algos.descent import descent_of_impala
+        from runtime.rl.algos.sgd_server import gradient_server_for_impala
 
-        return descent_of_impala(plan.shape, plan.config, seed, device)
+        return gradient_server_for_impala(plan.shape, plan.config, seed, device)
     if isinstance(plan.config, configs.SACConfig):
-        from runtime.algos.sac import SAC
+        from runtime.rl.algos.sac import SAC
 
         return SAC(plan.shape, plan.config, seed, device)
     if isinstance(plan.config, configs.PPOConfig):
-        from runtime.algos.ppo import PPO
+        from runtime.rl.algos.ppo import PPO
 
         return PPO(plan.shape, plan.config, seed, device)
-    from runtime.algos.impala import Impala
+    from runtime.rl.algos.impala import Impala
 
     return Impala(plan.shape, plan.config, seed, device)

@@ -7,24 +7,22 @@ temperature (18), the target critics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from runtime.algos import configs
-from runtime.algos.actor import ActorShape
-from runtime.algos.configs import SACConfig
-from runtime.algos.method import Method, optimiser_tensors
-from runtime.algos.networks import Actor, Adam, TwinCritic
-from runtime.replay import Batch
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.algorithm import Algorithm, Stats, optimiser_tensors
+from runtime.rl.algos.configs import SACConfig
+from runtime.rl.algos.networks import Actor, TwinCritic
+from runtime.rl.algos.optimisers import Adam
+from runtime.rl.buffers.replay import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class SACStats:
-    """Of one update; 0-d tensors, so that reading them is the caller's choice (on a GPU it waits)."""
+class SACStats(Stats):
+    """Of one update."""
 
     critic_loss: Tensor
     actor_loss: Tensor
@@ -33,12 +31,8 @@ class SACStats:
     """Estimate from the batch, nats."""
     mean_q: Tensor
 
-    def floats(self) -> dict[str, float]:
-        """By name, as numbers."""
-        return {name: float(getattr(self, name)) for name in self.__slots__}
 
-
-class SAC(Method):
+class SAC(Algorithm):
     """The learner's half of soft actor-critic: batches in, weights out.
 
     With images, the critics' loss alone teaches the kernels, and the actor looks through the same ones
@@ -49,17 +43,19 @@ class SAC(Method):
         super().__init__(shape)
         self.config = config
         initial = torch.Generator().manual_seed(seed)
+        # A second generator, so that initial weights and exploration noise can be reproduced apart.
         self._noise = torch.Generator(device).manual_seed(seed + 1)
         self._actor = Actor(self.shape, initial, device)
         self._critic = TwinCritic(shape, initial, device)
         self._target = TwinCritic(shape, initial, device)
         self._target.arena.flat.copy_(self._critic.arena.flat)
-        self._kernel_size = sum(each.numel() for each in self._critic.kernels)
+        self._kernel_size = sum(kernel.numel() for kernel in self._critic.kernels)
         self._share_kernels()
         self._log_alpha = torch.tensor([config.init_alpha], device=device).log_()
+        # Haarnoja et al. 2018b, table 1: minus the dimensions of the action.
         self._target_entropy = -float(shape.act_dim) if config.target_entropy is None else config.target_entropy
-        self.misjudged = torch.zeros(0, device=device)
-        """(B,) how far the worse critic was off on the latest batch."""
+        self.td_error = torch.zeros(0, device=device)
+        """(B,) absolute TD error of the latest batch, the larger of both critics'."""
         self._optimisers = {
             "actor": Adam(self._actor.arena.flat, config.actor_lr),
             "critic": Adam(self._critic.arena.flat, config.critic_lr),
@@ -70,8 +66,11 @@ class SAC(Method):
         """One gradient step for critics, actor and temperature, then one step of the target critics."""
         alpha = self._log_alpha.exp()
 
+        # Equation 5: the target of the critics. It depends on the target networks alone, so no gradient flows
+        # through it.
         y = self._bellman_target(batch, alpha)
 
+        # Equation 6. Both critics learn from the same target; the sum of their losses has separate gradients.
         q = self._critic(self._critic.features(batch.obs), batch.action)
         error = q - y
         squares = 0.5 * error.square()
@@ -80,42 +79,45 @@ class SAC(Method):
         self._share_kernels()
 
         with torch.no_grad():
-            seen = self._critic.features(batch.obs)
-        action, log_prob = self._actor.sample(seen, self._draw_noise(batch.obs))
-        actor_loss = (alpha * log_prob - self._critic(seen, action).amin(dim=0)).mean()
+            features = self._critic.features(batch.obs)  # of the critics as they are after their step
+        # Equation 9, reparameterised: the gradient flows through the action into the policy, and not into the
+        # encoder.
+        action, log_prob = self._actor.sample(features, self._draw_noise(batch.obs))
+        actor_loss = (alpha * log_prob - self._critic(features, action).amin(dim=0)).mean()
         self._optimisers["actor"].step(self.mean(self._actor.arena.gradient(actor_loss)))
 
-        # The slope of alpha * (entropy - target entropy) in log(alpha), with the factor alpha left out: it only
-        # scales, and Adam takes scales out.
+        # Gradient of alpha * (entropy - target entropy) with respect to log(alpha), without the factor alpha: Adam
+        # divides by the size of the gradient, so a scale changes nothing.
         entropy = self.mean(-log_prob.detach().mean())
         self._optimisers["log_alpha"].step((entropy - self._target_entropy).view(1))
 
+        # Polyak averaging of all parameters, kernels included, in one call over the arena.
         self._target.arena.flat.lerp_(self._critic.arena.flat, self.config.tau)
         self.updates += 1
-        self.misjudged = error.detach().abs().amax(dim=0)
+        self.td_error = error.detach().abs().amax(dim=0)
         return SACStats(critic_loss.detach(), actor_loss.detach(), alpha[0], entropy, q.detach().mean())
 
     def _share_kernels(self) -> None:
-        """Let the actor look through the critics' kernels."""
+        """Copy the critics' convolutions to the actor."""
         size = self._kernel_size
         if size:
             self._actor.arena.flat[:size].copy_(self._critic.arena.flat[:size])
 
     @torch.no_grad()
     def _bellman_target(self, batch: Batch, alpha: Tensor) -> Tensor:
-        """(B,) r + gamma^n (1 - terminated) (min Q'(s', a') - alpha log pi(a' | s')), with a' drawn in s'.
+        """(B,) r + gamma^n (1 - terminated) (min Q'(s', a') - alpha log pi(a' | s')), with a' ~ pi(s').
 
-        s' is the observation n steps on and r the discounted rewards until there; n is 1 where the batch does not
-        say. The present observation is not looked at.
+        s' is the observation n steps later and r the sum of the n discounted rewards; n is 1 where the batch has no
+        ``steps``.
         """
         gamma = self.config.gamma if batch.steps is None else self.config.gamma**batch.steps
-        seen = self._critic.features(batch.next_obs)
-        next_action, next_log_prob = self._actor.sample(seen, self._draw_noise(batch.next_obs))
+        features = self._critic.features(batch.next_obs)
+        next_action, next_log_prob = self._actor.sample(features, self._draw_noise(batch.next_obs))
         next_q = self._target(self._target.features(batch.next_obs), next_action).amin(dim=0)
         return batch.reward + gamma * (1.0 - batch.terminated) * (next_q - alpha * next_log_prob)
 
     def _draw_noise(self, obs: Tensor) -> Tensor:
-        """(B, act_dim) standard normal, from the generator that a checkpoint keeps."""
+        """(B, act_dim) standard normal noise, from the generator that is stored in checkpoints."""
         return torch.randn((len(obs), self.shape.act_dim), generator=self._noise, device=obs.device)
 
     def policy_weights(self) -> Tensor:
@@ -135,8 +137,3 @@ class SAC(Method):
     def generators(self) -> dict[str, torch.Generator]:
         """Return the generator of the noise."""
         return {"noise_generator": self._noise}
-
-
-def sac_config(settings: Mapping[str, Any]) -> SACConfig:
-    """Make a SACConfig of the settings in a spec; ValueError names a wrong one and what it may be."""
-    return configs.read(SACConfig, "SAC", settings)

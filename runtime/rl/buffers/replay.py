@@ -1,4 +1,8 @@
-"""The replay buffer: a ring of transitions in arrays that are allocated once, drawn evenly or by priority."""
+"""Replay buffer: a ring of transitions, sampled uniformly or by TD error (prioritised replay).
+
+Prioritised replay is that of Schaul et al. 2016 (arXiv:1511.05952), the proportional variant: `Replay.sample` draws
+by priority and weights by importance, `Replay.update_priorities` takes the TD error of the batch.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +14,39 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.layout import Columns, Field, Layout
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+from runtime.rl.buffers.tensor_batch import TensorBatch
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:
     import torch
 
 TRANSITION_FIELDS: Final = ("obs", "action", "reward", "next_obs", "terminated")
-"""Names and order of the parts of a transition; one of several steps has their number, ``steps``, behind them."""
+"""Names and order of the fields of a transition; n-step transitions have ``steps`` behind them."""
 _PRIORITY: Final = "priority"
 _LARGEST: Final = "largest_priority"
 
 
 def transition_layout(obs: ObsSpace, action: ActionSpace, n_step: int = 1) -> Layout:
-    """Lay out a transition.
+    """Return the schema of a transition.
 
-    ``terminated`` is 1 where nothing more could be earned; a truncated transition has 0 there and the true
-    ``next_obs`` from before the reset. With ``n_step`` above 1, ``reward`` is the discounted sum over ``steps``
-    steps and ``next_obs`` what was seen after them.
+    ``terminated`` is 1 where no reward can follow; a truncated transition has 0 there and the true ``next_obs``
+    from before the reset. With ``n_step`` above 1, ``reward`` is the discounted sum over ``steps`` steps and
+    ``next_obs`` the observation after them.
     """
     f32, u8 = np.dtype(np.float32), np.dtype(np.uint8)
     fields = (
-        Field("obs", obs.dtype, (obs.width,)),
-        Field("action", action.dtype, (action.size,)),
-        Field("reward", f32),
-        Field("next_obs", obs.dtype, (obs.width,)),
-        Field("terminated", u8),
+        SegmentField("obs", obs.dtype, (obs.width,)),
+        SegmentField("action", action.dtype, (action.size,)),
+        SegmentField("reward", f32),
+        SegmentField("next_obs", obs.dtype, (obs.width,)),
+        SegmentField("terminated", u8),
     )
-    return Layout((*fields, Field("steps", u8)) if n_step > 1 else fields)
+    return Layout((*fields, SegmentField("steps", u8)) if n_step > 1 else fields)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(TensorBatch):
     """B transitions; see ``transition_layout``. All float32, except observations with images: bytes."""
 
     obs: torch.Tensor
@@ -57,63 +62,53 @@ class Batch:
     steps: torch.Tensor | None = None
     """(B,) env steps from ``obs`` to ``next_obs``; None means one each."""
     weight: torch.Tensor | None = None
-    """(B,) importance of each, at most 1; None means that all count alike."""
-
-    def to(self, device: str) -> Batch:
-        """Copy to another device."""
-        return Batch(*(each if each is None else each.to(device) for each in self._parts))  # type: ignore[arg-type]
-
-    def shares(self, count: int) -> list[Batch]:
-        """Return equal parts, one behind the other."""
-        chunks = [[each] * count if each is None else each.chunk(count) for each in self._parts]
-        return [Batch(*parts) for parts in zip(*chunks, strict=True)]
-
-    @property
-    def _parts(self) -> tuple[torch.Tensor | None, ...]:
-        return (self.obs, self.action, self.reward, self.next_obs, self.terminated, self.steps, self.weight)
+    """(B,) importance sampling weights, at most 1; None means 1 for all."""
 
 
 class Priorities:
-    """Weights of the slots of a ring in a binary tree of sums: setting and drawing cost the tree's depth.
+    """Sum tree over the priorities of a ring's rows; setting and sampling cost its depth.
 
-    After Schaul et al. 2016, section 3.3. Node 1 is the root, the children of node n are 2n and 2n + 1.
+    Schaul et al. 2016, section 3.3 and appendix B.2.1. Node 1 is the root, the children of node n are 2n and 2n +
+    1.
     """
 
     def __init__(self, capacity: int) -> None:
         self._leaves = 1 << max(0, capacity - 1).bit_length()
         self._sums = np.zeros(2 * self._leaves)
         self.largest = 1.0
-        """What a new item gets, so that each is drawn soon at least once."""
+        """Largest priority so far. New rows get it, so that each is sampled at least once soon."""
 
     def set(self, slots: NDArray[np.intp], values: NDArray[Any]) -> None:
-        """Give slots new weights; of a slot that is named twice the last counts."""
+        """Set priorities of rows; where a row is named twice the last value counts."""
         nodes = slots + self._leaves
         self._sums[nodes] = values
         self.largest = max(self.largest, float(values.max(initial=0.0)))
+        # All rows are at the same depth, so every pass moves the whole set one level up.
         while nodes[0] > 1:
             nodes = np.unique(nodes >> 1)
             self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Draw slots, one from each of ``count`` equal shares of the whole, and their probabilities."""
+        """Return rows, one from each of ``count`` equal strata of the total, and their probabilities."""
         total = self._sums[1]
         aim = (np.arange(count) + rng.random(count)) * (total / count)
         nodes = np.ones(count, dtype=np.intp)
         while nodes[0] < self._leaves:
             nodes *= 2
             left = self._sums[nodes]
+            # Rounding can leave `aim` at the very end of the total: never descend into a subtree without weight.
             right = (aim >= left) & (self._sums[nodes + 1] > 0)
             aim -= np.where(right, left, 0.0)
             nodes += right
         return nodes - self._leaves, self._sums[nodes] / total
 
     def values(self, count: int) -> NDArray[np.float64]:
-        """Weights of the first ``count`` slots."""
+        """Return the priorities of the first ``count`` rows."""
         return self._sums[self._leaves : self._leaves + count].copy()
 
 
 class Replay:
-    """The latest ``capacity`` transitions, sampled with replacement: evenly, or by priority if there are any."""
+    """The latest ``capacity`` transitions, sampled with replacement: uniformly, or by priority."""
 
     def __init__(
         self,
@@ -124,19 +119,19 @@ class Replay:
         priority: tuple[float, float] | None = None,
         pinned: bool = False,
     ) -> None:
-        """``priority`` is its exponent and correction; ``pinned`` batches go to a GPU faster."""
+        """``priority`` is (exponent alpha, correction beta); ``pinned`` batches are copied to a GPU faster."""
         if capacity < 1:
             raise ValueError(f"replay capacity is {capacity}; it must be at least 1 transition")
         self.capacity = capacity
         self.layout = layout
         self.inserted = 0
-        """Transitions ever put in; the slot of the next one is this modulo the capacity."""
+        """Transitions put in so far; the row of the next is this modulo the capacity."""
         self._rng = np.random.default_rng(seed)
-        self._exponents = priority
+        self._exponent, self._correction = priority or (0.0, 0.0)
         self._priorities = Priorities(capacity) if priority else None
-        self._drawn: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._sampled: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
         self._pinned = pinned
-        # np.empty maps memory without touching it: a large ring costs what it holds.
+        # np.empty reserves memory without touching it: a large ring costs only what it holds.
         self._columns = tuple(np.empty((capacity, *field.shape_tail), dtype=field.dtype) for field in layout.fields)
         self._batches: dict[int, tuple[list[NDArray[Any]], list[torch.Tensor]]] = {}
 
@@ -144,28 +139,27 @@ class Replay:
         return min(self.inserted, self.capacity)
 
     def put(self, columns: Columns) -> None:
-        """Put N transitions in, over the oldest ones when full. ValueError if a shape does not fit."""
+        """Insert N transitions, over the oldest when full. ValueError if a shape does not fit."""
         count = len(columns[0])
         for field, value in zip(self.layout.fields, columns, strict=True):
             if value.shape != (count, *field.shape_tail):
-                expected = (count, *field.shape_tail)
-                raise ValueError(
-                    f"replay: {field.name} has shape {value.shape}; {count} transitions need {expected}"
-                )
+                needed = f"{count} transitions need {(count, *field.shape_tail)}"
+                raise ValueError(f"replay: {field.name} has shape {value.shape}; {needed}")
+        # More rows than the ring holds: only the newest survive, as if they had been inserted one by one.
         skipped = max(0, count - self.capacity)
-        kept = count - skipped
+        rest = count - skipped
         first = (self.inserted + skipped) % self.capacity
-        until_end = min(kept, self.capacity - first)
+        until_end = min(rest, self.capacity - first)
         for column, value in zip(self._columns, columns, strict=True):
             column[first : first + until_end] = value[skipped : skipped + until_end]
-            column[: kept - until_end] = value[skipped + until_end :]
+            column[: rest - until_end] = value[skipped + until_end :]
         self.inserted += count
-        if self._priorities is not None and kept:
-            slots = (first + np.arange(kept)) % self.capacity
-            self._priorities.set(slots, np.full(kept, self._priorities.largest))
+        if self._priorities is not None and rest:
+            slots = (first + np.arange(rest)) % self.capacity
+            self._priorities.set(slots, np.full(rest, self._priorities.largest))
 
     def put_arena(self, arena: memoryview, segments: int) -> None:
-        """Put equal segments in that lie one behind the other, each column of all of them by one copy.
+        """Insert ``segments`` equal consecutive segments, each column of all of them by one copy.
 
         ValueError if they do not fill the arena.
         """
@@ -175,7 +169,7 @@ class Replay:
         total = count * segments
         if arena.nbytes != total * self.layout.item_bytes:
             raise ValueError(f"{arena.nbytes} bytes are not {segments} segments of {self.layout.text}")
-        if first + total > self.capacity:  # they go around the ring's end
+        if first + total > self.capacity:  # they wrap around the end of the ring
             for start in range(0, arena.nbytes, stride):
                 self.put(self.layout.columns(arena[start : start + stride], count))
             return
@@ -183,6 +177,7 @@ class Replay:
         for field, column in zip(self.layout.fields, self._columns, strict=True):
             shape = segments, count * field.item_bytes
             into = column[first : first + total].reshape(-1).view(np.uint8).reshape(shape)
+            # The arena is segment by segment, column by column; strides make one column of all segments one copy.
             into[:] = np.ndarray(shape, np.uint8, arena, start, (stride, 1))
             start += count * field.item_bytes
         self.inserted += total
@@ -190,7 +185,7 @@ class Replay:
             self._priorities.set(first + np.arange(total), np.full(total, self._priorities.largest))
 
     def sample(self, batch_size: int) -> Batch:
-        """Draw a batch; its tensors are overwritten by the next one of the same size.
+        """Return a sampled batch; its tensors are overwritten by the next one of the same size.
 
         ValueError on an empty buffer.
         """
@@ -198,63 +193,57 @@ class Replay:
             raise ValueError("the replay buffer is empty; wait for the first rollout before sampling")
         weight: NDArray[np.float64] | None = None
         if self._priorities is None:
-            self._drawn = self._rng.integers(len(self), size=batch_size)
+            self._sampled = self._rng.integers(len(self), size=batch_size)
         else:
-            self._drawn, chance = self._priorities.draw(batch_size, self._rng)
-            weight = (len(self) * chance) ** -self._correction
-            weight /= weight.max()
+            self._sampled, probability = self._priorities.draw(batch_size, self._rng)
+            weight = (len(self) * probability) ** -self._correction
+            weight /= weight.max()  # section 3.4: weights only ever scale updates down
         arrays, tensors = self._batches.get(batch_size) or self._make_batch(batch_size)
         for column, array in zip(self._columns, arrays, strict=False):
             if column.dtype == array.dtype:
                 # mode="clip" writes straight into `out`; the default would go through a buffer.
-                np.take(column, self._drawn, axis=0, out=array, mode="clip")
+                np.take(column, self._sampled, axis=0, out=array, mode="clip")
             else:
-                array[:] = column[self._drawn]
+                array[:] = column[self._sampled]
         parts: dict[str, torch.Tensor] = dict(zip(self.layout.names, tensors, strict=False))
         if weight is not None:
             arrays[-1][:] = weight
             parts["weight"] = tensors[-1]
         return Batch(**parts)
 
-    def judge(self, misjudged: NDArray[Any]) -> None:
-        """Tell how far the critics were off on the latest batch; without priorities that changes nothing."""
+    def update_priorities(self, td_error: NDArray[Any]) -> None:
+        """Set the priorities of the latest batch from its absolute TD error (B,); no effect on a uniform buffer."""
         if self._priorities is not None:
-            self._priorities.set(self._drawn, (misjudged + 1e-6) ** self._exponent)
-
-    @property
-    def _exponent(self) -> float:
-        return self._exponents[0] if self._exponents else 0.0
-
-    @property
-    def _correction(self) -> float:
-        return self._exponents[1] if self._exponents else 0.0
+            # The constant keeps rows of no error reachable.
+            self._priorities.set(self._sampled, (td_error + 1e-6) ** self._exponent)
 
     def _make_batch(self, batch_size: int) -> tuple[list[NDArray[Any]], list[torch.Tensor]]:
-        """Allocate the tensors of a batch, weights last, and the arrays that look into them."""
+        """Allocate the tensors of a batch, weights last, and NumPy views of them."""
         import torch
 
         f32 = np.dtype(np.float32)
-        wanted = [
+        shapes = [
             ((batch_size, *field.shape_tail), field.dtype if field.name in {"obs", "next_obs"} else f32)
             for field in self.layout.fields
         ]
         tensors = [
             torch.empty(shape, dtype=torch.float32 if dtype == f32 else torch.uint8, pin_memory=self._pinned)
-            for shape, dtype in (*wanted, ((batch_size,), f32))
+            for shape, dtype in (*shapes, ((batch_size,), f32))
         ]
         self._batches[batch_size] = [tensor.numpy() for tensor in tensors], tensors
         return self._batches[batch_size]
 
     def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
-        """Copies of everything that a resumed run needs: the filled part of each column, counters, generator.
+        """Return copies of all that a resumed run needs: the filled part of each column, counters, generator.
 
-        If that is more than ``most_bytes``, the columns of the newest transitions alone.
+        If that is more than ``most_bytes``, only the columns of the newest transitions.
         """
         count = len(self)
         if most_bytes is not None and count * self.layout.item_bytes > most_bytes:
             rows = most_bytes // self.layout.item_bytes
             newest = np.arange(self.inserted - rows, self.inserted) % self.capacity
             return {name: column[newest] for name, column in zip(self.layout.names, self._columns, strict=True)}
+        # The state of the generator is a nested dict of big integers: JSON keeps it exactly, an array cannot.
         generator = json.dumps(self._rng.bit_generator.state).encode()
         state = {
             **{name: column[:count].copy() for name, column in zip(self.layout.names, self._columns, strict=True)},

@@ -1,4 +1,4 @@
-"""Checkpoints in a folder: written whole or not at all, and the newest whole one is found after any damage.
+"""Checkpoints in a folder: written completely or not at all; the newest complete one is used after any damage.
 
 A checkpoint is two files, `ckpt-UPDATES-ENVSTEPS.safetensors` and a JSON manifest of the same name with the
 SHA-256 of the first, and of itself. The manifest is written last, each file as a temporary one that is flushed to
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,9 @@ import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from runtime.files import write_whole
+from runtime.base.atomic_files import TEMPORARY_PREFIX, write_atomic
+from runtime.base.checkpoint_manifest import checkpoint_name, decode_manifest, encode_manifest
 
-FORMAT: Final = 2
-"""Version of the manifest."""
 _DAMAGE: Final = (errno.ENOENT, errno.EIO)
 """What the system says of a file that is gone, or of a disk that lost it."""
 Tensors = Mapping[str, NDArray[Any]]
@@ -33,7 +31,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was saved: arrays by name, and plain facts."""
+    """Arrays by name, and facts as JSON values."""
 
     name: str
     tensors: Tensors
@@ -54,22 +52,12 @@ class Checkpoints:
 
         Raises OSError if the disk does not take it; earlier checkpoints stay as they are.
         """
-        name = f"ckpt-{updates:010d}-{env_steps:012d}"
+        name = checkpoint_name(updates, env_steps)
         if self._manifest(name).exists():
             return name  # nothing was learned or collected since
         data = safetensors.numpy.save({key: np.asarray(value, order="C") for key, value in tensors.items()})
-        manifest = {
-            "format": FORMAT,
-            "data": f"{name}.safetensors",
-            "bytes": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "updates": updates,
-            "env_steps": env_steps,
-            "facts": facts,
-        }
-        manifest["check"] = _check_sum(manifest)
-        self._write(f"{name}.safetensors", data)
-        self._write(f"{name}.json", json.dumps(manifest, indent=1).encode())
+        write_atomic(self._folder / f"{name}.safetensors", data)
+        write_atomic(self._manifest(name), encode_manifest(name, updates, env_steps, data, facts))
         for old in self.names()[: -self._keep]:
             self._remove(old)
         return name
@@ -84,7 +72,7 @@ class Checkpoints:
         for name in reversed(self.names()):
             try:
                 return self._read(name), aside
-            except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+            except (OSError, ValueError, safetensors.SafetensorError) as error:
                 if isinstance(error, OSError) and error.errno not in _DAMAGE:
                     raise
                 self._set_aside(name)
@@ -96,16 +84,13 @@ class Checkpoints:
         return sorted(path.stem for path in self._folder.glob("ckpt-*.json"))
 
     def _read(self, name: str) -> Checkpoint:
-        manifest = manifest_of(self._manifest(name).read_bytes())
+        manifest = decode_manifest(self._manifest(name).read_bytes())
         data = (self._folder / f"{name}.safetensors").read_bytes()
-        if len(data) != manifest["bytes"]:
-            raise ValueError(f"it has {len(data)} bytes of {manifest['bytes']}")
-        if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
+        if len(data) != manifest.bytes:
+            raise ValueError(f"it has {len(data)} bytes of {manifest.bytes}")
+        if hashlib.sha256(data).hexdigest() != manifest.sha256:
             raise ValueError("its check sum is wrong")
-        return Checkpoint(name, safetensors.numpy.load(data), manifest["facts"])
-
-    def _write(self, file_name: str, data: bytes) -> None:
-        write_whole(self._folder / file_name, data)
+        return Checkpoint(name, safetensors.numpy.load(data), manifest.facts)
 
     def _manifest(self, name: str) -> Path:
         return self._folder / f"{name}.json"
@@ -126,38 +111,9 @@ class Checkpoints:
 
     def _sweep(self) -> None:
         """Remove what a process that was killed in the middle of `save` left."""
-        whole = set(self.names())
+        complete = set(self.names())
         for path in self._folder.iterdir():
-            unfinished = path.name.startswith(".tmp-")
-            orphan = path.suffix == ".safetensors" and path.stem not in whole
+            unfinished = path.name.startswith(TEMPORARY_PREFIX)
+            orphan = path.suffix == ".safetensors" and path.stem not in complete
             if unfinished or orphan:
                 path.unlink(missing_ok=True)
-
-
-def manifest_of(text: bytes) -> dict[str, Any]:
-    """Return what a manifest says. Raises ValueError or KeyError with what is wrong with it."""
-    manifest = json.loads(text)
-    if not isinstance(manifest, dict) or manifest["format"] != FORMAT:
-        raise ValueError("its manifest is of another format")
-    if manifest.pop("check") != _check_sum(manifest):
-        raise ValueError("its manifest's check sum is wrong")
-    return manifest
-
-
-def damage(text: bytes, data: Path) -> str | None:
-    """Say what is wrong with a checkpoint of this manifest and these arrays, unloaded; None if nothing is."""
-    try:
-        manifest = manifest_of(text)
-        size = data.stat().st_size
-        if size != manifest["bytes"]:
-            return f"it has {size} bytes of {manifest['bytes']}"
-        with data.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except (ValueError, KeyError, TypeError) as error:
-        return str(error)
-    return None if digest == manifest["sha256"] else "its check sum is wrong"
-
-
-def _check_sum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of what a manifest says, however it is written down."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -1,9 +1,9 @@
-"""The learner's counters, and the journal that keeps them from falling when the learner is killed (stdlib only).
+"""Counters of a learner, and the journal that keeps them from falling when it is killed (standard library only).
 
 A checkpoint is up to half a minute old when a learner is killed, but workers and charts have seen newer numbers.
-The journal is a small file that is replaced before any of them is shown or given out. After a kill the learner's
-*state* is the checkpoint's, while its *counters* go on from the journal: policy versions are never given out
-twice, and the updates that were lost are counted as lost. Env steps come back, since workers send again what the
+The journal is a small file that is replaced before any of them is shown. After a kill the *state* of the learner
+is the checkpoint's, while its *counters* continue from the journal: a policy version is never used twice, and
+the updates after the checkpoint are counted as lost. Env steps come back, since workers send again what the
 checkpoint lacks.
 """
 
@@ -16,17 +16,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.files import write_whole
+from runtime.base.atomic_files import write_atomic
 
 JOURNAL: Final = "counters.json"
 
 
 @dataclass(slots=True)
 class Counters:
-    """All of them only rise within a run. `updates` includes `lost_updates`, whose effect a kill undid."""
+    """Counters that only rise within a run. `updates` includes `lost_updates`, which a kill has undone."""
 
     epoch: int = 0
-    """Of this learner process; milliseconds since the Unix epoch, so that it rises even if the journal is lost."""
+    """Of this learner process: milliseconds since 1970, so that it rises even if the journal is lost."""
     env_steps: int = 0
     updates: int = 0
     lost_updates: int = 0
@@ -34,24 +34,25 @@ class Counters:
 
     @property
     def kept_updates(self) -> int:
-        """Updates that are in the networks: what the pace of learning goes by."""
+        """Updates that are in the networks; the rate limiter goes by them."""
         return self.updates - self.lost_updates
 
     def facts(self) -> dict[str, int]:
-        """Plain values for a file."""
+        """Return plain values for a file."""
         return asdict(self)
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Counters:
-        """Return the counters in a file. Raises ValueError if they are not in it."""
-        names = [each.name for each in fields(cls)]
+        """Return the counters that a file states. Raises ValueError if one is missing or not an integer."""
+        names = [item.name for item in fields(cls)]
+        # By exact type: JSON's true is a bool, which isinstance would take for an int.
         if not all(type(facts.get(name)) is int for name in names):
             raise ValueError("the counters are not whole numbers")
         return cls(**{name: facts[name] for name in names})
 
 
 def next_epoch(saved: Counters | None, journal: Counters, now_seconds: float) -> Counters:
-    """Return the counters of a new learner process, from those of the checkpoint it resumes and of the journal."""
+    """Return the counters of a new learner process, from its checkpoint (`saved`) and the journal."""
     saved = saved or Counters()
     updates = max(saved.updates, journal.updates)
     return Counters(
@@ -64,13 +65,13 @@ def next_epoch(saved: Counters | None, journal: Counters, now_seconds: float) ->
 
 
 def write_journal(folder: Path, counters: Counters) -> None:
-    """Replace the journal. A disk that refuses is no reason to stop learning: the next checkpoint will say so."""
+    """Replace the journal. A full disk does not stop learning here: the next checkpoint reports it."""
     with contextlib.suppress(OSError):
-        write_whole(folder / JOURNAL, json.dumps(counters.facts()).encode(), durable=False)
+        write_atomic(folder / JOURNAL, json.dumps(counters.facts()).encode(), is_durable=False)
 
 
 def read_journal(folder: Path) -> Counters:
-    """Return what the journal says, or zeros where there is none that can be read."""
+    """Return the counters of the journal; zeros if there is none that can be read."""
     try:
         facts = json.loads((folder / JOURNAL).read_bytes())
         return Counters.from_facts(facts) if isinstance(facts, dict) else Counters()

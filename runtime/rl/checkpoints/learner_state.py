@@ -1,4 +1,4 @@
-"""A learner's state as the arrays and facts of a checkpoint, and back."""
+"""State of a learner to the arrays and facts of a checkpoint, and back."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.accounts import Accounts
-from runtime.checkpoints import Checkpoint
-from runtime.counters import Counters
-from runtime.exchange import Holdings
+from runtime.exchange.learner_server import ExchangeState
+from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.rl.checkpoints.checkpoint_files import Checkpoint
+from runtime.rl.checkpoints.counters import Counters
 
 if TYPE_CHECKING:
-    from runtime.algos.method import Method
-    from runtime.algos.plan import Store
+    from runtime.rl.algos.algorithm import Algorithm
+    from runtime.rl.algos.plan import Store
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def pack(method: Method, counters: Counters, holdings: Holdings, env_steps: int) -> tuple[Arrays, dict[str, Any]]:
+def pack(
+    method: Algorithm, counters: Counters, holdings: ExchangeState, env_steps: int
+) -> tuple[Arrays, dict[str, Any]]:
     """Return arrays and facts that `unpack` takes; `env_steps` are those behind the holdings."""
     arrays = {f"method.{name}": tensor.numpy() for name, tensor in method.state().items()}
     arrays |= {f"experience.{name}": array for name, array in holdings.store.items()}
@@ -28,7 +30,7 @@ def pack(method: Method, counters: Counters, holdings: Holdings, env_steps: int)
     return arrays, facts
 
 
-def unpack(checkpoint: Checkpoint, method: Method, store: Store) -> tuple[Counters, Accounts]:
+def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> tuple[Counters, Accounts]:
     """Put a checkpoint's state into `method` and `store` and return its counters and accounts.
 
     Raises ValueError with a sentence if it belongs to other settings.
@@ -44,5 +46,5 @@ def unpack(checkpoint: Checkpoint, method: Method, store: Store) -> tuple[Counte
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:
-    # What a file reader gives may be read-only; torch wants to be able to write.
-    return {name.removeprefix(prefix): np.array(each) for name, each in arrays.items() if name.startswith(prefix)}
+    # Arrays of a file reader may be read-only, and torch.from_numpy warns about those.
+    return {name.removeprefix(prefix): np.array(array) for name, array in arrays.items() if name.startswith(prefix)}

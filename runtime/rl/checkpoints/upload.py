@@ -1,8 +1,8 @@
-"""Checkpoints beyond the run's own folder: each one goes to a bucket or a volume, the newest whole one comes back.
+"""Upload of checkpoints to a bucket or volume, and download of the newest complete one.
 
-The order is that of the folder: first the arrays, then the manifest, which holds their SHA-256. So whatever has a
-manifest is complete, wherever a writer was killed. Copying runs in a thread of its own, one checkpoint at a time;
-when the line is slower than the checkpoints come, those in between are left out.
+The order is that of the folder: first the arrays, then the manifest, which holds their SHA-256. So a checkpoint
+with a manifest is complete, wherever a writer was killed. Uploads run in a thread of their own, one checkpoint at a
+time; when the connection is slower than checkpoints come, those in between are skipped.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from runtime.checkpoints import damage
-from runtime.files import write_whole
-from runtime.places import Place
+from runtime.base.atomic_files import write_atomic
+from runtime.base.checkpoint_manifest import find_damage, is_manifest
+from runtime.base.object_store import ObjectStore
 
 PATIENCE_SECONDS: Final = 60.0
-"""How long a learner that is done waits for its last checkpoint, as long as bytes move."""
+"""Wait of a finished learner for its last upload, counted from the last byte that moved."""
 
 Say = Callable[[str], None]
 
 
 class Mirror:
-    """Copies the checkpoints of one folder to one place. `offer` and `close` are for one thread."""
+    """Uploads the checkpoints of one folder. `offer` and `close` belong to one thread."""
 
-    def __init__(self, place: Place, folder: Path, keep: int, say: Say) -> None:
+    def __init__(self, place: ObjectStore, folder: Path, keep: int, say: Say) -> None:
         self._place = place
         self._folder = folder
         self._keep = keep
         self._say = say
-        self._wanted: str | None = None
+        self._pending: str | None = None
         self._copied = ""
-        """The newest that is known to be there, so that no second copy is made."""
+        """Name of the newest checkpoint that is stored already."""
         self._moved = 0
         self._is_closing = False
         self._changed = threading.Condition()
@@ -41,15 +41,15 @@ class Mirror:
         self._thread.start()
 
     def offer(self, name: str) -> None:
-        """Copy this checkpoint next; one that still waits is left out."""
+        """Upload this checkpoint next, instead of one that still waits."""
         with self._changed:
-            self._wanted = name
+            self._pending = name
             self._changed.notify_all()
 
     def close(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait for the checkpoint that was offered last, unless nothing moves for so long; then end.
+        """Wait for the last upload, at most `patience_seconds` without progress.
 
-        What is not copied by then is copied at the next start from the same folder.
+        An upload that is not done by then is made at the next start from the same folder.
         """
         with self._changed:
             self._is_closing = True
@@ -67,11 +67,11 @@ class Mirror:
         is_swept = False
         while True:
             with self._changed:
-                while self._wanted is None:
+                while self._pending is None:
                     if self._is_closing:
                         return
                     self._changed.wait()
-                name, self._wanted = self._wanted, None
+                name, self._pending = self._pending, None
             try:
                 if not is_swept:
                     self._place.sweep()
@@ -92,22 +92,22 @@ class Mirror:
             size, seconds = data.stat().st_size / 2**20, time.monotonic() - began
             self._say(f"checkpoint {name} is in {self._place.url}: {size:.1f} MiB in {seconds:.1f} s")
         self._copied = name
-        manifests = [each for each in there if each.endswith(".json") and each != f"{name}.json"]
+        manifests = [key for key in there if key.endswith(".json") and key != f"{name}.json"]
         for old in manifests[: max(0, len(manifests) + 1 - self._keep)]:
-            self._place.remove(old)  # first: what has no manifest is no checkpoint
+            self._place.remove(old)  # before the arrays: without a manifest it is no checkpoint
             self._place.remove(old.replace(".json", ".safetensors"))
 
     def _progress(self, count: int) -> None:
         self._moved += count
 
 
-def bring_newest(place: Place, folder: Path, say: Say) -> str | None:
-    """Copy the newest checkpoint of `place` that is whole to `folder`, unless that holds one as new; its name.
+def bring_newest(place: ObjectStore, folder: Path, say: Say) -> str | None:
+    """Download the newest complete checkpoint to `folder`, unless that has one as new; return its name or None.
 
-    Raises OSError if the place cannot be read: then nobody knows, and training must not start anew for it.
+    Raises OSError if the store cannot be read: a newer checkpoint may exist, so training must not start from zero.
     """
     own = max((path.name for path in folder.glob("ckpt-*.json")), default="")
-    there = [each for each in place.names() if each.startswith("ckpt-") and each.endswith(".json")]
+    there = [key for key in place.names() if is_manifest(key)]
     for manifest in reversed(there):
         if manifest <= own:
             return None
@@ -117,16 +117,16 @@ def bring_newest(place: Place, folder: Path, say: Say) -> str | None:
     return None
 
 
-def _bring(place: Place, manifest: str, folder: Path) -> str | None:
-    """Copy one checkpoint, the manifest last; what is wrong with it, or None."""
+def _bring(place: ObjectStore, manifest: str, folder: Path) -> str | None:
+    """Download one checkpoint, the manifest last; return what is wrong with it, or None."""
     name = manifest.replace(".json", ".safetensors")
     try:
         text = place.read(manifest)
         place.fetch(name, folder / name)
     except FileNotFoundError as error:
         return str(error)
-    if (problem := damage(text, folder / name)) is not None:
+    if (problem := find_damage(text, folder / name)) is not None:
         (folder / name).unlink(missing_ok=True)
         return problem
-    write_whole(folder / manifest, text)
+    write_atomic(folder / manifest, text)
     return None

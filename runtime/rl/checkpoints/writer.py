@@ -1,4 +1,4 @@
-"""Checkpoints are written in a thread of their own: a slow disk must not cost a second of learning."""
+"""Checkpoint writer: a thread of its own, so that a slow disk does not delay learning."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runtime.checkpoints import Checkpoints, Tensors
-from runtime.exchange import Holdings
-from runtime.mirror import Mirror
+from runtime.exchange.learner_server import ExchangeState
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints, Tensors
+from runtime.rl.checkpoints.upload import Mirror
 
 
-class Saver:
-    """Writes one checkpoint at a time. What it is given must not be changed by anybody afterwards."""
+class CheckpointWriter:
+    """Writes one checkpoint at a time. Arrays passed to `save` must not change afterwards."""
 
     def __init__(
         self,
         checkpoints: Checkpoints,
         say: Callable[[str], None],
-        saved: Callable[[Holdings], None],
+        saved: Callable[[ExchangeState], None],
         mirror: Mirror | None,
     ) -> None:
         """`saved` is called in the writing thread once a checkpoint is on the disk; `mirror` gets a copy of it."""
@@ -31,15 +31,14 @@ class Saver:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a checkpoint is still being written."""
+        """True while a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def save(self, updates: int, arrays: Tensors, facts: dict[str, Any], holdings: Holdings) -> None:
-        """Begin to write; the one before is waited for."""
+    def save(self, updates: int, arrays: Tensors, facts: dict[str, Any], holdings: ExchangeState) -> None:
+        """Begin to write, after the previous checkpoint is done."""
         self.wait()
-        self._thread = threading.Thread(
-            target=self._write, args=(updates, arrays, facts, holdings), name="checkpoint"
-        )
+        arguments = updates, arrays, facts, holdings
+        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
@@ -48,14 +47,15 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def _write(self, updates: int, arrays: Tensors, facts: dict[str, Any], holdings: Holdings) -> None:
-        """A disk that refuses is told of, and the next checkpoint is tried in its time."""
+    def _write(self, updates: int, arrays: Tensors, facts: dict[str, Any], holdings: ExchangeState) -> None:
+        """Write one checkpoint; report a disk that refuses it, and leave it to the next one."""
         began = time.monotonic()
         try:
             name = self._checkpoints.save(updates, holdings.env_steps, arrays, facts)
         except OSError as error:
             self._say(f"the checkpoint could not be written ({error}); training goes on without it")
             return
+        # Only now may segments behind this checkpoint be acknowledged: what it holds survives the process.
         self._saved(holdings)
         if self._mirror is not None:
             self._mirror.offer(name)

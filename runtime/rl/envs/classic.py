@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.envs.base import EpisodeSummary, StepResult, VectorEnv
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 Floats = NDArray[np.float64]
 
@@ -28,15 +28,12 @@ class _Physics(Protocol):
 
     def start(self, count: int, rng: np.random.Generator) -> Floats:
         """Draw the states (D, count) of new episodes."""
-        ...
 
     def advance(self, state: Floats, action: NDArray[Any]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         """Return the next states, rewards, and which episodes terminate."""
-        ...
 
     def observe(self, state: Floats) -> NDArray[np.float32]:
         """(B, obs_space.width) of the states (D, B)."""
-        ...
 
 
 class _CartPole:
@@ -94,7 +91,7 @@ class _Pendulum:
 
 
 class ClassicVectorEnv:
-    """Copies of one of them; see ``runtime.envs.base.VectorEnv`` for the methods."""
+    """Copies of one of them; see ``runtime.rl.envs.base.VectorEnv`` for the methods."""
 
     def __init__(self, physics: _Physics, num_envs: int) -> None:
         self._physics = physics
@@ -122,9 +119,8 @@ class ClassicVectorEnv:
         ended = np.flatnonzero(terminated | truncated)
         episodes: tuple[EpisodeSummary, ...] = ()
         if len(ended):
-            episodes = tuple(
-                EpisodeSummary(env, int(self._steps[env]), float(self._return[env])) for env in ended.tolist()
-            )
+            steps, returns = self._steps, self._return
+            episodes = tuple(EpisodeSummary(env, int(steps[env]), float(returns[env])) for env in ended.tolist())
             self.state[:, ended] = self._physics.start(len(ended), self._rng)
             self._steps[ended] = 0
             self._return[ended] = 0.0

@@ -2,8 +2,8 @@
 
 Small pictures of the ten digits, each drawn anew with its own slant, shift, thickness and noise, of the size of
 scikit-learn's digits (8 x 8). A policy earns 1 for naming the digit, so an evaluator's mean return is the accuracy;
-`examples` gives the answers too, for training by gradients (see `runtime.gradient_work`). Pictures for training and
-for evaluation come from generators of their own, so what is measured was never trained on.
+`examples` gives the answers too, for training by gradients (see `runtime.rl.roles.worker_gradients`). Pictures for
+training and for evaluation come from generators of their own, so what is measured was never trained on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.envs.base import EpisodeSummary, StepResult
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.rl.envs.base import EpisodeSummary, StepResult
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 SIDE: Final = 8
 _FONT: Final = (
@@ -32,13 +32,8 @@ _FONT: Final = (
 NOISE: Final = 0.2
 
 
-def _strokes() -> NDArray[np.float32]:
-    """(10, 6, 4) of zeros and ones."""
-    return np.array([[[int(dot) for dot in row] for row in digit.split()] for digit in _FONT], dtype=np.float32)
-
-
 class DigitsVectorEnv:
-    """``num_envs`` pictures at a time, each an episode of one step; see ``runtime.envs.base.VectorEnv``."""
+    """``num_envs`` pictures at a time, each an episode of one step; see ``runtime.rl.envs.base.VectorEnv``."""
 
     obs_space = ObsSpace(SIDE * SIDE)
     action_space = ActionSpace(1, (10,))
@@ -46,7 +41,9 @@ class DigitsVectorEnv:
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
-        self._strokes = _strokes()
+        dots = [[[int(dot) for dot in row] for row in digit.split()] for digit in _FONT]
+        self._strokes = np.array(dots, dtype=np.float32)
+        """(10, 6, 4) of zeros and ones."""
         self.reset(0)
 
     def reset(self, seed: int) -> NDArray[Any]:

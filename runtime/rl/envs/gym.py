@@ -1,6 +1,6 @@
 """Any environment that Gymnasium knows by its id, many copies in one process.
 
-Spaces are flattened to the rows of ``runtime.spaces``: numbers into a vector, pictures as they are, choices of a
+Spaces are flattened to the rows of ``runtime.rl.spaces``: numbers into a vector, pictures as they are, choices of a
 Discrete observation as one-hot numbers, Dict and Tuple part by part. Copies are stepped one after the other: an
 environment that is slow enough to profit from processes of its own gets them as workers.
 """
@@ -15,24 +15,26 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from runtime.envs.base import EpisodeSummary, StepResult
-from runtime.spaces import ActionSpace, Image, ObsSpace
+from runtime.rl.envs.base import EpisodeSummary, StepResult
+from runtime.rl.spaces import ActionSpace, Image, ObsSpace
 
 FRAMES: Final = "frame_stack"
 """The one option that is not the environment's own: how many of the latest observations are seen together."""
-_MOST_CHANNELS: Final = 4
+_MAX_CHANNELS: Final = 4
 """A picture whose first side is this short and whose last is not has its channels in front."""
 
 Read = Callable[[Any], NDArray[Any]]
 
 
 class GymVectorEnv:
-    """Copies of a Gymnasium environment; see ``runtime.envs.base.VectorEnv`` for the methods."""
+    """Copies of a Gymnasium environment; see ``runtime.rl.envs.base.VectorEnv`` for the methods."""
 
-    def __init__(self, name: str, num_envs: int, options: Mapping[str, Any], *, known: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, num_envs: int, options: Mapping[str, Any], *, known_names: Sequence[str] = ()
+    ) -> None:
         """Make the copies. ValueError for an unknown id, a wrong option, or a space that no network can take."""
         self.num_envs = num_envs
-        self._envs = [_make(name, options, known) for _ in range(num_envs)]
+        self._envs = [_make(name, options, known_names) for _ in range(num_envs)]
         first = self._envs[0]
         self._vectors, self._images = _readers(first.observation_space, name)
         sizes = [np.asarray(read(first.observation_space.sample())).size for read in self._vectors]
@@ -57,59 +59,58 @@ class GymVectorEnv:
         count = self.num_envs
         reward = np.empty(count, dtype=np.float32)
         terminated, truncated = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
-        seen: list[Any] = []
+        observations: list[Any] = []
         episodes: list[EpisodeSummary] = []
         ended: list[int] = []
         for number, env in enumerate(self._envs):
             obs, gain, terminal, cut, info = env.step(self._act(action[number]))
-            seen.append(obs)
+            observations.append(obs)
             reward[number] = gain
+            # Some environments report both at once; the end by the rules wins, so that no value is bootstrapped.
             terminated[number], truncated[number] = terminal, cut and not terminal
             self._return[number] += gain
             self._progress[number] = info.get("progress_metres", 0.0)
             if terminal or cut:
                 ended.append(number)
         self._steps += 1
-        final_obs = obs_rows = self._rows(seen)
+        final_obs = obs_rows = self._rows(observations)
         if ended:
+            # Only now a copy: most steps end no episode, and then one array serves as both.
             obs_rows = final_obs.copy()
             obs_rows[ended] = self._rows([self._envs[number].reset()[0] for number in ended])
             for number in ended:
-                episodes.append(
-                    EpisodeSummary(
-                        number, int(self._steps[number]), float(self._return[number]), float(self._progress[number])
-                    )
-                )
+                return_, progress = float(self._return[number]), float(self._progress[number])
+                episodes.append(EpisodeSummary(number, int(self._steps[number]), return_, progress))
                 self._steps[number], self._return[number] = 0, 0.0
         return StepResult(obs_rows, reward, terminated, truncated, final_obs, tuple(episodes))
 
     def _rows(self, observations: Sequence[Any]) -> NDArray[Any]:
         count = len(observations)
         vector = np.empty((count, self.obs_space.vector), dtype=np.float32)
-        at = 0
+        column = 0
         for read in self._vectors:
             parts = np.stack([np.asarray(read(obs), dtype=np.float32).ravel() for obs in observations])
-            vector[:, at : at + parts.shape[1]] = parts
-            at += parts.shape[1]
+            vector[:, column : column + parts.shape[1]] = parts
+            column += parts.shape[1]
         if not self._images:
             return vector
         return self.obs_space.pack(vector, [np.stack([read(obs) for obs in observations]) for read in self._images])
 
 
-def _make(name: str, options: Mapping[str, Any], known: Sequence[str]) -> gymnasium.Env[Any, Any]:
-    given = dict(options)
-    frames = given.pop(FRAMES, 1)
+def _make(name: str, options: Mapping[str, Any], known_names: Sequence[str]) -> gymnasium.Env[Any, Any]:
+    env_options = dict(options)
+    frames = env_options.pop(FRAMES, 1)
     if type(frames) is not int or frames < 1:
         raise ValueError(f"{name}: {FRAMES} is {frames!r}; it must be a whole number from 1")
     try:
-        env: gymnasium.Env[Any, Any] = gymnasium.make(name, disable_env_checker=True, **given)
+        env: gymnasium.Env[Any, Any] = gymnasium.make(name, disable_env_checker=True, **env_options)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"{name} needs a package that is not installed: {error}") from error
     except gymnasium.error.Error as error:
-        ours = f"; besides Gymnasium's ids there are {', '.join(known)}" if known else ""
+        ours = f"; besides Gymnasium's ids there are {', '.join(known_names)}" if known_names else ""
         raise ValueError(f"unknown environment {name!r}: {error}{ours}") from error
     except (TypeError, ModuleNotFoundError) as error:
-        raise ValueError(f"{name} cannot be made with the options {given}: {error}") from error
+        raise ValueError(f"{name} cannot be made with the options {env_options}: {error}") from error
     return gymnasium.wrappers.FrameStackObservation(env, frames) if frames > 1 else env
 
 
@@ -147,7 +148,8 @@ def _picture(shape: tuple[int, ...]) -> Read:
     """Return what brings a picture of ``shape``, or a stack of them, to height, width, channels."""
     if len(shape) == 2:
         return lambda obs: np.asarray(obs)[..., None]
-    if len(shape) == 3 and shape[0] <= _MOST_CHANNELS < shape[-1]:  # also grey pictures behind each other
+    # Channel-first images (PyTorch style, and stacks of grey frames) are turned to height, width, channels.
+    if len(shape) == 3 and shape[0] <= _MAX_CHANNELS < shape[-1]:  # also grey pictures behind each other
         return lambda obs: np.moveaxis(np.asarray(obs), 0, -1)
     if len(shape) == 3:
         return np.asarray
@@ -161,14 +163,14 @@ def _actions(space: spaces.Space[Any], name: str) -> tuple[ActionSpace, Read]:
         first = int(space.start)
         return ActionSpace(1, (int(space.n),)), lambda action: action[0] + first
     if isinstance(space, spaces.MultiDiscrete):
-        return ActionSpace(
-            space.nvec.size, tuple(int(n) for n in space.nvec.ravel())
-        ), lambda action: action.reshape(space.nvec.shape)
+        choices = tuple(map(int, space.nvec.ravel()))
+        return ActionSpace(len(choices), choices), lambda action: action.reshape(space.nvec.shape)
     if isinstance(space, spaces.MultiBinary):
         size = int(np.prod(space.shape))
         return ActionSpace(size, (2,) * size), lambda action: action.reshape(space.shape).astype(np.int8)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         low, high = np.asarray(space.low, dtype=np.float64), np.asarray(space.high, dtype=np.float64)
+        # A bounded axis is scaled from [-1, 1]; an unbounded one is passed on as it is.
         bounded = np.isfinite(low) & np.isfinite(high)
         middle = np.where(bounded, (np.where(bounded, low, 0.0) + np.where(bounded, high, 0.0)) / 2, 0.0)
         half = np.where(bounded, (np.where(bounded, high, 0.0) - np.where(bounded, low, 0.0)) / 2, 1.0)

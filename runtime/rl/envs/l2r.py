@@ -11,23 +11,24 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.envs.base import StepResult
-from runtime.envs.racing import LOOK_AHEAD, RacingOptions, RacingVectorEnv
-from runtime.envs.track import Floats
-from runtime.envs.vehicle import Vehicle, VehicleParams, VehicleState
-from runtime.sim import door, protocol
-from runtime.sim.drive import Drive, states
-from runtime.sim.errors import LostError
-from runtime.sim.interfaces import ActionBounds, Pose, Receiver
-from runtime.sim.maps import TrackMap, load_map
+from runtime.rl.envs.base import StepResult
+from runtime.rl.envs.racing import LOOK_AHEAD, RacingOptions, RacingVectorEnv
+from runtime.rl.spaces import ActionSpace, ObsSpace
+from runtime.sim.control import control_socket
+from runtime.sim.control.simulator_session import SimulatorSession, simulator_metrics
 from runtime.sim.spec import SimulatorSpec
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.sim.wire import protocol
+from runtime.sim.wire.errors import LostError
+from runtime.sim.wire.udp_io import ActionBounds, Pose, Receiver
+from runtime.tracks.maps import TrackMap, load_map
+from runtime.tracks.track import Floats
+from runtime.tracks.vehicle import Vehicle, VehicleParams, VehicleState
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +54,19 @@ class L2ROptions:
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> L2ROptions:
         """Check ``options`` and fill in the defaults. ValueError names the option and what it may be."""
-        known = [each.name for each in fields(cls)]
+        names = [option.name for option in fields(cls)]
         for name in options:
-            if name not in known:
-                raise ValueError(f"l2r has no option {name!r}; known are {', '.join(known)}")
+            if name not in names:
+                raise ValueError(f"l2r has no option {name!r}; known are {', '.join(names)}")
         made = cls(**options)
-        for name, kinds, words in (
-            ("max_seconds", (int, float), "a number"),
-            ("laps", (int, float), "a number"),
-            ("max_steering", (int, float), "a number"),
-            ("min_acceleration", (int, float), "a number"),
-            ("max_acceleration", (int, float), "a number"),
-            ("track", (str,), "a text"),
-            ("level", (str,), "a text"),
-            ("simulator", (Mapping,), "an object of options"),
-        ):
+        numbers = ("max_seconds", "laps", "max_steering", "min_acceleration", "max_acceleration")
+        kinds: list[tuple[str, Any, str]] = [(name, int | float, "a number") for name in numbers]
+        kinds += [("track", str, "a text"), ("level", str, "a text")]
+        kinds.append(("simulator", Mapping, "an object of options"))
+        for name, kind, kind_text in kinds:
             value = getattr(made, name)
-            if isinstance(value, bool) or not isinstance(value, kinds):
-                raise ValueError(f"l2r: {name} is {value!r}; it must be {words}")  # noqa: TRY004  (callers catch one)
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise ValueError(f"l2r: {name} is {value!r}; it must be {kind_text}")  # noqa: TRY004  (callers catch one)
         # The racing task checks what is its own; the track may also be a file.
         RacingOptions.from_mapping({"start": made.start, "max_seconds": made.max_seconds, "laps": made.laps})
         made.bounds  # noqa: B018  (raises)
@@ -80,13 +76,13 @@ class L2ROptions:
 
     @property
     def bounds(self) -> ActionBounds:
-        """What may be asked of the car."""
+        """Bounds of the actions."""
         steering = abs(self.max_steering)
         return ActionBounds(-steering, steering, self.min_acceleration, self.max_acceleration)
 
     @property
     def spec(self) -> SimulatorSpec:
-        """How the simulator is looked after; the reference simulator is given the track file."""
+        """Spec of the simulator and its supervision; the reference simulator is given the track file."""
         spec = SimulatorSpec.from_mapping(self.simulator)
         if spec.kind == "reference" and self.track.endswith(".json"):
             extended = ("--menu", "--track", self.track, *spec.arguments)
@@ -102,6 +98,12 @@ class L2ROptions:
         return self.level or course.track.name
 
 
+def local_position(course: TrackMap, pose: Pose) -> tuple[float, float, float]:
+    """East, north and up in metres about the track's reference point."""
+    latitude, longitude, altitude = protocol.LATITUDE, protocol.LONGITUDE, protocol.ALTITUDE
+    return course.frame.to_local(pose.values[latitude], pose.values[longitude], pose.values[altitude])
+
+
 class _WireState(VehicleState):
     """The state of cars that simulators move: putting one somewhere is a matter of its simulator."""
 
@@ -109,9 +111,9 @@ class _WireState(VehicleState):
     put: Callable[[NDArray[np.intp]], None]
     """Moves the cars of these rows to where the state says; unset until there are simulators to ask."""
 
-    def place(self, rows: NDArray[np.intp], *, x: Floats, y: Floats, yaw: Floats, forward: Floats) -> None:
+    def set_pose(self, rows: NDArray[np.intp], *, x: Floats, y: Floats, yaw: Floats, forward: Floats) -> None:
         """Put cars somewhere, standing: the protocol cannot set a speed."""
-        VehicleState.place(self, rows, x=x, y=y, yaw=yaw, forward=np.zeros_like(forward))
+        VehicleState.set_pose(self, rows, x=x, y=y, yaw=yaw, forward=np.zeros_like(forward))
         if hasattr(self, "put"):
             self.put(rows)
 
@@ -134,7 +136,7 @@ class _WireVehicle(Vehicle):
 
 
 class L2RVectorEnv:
-    """``num_envs`` simulators, each with one car; see ``runtime.envs.base.VectorEnv`` and ``Attended``."""
+    """``num_envs`` simulators, each with one car; see ``runtime.rl.envs.base.VectorEnv`` and ``HoldsProcesses``."""
 
     obs_dim = 11 + len(LOOK_AHEAD) - 1
     act_dim = 2
@@ -150,21 +152,18 @@ class L2RVectorEnv:
         if spec.is_alone and num_envs > 1:
             what = f"num_envs (of an evaluator: eval_episodes) is {num_envs}"
             raise ValueError(f"l2r: {what}, and of kind {spec.kind} there is one simulator: make it 1")
-        self._drives = [Drive(spec, level, receiver=self._receiver, bounds=options.bounds) for _ in range(num_envs)]
-        self._leave = door.let_in(self._drives)
+        self._drives = [
+            SimulatorSession(spec, level, receiver=self._receiver, bounds=options.bounds) for _ in range(num_envs)
+        ]
+        self._leave = control_socket.serve_sessions(self._drives)
         self._pool = ThreadPoolExecutor(num_envs, thread_name_prefix="l2r-begin") if num_envs > 1 else None
         self._lost = np.zeros(num_envs, dtype=np.bool_)
         self._rate = (time.monotonic(), 0)
         self._fps = 0.0
         self._state = _WireState(*(np.zeros(num_envs) for _ in fields(VehicleState)))
         racing = RacingOptions(start=options.start, max_seconds=options.max_seconds, laps=options.laps)  # type: ignore[arg-type]  # checked
-        self._cars = RacingVectorEnv(
-            num_envs,
-            racing,
-            track=self._map.track,
-            vehicle=_WireVehicle(self, VehicleParams()),
-            state=self._state,
-        )
+        vehicle = _WireVehicle(self, VehicleParams())
+        self._cars = RacingVectorEnv(num_envs, racing, track=self._map.track, vehicle=vehicle, state=self._state)
         self._state.put = self._put  # from here on; the cars' own first reset needs no simulators
 
     def reset(self, seed: int) -> NDArray[np.float32]:
@@ -180,10 +179,8 @@ class L2RVectorEnv:
         # A lost car stands where it was; unless the task has just ended its episode, it is cut here.
         rows = np.flatnonzero(self._lost & ~(result.terminated | result.truncated))
         obs = self._cars.restart(rows) if len(rows) else result.obs
-        kept = tuple(each for each in result.episodes if not self._lost[each.env])
-        return StepResult(
-            obs, result.reward, result.terminated, result.truncated, result.final_obs, kept, is_lost=True
-        )
+        episodes = tuple(episode for episode in result.episodes if not self._lost[episode.env])
+        return replace(result, obs=obs, episodes=episodes, is_lost=True)
 
     def drive_on(self, steering: Floats, pedal: Floats, seconds: float) -> None:
         """Send the actions, wait for the poses that follow."""
@@ -196,7 +193,7 @@ class L2RVectorEnv:
             if self._lost[row]:
                 continue
             try:
-                self._take(row, drive.observe(), float(steering[row]), seconds)
+                self._set_state(row, drive.observe(), float(steering[row]), seconds)
             except LostError:
                 self._lost[row] = True
 
@@ -216,7 +213,7 @@ class L2RVectorEnv:
         if now > then:
             self._fps = (count - before) / (now - then)
         self._rate = (now, count)
-        return {**states(self._drives), "simulator_fps": self._fps}
+        return {**simulator_metrics(self._drives), "simulator_fps": self._fps}
 
     def heed(self, is_stopping: Callable[[], bool]) -> None:
         """Ask this while a simulator starts."""
@@ -229,7 +226,7 @@ class L2RVectorEnv:
         def begin(row: int) -> None:
             state = self._state
             yaw = math.degrees(float(state.yaw[row])) - 90.0
-            self._take(row, self._drives[row].begin((float(state.x[row]), float(state.y[row]), yaw)), 0.0, 0.0)
+            self._set_state(row, self._drives[row].begin((float(state.x[row]), float(state.y[row]), yaw)), 0.0, 0.0)
 
         if self._pool is not None and len(rows) > 1:  # starting takes seconds, so they start together
             for done in [self._pool.submit(begin, int(row)) for row in rows]:
@@ -238,14 +235,12 @@ class L2RVectorEnv:
             for row in rows:
                 begin(int(row))
 
-    def _take(self, row: int, pose: Pose, steering: float, seconds: float) -> None:
+    def _set_state(self, row: int, pose: Pose, steering: float, seconds: float) -> None:
         """Write what a pose says into the state."""
         values, state = pose.values, self._state
-        east, north, _ = self._map.frame.to_local(
-            values[protocol.LATITUDE], values[protocol.LONGITUDE], values[protocol.ALTITUDE]
-        )
+        east, north, _ = local_position(self._map, pose)
         forward, sideways, _ = values[protocol.VELOCITY]
-        if not all(abs(each) < 1e5 for each in (east, north, forward, sideways)):
+        if not all(abs(value) < 1e5 for value in (east, north, forward, sideways)):
             raise LostError("the simulator's pose is not on the track's map")
         state.x[row], state.y[row] = east, north
         state.yaw[row] = values[protocol.YAW] + math.pi / 2

@@ -13,14 +13,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.envs.vehicle import GRAVITY
+from runtime.tracks.vehicle import GRAVITY
 
 Floats = NDArray[np.float64]
 _TINY: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class KinematicSample:
     """The car at one step."""
 
     east: float
@@ -38,22 +38,24 @@ class Moment:
 class Recorder:
     """Collects the moments of an episode."""
 
-    moments: list[Moment] = field(default_factory=list)
+    samples: list[KinematicSample] = field(default_factory=list)
 
     def metrics(self, track_curvature: float, *, infractions: int, laps: int) -> Mapping[str, float]:
         """Return the measures by their names in Learn-to-Race; times are of the simulation."""
-        path = np.array([[each.east, each.north] for each in self.moments]).reshape(-1, 2)
-        seconds = np.array([each.seconds for each in self.moments])
-        unsafe = sum(each.seconds * each.wheels_out for each in self.moments)
+        path = np.array([[sample.east, sample.north] for sample in self.samples]).reshape(-1, 2)
+        seconds = np.array([sample.seconds for sample in self.samples])
+        unsafe = sum(sample.seconds * sample.wheels_out for sample in self.samples)
         total = float(seconds.sum())
         distance = float(np.hypot(*np.diff(path, axis=0).T).sum()) if len(path) > 1 else 0.0
-        rate = len(self.moments) / total if total else 0.0
-        pushes = np.array([each.acceleration - GRAVITY for each in self.moments])
+        rate = len(self.samples) / total if total else 0.0
+        pushes = np.array([sample.acceleration - GRAVITY for sample in self.samples])
         return {
             "total_time": total,
             "total_distance": distance,
             "average_speed_kph": 3.6 * distance / total if total else 0.0,
-            "average_displacement_error": float(np.mean([each.centre_distance for each in self.moments] or [0.0])),
+            "average_displacement_error": float(
+                np.mean([sample.centre_distance for sample in self.samples] or [0.0])
+            ),
             "trajectory_efficiency": track_curvature / max(rms_curvature(path), _TINY),
             "trajectory_admissibility": 1.0 - min(1.0, unsafe / total) ** 0.5 if total else 1.0,
             "movement_smoothness": log_dimensionless_jerk(pushes, rate),
@@ -69,6 +71,7 @@ def rms_curvature(path: Floats) -> float:
         return 0.0
     velocity = 0.5 * (path[2:] - path[:-2])
     bend = path[2:] - 2 * path[1:-1] + path[:-2]
+    # A standing car has no direction; the constant keeps its curvature finite and next to 0.
     speed_2 = np.sum(velocity**2, axis=1) + _TINY
     curvature = (velocity[:, 0] * bend[:, 1] - velocity[:, 1] * bend[:, 0]) / speed_2**1.5
     return float(np.sqrt(np.mean(curvature**2)))

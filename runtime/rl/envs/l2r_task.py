@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from runtime.envs.l2r_metrics import Moment, Recorder, rms_curvature
-from runtime.envs.track import Track
+from runtime.rl.envs.l2r_metrics import KinematicSample, Recorder, rms_curvature
+from runtime.tracks.track import Track
 
 SAMPLE: Final = 0.505
 """Metres of centre line for which the reward is 1."""
-LEAST_FINE: Final = 25.0
+MIN_FINE: Final = 25.0
 FINE_PER_SPEED: Final = 5.0
 """Fine for leaving the track, and per m/s of speed if that is more."""
 CAR_LENGTH: Final = 3.0
@@ -42,7 +42,7 @@ ON_THE_LINE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CarPose:
-    """What the task needs of a pose: east and north in m, heading in rad from the east, speed in m/s."""
+    """Pose of a car: east and north in m, heading in rad from the east, speed in m/s."""
 
     east: float
     north: float
@@ -53,7 +53,7 @@ class CarPose:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step was worth."""
+    """Reward, end and info of one step."""
 
     reward: float
     terminated: bool
@@ -72,12 +72,11 @@ class Race:
         self._max_steps = max_steps
         self._seconds = step_seconds
         self._track_curvature = rms_curvature(track.centre)
-        self._begun: CarPose | None = None
 
     def begin(self, pose: CarPose) -> None:
         """Start an episode where the car is."""
         x, y = np.array([pose.east]), np.array([pose.north])
-        self._place = self._track.project(x, y, self._track.locate(x, y))
+        self._projection = self._track.project(x, y, self._track.locate(x, y))
         self.progress = 0.0
         """Metres gained in this episode."""
         self._farthest = 0.0
@@ -86,13 +85,13 @@ class Race:
         self._recent: deque[float] = deque([0.0], maxlen=STUCK_STEPS + 1)
         self._lap_times: list[float] = []
         self._lap_began = 0.0
-        self._start_metres = float(self._place.distance[0])
+        self._start_metres = float(self._projection.distance[0])
         self._passed: list[int] = []
 
     @property
     def segment(self) -> int:
         """The tenth of the course that the car is in, from 0."""
-        metres = float(self._place.distance[0]) + ON_THE_LINE
+        metres = float(self._projection.distance[0]) + ON_THE_LINE
         return int(metres / self._track.length * SEGMENTS) % SEGMENTS
 
     def segment_start(self, segment: int) -> tuple[float, float, float]:
@@ -107,10 +106,9 @@ class Race:
         gained = self._advance(pose)
         self._steps += 1
         wheels_out = self._wheels_out(pose)
-        offset = float(self._place.offset[0])
-        self._recorder.moments.append(
-            Moment(pose.east, pose.north, abs(offset), pose.acceleration, wheels_out, self._seconds)
-        )
+        offset = float(self._projection.offset[0])
+        sample = KinematicSample(pose.east, pose.north, abs(offset), pose.acceleration, wheels_out, self._seconds)
+        self._recorder.samples.append(sample)
         self._count_laps(before, gained)
         self._recent.append(self.progress)
         ends = {
@@ -119,6 +117,7 @@ class Race:
             "success": bool(self._goal) and len(self._lap_times) >= self._goal,
         }
         cuts = {
+            # Only with a full window: a car that has just started has gained nothing yet.
             "stuck": len(self._recent) > STUCK_STEPS and self.progress - self._recent[0] < STUCK,
             "not_progressing": self._steps == PROGRESS_STEPS and self.progress < PROGRESS,
             "dnf": self._steps >= self._max_steps,
@@ -127,7 +126,7 @@ class Race:
         truncated = any(cuts.values()) and not terminated
         reward = gained / SAMPLE
         if ends["oob"]:
-            reward -= max(LEAST_FINE, FINE_PER_SPEED * pose.speed)
+            reward -= max(MIN_FINE, FINE_PER_SPEED * pose.speed)
         self.infractions += ends["oob"] + ends["wrong_way"]
         return Outcome(reward, terminated, truncated, self._info({**ends, **cuts}, ended=terminated or truncated))
 
@@ -155,12 +154,13 @@ class Race:
         return min(100.0, max(0.0, 100.0 * self.progress / (max(1, self._goal) * self._track.length)))
 
     def _advance(self, pose: CarPose) -> float:
-        """Move the place along; metres gained."""
-        before = float(self._place.distance[0])
+        """Update the projection of the car and return the metres gained."""
+        before = float(self._projection.distance[0])
         x, y = np.array([pose.east]), np.array([pose.north])
-        self._place = self._track.project(x, y, self._place.index)
+        self._projection = self._track.project(x, y, self._projection.index)
+        # The shorter way around: a step across the start line is a small gain, not the loss of a lap.
         half = self._track.length / 2
-        gained = (float(self._place.distance[0]) - before + half) % self._track.length - half
+        gained = (float(self._projection.distance[0]) - before + half) % self._track.length - half
         self.progress += gained
         self._farthest = max(self._farthest, self.progress)
         return gained
@@ -170,6 +170,7 @@ class Race:
         now, length = self._steps * self._seconds, self._track.length
         lap = len(self._lap_times) + 1
         if self.progress >= lap * length and gained > 0:
+            # The line was crossed within this step: the lap time ends at the fraction of the step before it.
             over = (self.progress - lap * length) / gained
             ended = now - over * self._seconds
             self._lap_times.append(ended - self._lap_began)
@@ -188,8 +189,8 @@ class Race:
         cos, sin = math.cos(pose.yaw), math.sin(pose.yaw)
         x = pose.east + ahead * cos - left * sin
         y = pose.north + ahead * sin + left * cos
-        corners = self._track.project(x, y, np.repeat(self._place.index, 4))
-        beyond = (corners.offset > self._track.left[corners.index]) | (
-            corners.offset < -self._track.right[corners.index]
-        )
+        # Projected near the car's own sample, so that a corner is never matched to another part of the course.
+        corners = self._track.project(x, y, np.repeat(self._projection.index, 4))
+        index, offset = corners.index, corners.offset
+        beyond = (offset > self._track.left[index]) | (offset < -self._track.right[index])
         return int(beyond.sum())

@@ -1,9 +1,8 @@
 """Racing on a closed track: many cars at once, each alone on the course.
 
 The idea of the task is Learn-to-Race's: steer and accelerate at 10 Hz, earn the metres gained along the centre
-line, lose the episode and a speed-dependent fine when leaving the track. What an agent sees here is
-its place relative to the track, or a picture of the road; the vehicle and the tracks are those of the reference
-simulator.
+line, lose the episode and a speed-dependent fine when leaving the track. What an agent sees here is its place
+relative to the track, or a picture of the road; the vehicle and the tracks are those of the reference simulator.
 
 An episode *terminates* when the car's centre crosses an edge, or when it has driven ``WRONG_WAY`` metres
 backwards: both are ends that the car has earned, with the fine. It is *truncated* after ``max_seconds``, after
@@ -20,11 +19,11 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.envs.base import EpisodeSummary, StepResult
-from runtime.envs.track import COURSES, Floats, Track, make_track
-from runtime.envs.vehicle import Vehicle, VehicleParams, VehicleState
-from runtime.envs.view import SHAPE, View
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.rl.envs.base import EpisodeSummary, StepResult
+from runtime.rl.envs.road_image import SHAPE, View
+from runtime.rl.spaces import ActionSpace, ObsSpace
+from runtime.tracks.track import COURSES, Floats, Track, make_track
+from runtime.tracks.vehicle import Vehicle, VehicleParams, VehicleState
 
 STEP_SECONDS: Final = 0.1
 SUBSTEPS: Final = 5
@@ -37,7 +36,7 @@ LOOK_AHEAD: Final = (0.0, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 65.0, 80.0, 1
 """Borders, m, of the stretches whose mean curvature the agent sees; it brakes from 45 m/s within 80."""
 REWARD_PER_METRE: Final = 0.2
 """About 0.5 a step at racing speed, so that returns over the horizon of a discount of 0.98 stay near 25."""
-LEAST_FINE: Final = 12.5
+MIN_FINE: Final = 12.5
 FINE_PER_SPEED: Final = 2.5
 """Fine for leaving the track: metres, at least, and metres per m/s of speed. Learn-to-Race's min(-25, -5 |v|) in
 its own units, half metres."""
@@ -57,9 +56,9 @@ class RacingOptions:
 
     observation: Literal["place", "view"] = "place"
     """``place``: where the car is on the track and how the road goes on. ``view``: how it moves, and a picture of
-    the road ahead (``runtime.envs.view``)."""
+    the road ahead (``runtime.rl.envs.road_image``)."""
     track: str = "harbour"
-    """Course to drive; see ``runtime.envs.track.COURSES``."""
+    """Course to drive; see ``runtime.tracks.track.COURSES``."""
     start: Literal["random", "line"] = "random"
     """``random``: anywhere, rolling, a little off the centre line: for training, so that every bend is met from
     the first minute. ``line``: standing at the start line: for evaluation."""
@@ -71,10 +70,10 @@ class RacingOptions:
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any]) -> RacingOptions:
         """Check ``options`` and fill in the defaults. ValueError names the option and what it may be."""
-        known = [field.name for field in fields(cls)]
+        names = [field.name for field in fields(cls)]
         for name in options:
-            if name not in known:
-                raise ValueError(f"racing has no option {name!r}; known are {', '.join(known)}")
+            if name not in names:
+                raise ValueError(f"racing has no option {name!r}; known are {', '.join(names)}")
         made = cls(**options)
         if made.track not in COURSES:
             raise ValueError(f"racing: track is {made.track!r}; known are {', '.join(COURSES)}")
@@ -94,7 +93,7 @@ class RacingOptions:
 
 
 class RacingVectorEnv:
-    """``num_envs`` cars on a track each of their own; see ``runtime.envs.base.VectorEnv`` for the methods.
+    """``num_envs`` cars on a track each of their own; see ``runtime.rl.envs.base.VectorEnv`` for the methods.
 
     Observation of the place, each about 1 in size: offset from the centre line over half the width; sine and
     cosine of the heading error; speed forward and sideways; yaw rate; road-wheel angle; room to the left and to
@@ -132,7 +131,7 @@ class RacingVectorEnv:
         self._stuck_steps = round(STUCK_SECONDS / STEP_SECONDS)
         self._goal = self.options.laps * self.track.length if self.options.laps else np.inf
         self._action = np.zeros((num_envs, self.act_dim))
-        self._place = self.track.project(self.state.x, self.state.y, np.zeros(num_envs, dtype=np.intp))
+        self._projection = self.track.project(self.state.x, self.state.y, np.zeros(num_envs, dtype=np.intp))
         self._progress = np.zeros(num_envs)
         self._farthest = np.zeros(num_envs)
         self._checkpoint = np.zeros(num_envs)
@@ -151,18 +150,20 @@ class RacingVectorEnv:
         """Drive all cars for a tenth of a second."""
         track, state, params = self.track, self.state, self.vehicle.params
         self._action = np.clip(np.asarray(action, dtype=np.float64), -1.0, 1.0)
-        wanted = self._action[:, 1]
-        acceleration = np.where(wanted < 0, params.max_brake, params.max_drive) * wanted
+        pedal = self._action[:, 1]
+        acceleration = np.where(pedal < 0, params.max_brake, params.max_drive) * pedal
+        # Constant commands over the step, as the lab's simulator holds them between two actions.
         self.vehicle.advance(state, self._action[:, 0], acceleration, STEP_SECONDS, SUBSTEPS)
 
-        before, self._place = self._place, track.project(state.x, state.y, self._place.index)
+        before, self._projection = self._projection, track.project(state.x, state.y, self._projection.index)
+        # The shorter way around: a step across the start line is a small gain, not the loss of a lap.
         half = track.length / 2
-        gained = (self._place.distance - before.distance + half) % track.length - half
+        gained = (self._projection.distance - before.distance + half) % track.length - half
         self._progress += gained
         self._farthest = np.maximum(self._farthest, self._progress)
         self._steps += 1
 
-        offset, index = self._place.offset, self._place.index
+        offset, index = self._projection.offset, self._projection.index
         left_track = (offset > track.left[index]) | (offset < -track.right[index])
         terminated = left_track | (self._progress < self._farthest - WRONG_WAY)
         due = self._steps % self._stuck_steps == 0
@@ -171,7 +172,7 @@ class RacingVectorEnv:
         truncated = stuck | (self._steps >= self._max_steps) | (self._progress >= self._goal)
         truncated &= ~terminated
 
-        fine = np.where(terminated, np.maximum(LEAST_FINE, FINE_PER_SPEED * state.speed), 0.0)
+        fine = np.where(terminated, np.maximum(MIN_FINE, FINE_PER_SPEED * state.speed), 0.0)
         reward = REWARD_PER_METRE * (gained - fine)
         self._return += reward
         final_obs = obs = self._observe()
@@ -212,24 +213,24 @@ class RacingVectorEnv:
         heading = track.heading[at]
         x = track.centre[at, 0] - offset * np.sin(heading)
         y = track.centre[at, 1] + offset * np.cos(heading)
-        self.state.place(rows, x=x, y=y, yaw=heading + turned, forward=forward)
+        self.state.set_pose(rows, x=x, y=y, yaw=heading + turned, forward=forward)
         for counter in (self._progress, self._farthest, self._checkpoint, self._return, self._action):
             counter[rows] = 0.0
         self._steps[rows] = 0
-        near = self._place.index.copy()
+        near = self._projection.index.copy()
         near[rows] = at
-        self._place = track.project(self.state.x, self.state.y, near)
+        self._projection = track.project(self.state.x, self.state.y, near)
 
     def _observe(self) -> NDArray[Any]:
         """(B, obs_space.width) of the present state."""
         state, place = self.state, self._observe_place()
         if self._view is None:
             return place
-        return self.obs_space.pack(place[:, FELT], [self._view.see(state.x, state.y, state.yaw)])
+        return self.obs_space.pack(place[:, FELT], [self._view.render(state.x, state.y, state.yaw)])
 
     def _observe_place(self) -> NDArray[np.float32]:
         """(B, obs_dim) of the present state."""
-        state, place = self.state, self._place
+        state, place = self.state, self._projection
         left, right = self.track.left[place.index], self.track.right[place.index]
         error = state.yaw - place.heading
         obs = np.empty((self.num_envs, self.obs_dim), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""What the road looks like from over a car: a small grey picture each, of many cars at once.
+"""Bird's-eye images of the road around many cars at once, small and grey.
 
 The picture is wide where it looks far, as a camera's is: rows lie at distances that grow by the same factor, so
 that the near edge is seen to half a metre and the bend after next is in the picture as well. Road is white. It is
@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.envs.track import Floats, Track
-from runtime.spaces import Image
+from runtime.rl.spaces import Image
+from runtime.tracks.track import Floats, Track
 
 SIDE: Final = 32
 """Pixels of a picture in height and width."""
@@ -56,9 +56,8 @@ class View:
         pixels = np.zeros((rows, columns), dtype=np.uint8)
         reach = int(np.ceil(max(track.left.max(), track.right.max()) / CELL)) + 2
         around = np.arange(-reach, reach + 1)
-        for (x, y), heading, to_left, to_right in zip(
-            track.centre - low, track.heading, track.left, track.right, strict=True
-        ):
+        samples = zip(track.centre - low, track.heading, track.left, track.right, strict=True)
+        for (x, y), heading, to_left, to_right in samples:
             column, row = int(x / CELL) + around, int(y / CELL) + around[:, None]
             east, north = (column + 0.5) * CELL - x, (row + 0.5) * CELL - y
             edge = np.where(north * np.cos(heading) > east * np.sin(heading), to_left, to_right)
@@ -67,7 +66,7 @@ class View:
             np.maximum(patch, (255.0 * covered).astype(np.uint8), out=patch)
         return cls(pixels, (float(low[0]), float(low[1])), ahead, left)
 
-    def see(self, x: Floats, y: Floats, yaw: Floats) -> NDArray[np.uint8]:
+    def render(self, x: Floats, y: Floats, yaw: Floats) -> NDArray[np.uint8]:
         """(B, *SHAPE) pictures of cars at (B,) places that look along ``yaw``, rad."""
         cos, sin = (turn(yaw)[:, None, None] / CELL for turn in (np.cos, np.sin))
         column = (x[:, None, None] - self.south_west[0]) / CELL + self.ahead * cos - self.left * sin
@@ -75,5 +74,5 @@ class View:
         rows, columns = self.pixels.shape
         # A car that flies off the map still sees its edge, where there is no road.
         at = np.clip(row, 0, rows - 1).astype(np.intp) * columns + np.clip(column, 0, columns - 1).astype(np.intp)
-        seen: NDArray[np.uint8] = self.pixels.ravel()[at]
-        return seen[..., None]
+        images: NDArray[np.uint8] = self.pixels.ravel()[at]
+        return images[..., None]

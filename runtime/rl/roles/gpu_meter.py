@@ -1,7 +1,7 @@
-"""How busy the GPU of this process is, as its driver's library says: for clusters where nobody else measures it.
+"""GPU utilisation of this process, from the driver's library NVML: for clusters where nothing else measures it.
 
-The library comes into a container with the driver, so nothing is installed for it. Where there is no GPU or no
-driver nothing is told.
+The driver brings the library into a container, so nothing has to be installed. Without a GPU or a driver there are
+no fields.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 _LIBRARY: Final = "libnvidia-ml.so.1"
-_DONE: Final = 0
+_SUCCESS: Final = 0  # NVML_SUCCESS in nvml.h
+# Values by which the NVIDIA container runtime and CUDA hide all GPUs from a process.
 _HIDDEN: Final = ("", "-1", "none", "void", "NoDevFiles")
 
 
@@ -24,7 +25,7 @@ class _Memory(ctypes.Structure):
 
 
 def own_device(env: Mapping[str, str]) -> str:
-    """Index or UUID of the first GPU that this process may use; empty where it may use none."""
+    """Return the index or UUID of the first GPU that this process may use; empty for none."""
     if env.get("NVIDIA_VISIBLE_DEVICES", "all").strip() in _HIDDEN:
         return ""
     first = env.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
@@ -32,11 +33,7 @@ def own_device(env: Mapping[str, str]) -> str:
 
 
 class GpuMeter:
-    """Reads how busy one GPU is.
-
-    Args:
-        device: Its index or UUID; empty for none.
-    """
+    """Meter of one GPU: `device` is its index or UUID; empty for none."""
 
     def __init__(self, device: str) -> None:
         self._handle = ctypes.c_void_p()
@@ -45,25 +42,25 @@ class GpuMeter:
             return
         try:
             nvml = ctypes.CDLL(_LIBRARY)
-            opened = nvml.nvmlInit_v2() == _DONE and self._find(nvml, device)
+            opened = nvml.nvmlInit_v2() == _SUCCESS and self._find(nvml, device)
         except (OSError, AttributeError):  # no driver, or one that is too old
             return
         self._nvml = nvml if opened else None
 
     def report(self) -> dict[str, float]:
-        """``gpu_percent`` of the time in which something ran on it and ``gpu_memory_bytes`` in use, where told."""
+        """Return ``gpu_percent``, the share of time in which a kernel ran, and ``gpu_memory_bytes``, if known."""
         if self._nvml is None:
             return {}
-        found: dict[str, float] = {}
+        fields: dict[str, float] = {}
         busy, memory = _Utilization(), _Memory()
-        if self._nvml.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(busy)) == _DONE:
-            found["gpu_percent"] = float(busy.gpu)
-        if self._nvml.nvmlDeviceGetMemoryInfo(self._handle, ctypes.byref(memory)) == _DONE:
-            found["gpu_memory_bytes"] = float(memory.used)
-        return found
+        if self._nvml.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(busy)) == _SUCCESS:
+            fields["gpu_percent"] = float(busy.gpu)
+        if self._nvml.nvmlDeviceGetMemoryInfo(self._handle, ctypes.byref(memory)) == _SUCCESS:
+            fields["gpu_memory_bytes"] = float(memory.used)
+        return fields
 
     def _find(self, nvml: ctypes.CDLL, device: str) -> bool:
         handle = ctypes.byref(self._handle)
         if device.isascii() and device.isdigit():
-            return bool(nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(device)), handle) == _DONE)
-        return bool(nvml.nvmlDeviceGetHandleByUUID(device.encode(), handle) == _DONE)
+            return bool(nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(device)), handle) == _SUCCESS)
+        return bool(nvml.nvmlDeviceGetHandleByUUID(device.encode(), handle) == _SUCCESS)

@@ -1,13 +1,12 @@
-"""The learner: collect, update, publish, checkpoint.
+"""Learner: collect segments, update, publish, checkpoint.
 
-The loop waits for nothing but data: the exchange with the workers runs in a thread of its own, and so does the
-writing of checkpoints. How much of the time it waited is in every record as `idle_share`.
+The loop waits for data only: the exchange with the workers and the writing of checkpoints run in threads of their
+own. The share of time that it waited is `idle_share` in every record.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,72 +15,68 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import torch
 
-from runtime import contract
-from runtime.accounts import Accounts
-from runtime.algos.actor import NumpyActor
-from runtime.algos.descent import Descent
-from runtime.algos.device_actor import DeviceActor
-from runtime.algos.method import Stats
-from runtime.algos.plan import Plan, make_store
-from runtime.algos.sac import SAC
-from runtime.algos.team import assemble
-from runtime.channels import LearnerChannel
-from runtime.checkpoints import Checkpoints
-from runtime.counters import Counters, next_epoch, read_journal, write_journal
-from runtime.events import Published
-from runtime.exchange import Exchange
-from runtime.files import held
-from runtime.gradients import Gradients
-from runtime.inference import Inference, Network
-from runtime.inference_channel import AnswerChannel
-from runtime.logbook import Logbook
-from runtime.members import Terms, window_of
-from runtime.membership import Membership
-from runtime.messages import Evaluation
-from runtime.metrics import Console
-from runtime.mirror import PATIENCE_SECONDS, Mirror, bring_newest
-from runtime.pacing import Pace
-from runtime.packing import pack, unpack
-from runtime.places import open_place
-from runtime.policy_store import PolicyStore
-from runtime.process import Context, NotFiniteError, UsageError, environment_plan, make_environment
-from runtime.questions import proof_of
-from runtime.remote import shapes_of
-from runtime.replay import Replay
-from runtime.rollouts import Rollouts
-from runtime.saving import Saver
-from runtime.settings import Settings
-from runtime.status import StatusServer
-from runtime.stopping import Stop
+from runtime.base import contract
+from runtime.base.errors import NotFiniteError, SetupError
+from runtime.base.file_lock import lock_folder
+from runtime.base.metrics import Console
+from runtime.base.object_store import open_store
+from runtime.base.signals import Stop
+from runtime.exchange.inference.server import InferenceServer, PolicyNetwork
+from runtime.exchange.inference.sockets import AnswerChannel
+from runtime.exchange.learner_server import LearnerServer
+from runtime.exchange.machines.member_state import SessionTerms, window_of
+from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.status_server import StatusServer
+from runtime.exchange.transport import curve_keys
+from runtime.rl.algos.actor import NumpyActor
+from runtime.rl.algos.algorithm import Stats
+from runtime.rl.algos.data_parallel import assemble
+from runtime.rl.algos.device_actor import DeviceActor
+from runtime.rl.algos.plan import Plan, make_store
+from runtime.rl.algos.sac import SAC
+from runtime.rl.algos.sgd_server import GradientServer
+from runtime.rl.buffers.gradient_buffer import Gradients
+from runtime.rl.buffers.replay import Replay
+from runtime.rl.buffers.rollout_buffer import Rollouts
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
+from runtime.rl.checkpoints.learner_state import pack, unpack
+from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
+from runtime.rl.checkpoints.writer import CheckpointWriter
+from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
+from runtime.rl.roles.metrics_log import MetricsLog
+from runtime.rl.roles.rate_limiter import RateLimiter
+from runtime.rl.roles.remote_inference import inference_proof, inference_shapes
+from runtime.rl.settings import Settings
 
-_MEMORY: Final = 128 * 1024 * 1024
-"""Bytes of segments that may be on their way, over all workers."""
+INFLIGHT_BYTES: Final = 128 * 1024 * 1024
+"""Bytes of segments in flight over all workers: memory for what has arrived and is not stored yet."""
 WAIT_SECONDS: Final = 0.2
-"""Longest wait for data; a signal is seen within it."""
+"""Longest wait for data, and so for the reaction to a signal."""
 FAREWELL_SECONDS: Final = (2.0, 5.0)
-"""How long a finished learner stays at least, and at most, to tell its peers."""
+"""Shortest and longest wait of a finished learner for its peers to leave."""
 VERSIONS_AHEAD: Final = 64
-"""Policy versions that one entry in the journal makes sure of; after a kill up to so many numbers are left out."""
-STOPPED_PATIENCE_SECONDS: Final = 4.0
-"""How long a learner that was told to end waits for its last copy to move on: less than the usual grace."""
-LOCK_PATIENCE_SECONDS: Final = 5.0
-"""How long a learner waits for the one that it replaces to go."""
+"""Policy versions reserved by one entry in the journal; after a kill up to so many numbers are skipped."""
+STOPPED_UPLOAD_SECONDS: Final = 4.0
+"""Longest wait of a stopped learner for the upload of its last checkpoint: less than the usual grace period."""
+LOCK_SECONDS: Final = 5.0
+"""Longest wait for the folder's lock, which the learner that this one replaces may still have."""
 
 
 def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
-    """Learn until the settings say that it is enough or `stop` is set; what is to last goes to `folder`.
+    """Learn until a bound in the settings is reached or `stop` is set; checkpoints and records go to `folder`.
 
-    Raises UsageError, EndpointError, NotFiniteError, BlockingIOError and OSError with a sentence.
+    Raises SetupError, EndpointError, NotFiniteError, BlockingIOError and OSError, with a sentence for the user.
     """
-    with ExitStack() as holds:
-        # ZeroMQ takes a socket file away from whoever has it, so the folder of an ipc endpoint is held as well.
-        for each in {folder, context.endpoint.folder or folder}:
-            each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            holds.enter_context(held(each, "the folder", LOCK_PATIENCE_SECONDS, stop.is_set))
+    with ExitStack() as stack:
+        # Binding an ipc endpoint removes the socket file of a live learner, so its folder is locked as well.
+        for locked in {folder, context.endpoint.folder or folder}:
+            locked.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stack.enter_context(lock_folder(locked, LOCK_SECONDS, stop.is_set))
         if stop.is_set():
             return
         learner = Learner(context, folder, console)
-        holds.callback(learner.close)
+        stack.callback(learner.close)
         learner.loop(stop)
 
 
@@ -95,6 +90,7 @@ class Learner:
         self._console = console
         self._context = context
         self._status: StatusServer | None = None
+        # Torch would take every core, and with it those of the workers on this machine.
         torch.set_num_threads(context.threads)
         torch.manual_seed(context.seed)
 
@@ -105,20 +101,20 @@ class Learner:
         try:
             self._team = assemble(plan, settings, context.seed, devices)
         except ValueError as error:
-            raise UsageError(f"{contract.ENV_CONFIG}: {error}") from error
+            raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
         self._method = self._team.members[0]
         self._store = make_store(plan, settings, context.seed, pinned=self._device.startswith("cuda"))
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
-        self._mirror = self._bring(folder / "checkpoints", checkpoints)
+        self._mirror = self._fetch_checkpoint(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)
         self._has_policy = self._plan.is_on_policy or self._counters.policy_version > 0
-        """Whether one can be given out before the first update: once there was a policy, there always is one."""
+        """True if a policy is published before the first update; off-policy methods begin with random actions."""
         if self._keeps_version:
-            self._counters.policy_version -= 1
+            self._counters.policy_version -= 1  # the first publication raises it again, to the same number
         self._journalled_version = 0
 
         balance = plan.balance
-        terms = Terms(
+        terms = SessionTerms(
             run=context.run,
             run_id=context.run_id,
             token=context.token,
@@ -130,54 +126,60 @@ class Learner:
             segment_transitions=plan.segment_transitions,
             max_policy_lag=balance.max_policy_lag,
             window=window_of(plan.segment_transitions * plan.layout.item_bytes),
-            inflight_transitions=max(balance.band_steps, _MEMORY // plan.layout.item_bytes, 1),
+            inflight_transitions=max(balance.band_steps, INFLIGHT_BYTES // plan.layout.item_bytes, 1),
         )
-        membership = Membership(terms, accounts)
-        self._policies = PolicyStore(terms.epoch, terms.token, self._counters.policy_version)
-        membership.handle(Published(self._counters.policy_version))
-        self._pace = Pace(balance.warmup_steps, balance.updates_per_step, balance.band_steps)
-        evaluations: deque[tuple[str, Evaluation]] = deque()  # the network thread takes them, this one writes them
-        channel = LearnerChannel(context.endpoint, terms.largest_message, context.learner_keys())
-        self._exchange = Exchange(
-            channel, membership, self._store, self._policies, self._pace, console.say, evaluations
+        self._limiter = RateLimiter(balance.warmup_steps, balance.updates_per_step, balance.band_steps)
+        self._exchange = LearnerServer(
+            context.endpoint,
+            curve_keys.learner_keys(context),
+            terms,
+            self._store,
+            self._limiter,
+            console.say,
+            accounts=accounts,
+            policy_version=self._counters.policy_version,
         )
-        self._inference = self._answers(plan) if settings.remote_inference else None
-        self._saver = Saver(checkpoints, console.say, self._exchange.saved, self._mirror)
-        self._logbook = Logbook(folder, console, evaluations, self._env_steps, self._counters.updates)
+        self._inference = self._inference_server(plan) if settings.remote_inference else None
+        self._saver = CheckpointWriter(checkpoints, console.say, self._exchange.saved, self._mirror)
+        evaluations = self._exchange.evaluations
+        self._metrics = MetricsLog(folder, console, evaluations, self._env_steps, self._counters.updates)
         self._stats: Stats | None = None
         self._began = self._saved = time.monotonic()
 
-    def _answers(self, plan: Plan) -> Inference:
-        """Make what answers workers that ask for each action. Raises EndpointError."""
-        context, shapes = self._context, shapes_of(plan, self._settings)
-        network: Network = NumpyActor(plan.shape)
-        if self._device != "cpu" or plan.shape.images:  # of small networks NumPy is done before torch has begun
+    def _inference_server(self, plan: Plan) -> InferenceServer:
+        """Return the server for workers without weights, not started yet. Raises EndpointError."""
+        context, shapes = self._context, inference_shapes(self._context, plan)
+        network: PolicyNetwork = NumpyActor(plan.shape)
+        # For small networks NumPy is faster: torch's overhead for each call exceeds the computation.
+        if self._device != "cpu" or plan.shape.images:
             network = DeviceActor(plan.shape, self._device)
-        channel = AnswerChannel(context.endpoint, shapes.question_bytes, context.learner_keys())
-        return Inference(channel, network, shapes, proof_of(context.token, context.run_id))
+        channel = AnswerChannel(context.endpoint, shapes.question_bytes, curve_keys.learner_keys(context))
+        return InferenceServer(channel, network, shapes, inference_proof(context))
 
-    def _bring(self, folder: Path, checkpoints: Checkpoints) -> Mirror | None:
-        """Fetch the checkpoint to begin with if it lies elsewhere; return what copies later ones away, if asked.
+    def _fetch_checkpoint(self, folder: Path, checkpoints: Checkpoints) -> Mirror | None:
+        """Fetch the first checkpoint from an object store; return the uploader of later ones, if configured.
 
-        Raises OSError: nobody can tell whether there is one, and nothing is trained twice for a line that is down.
+        Raises OSError if a store cannot be reached: then it may hold a checkpoint, and to begin without it would
+        train the same steps twice.
         """
         settings, mirror = self._settings, None
         if settings.artifacts is not None:
-            place = open_place(settings.artifacts, self._context.run, self._context.run_id)
+            place = open_store(settings.artifacts, self._context.run, self._context.run_id)
             if (name := bring_newest(place, folder, self._console.say)) is not None:
                 self._console.say(f"brought {name} from {place.url}")
             mirror = Mirror(place, folder, settings.checkpoints_kept, self._console.say)
+        # Only for the first start of a run: later its own checkpoints are newer.
         if settings.resume_from is not None and not checkpoints.names():
-            place = open_place(settings.resume_from)
+            place = open_store(settings.resume_from)
             if (name := bring_newest(place, folder, self._console.say)) is None:
-                raise UsageError(f"resume_from: there is no whole checkpoint in {place.url}")
+                raise SetupError(f"resume_from: there is no whole checkpoint in {place.url}")
             self._console.say(f"begins with {name} of {place.url}")
         elif mirror is not None and (names := checkpoints.names()):
             mirror.offer(names[-1])  # an earlier process may have ended before it was copied
         return mirror
 
     def _resume(self, checkpoints: Checkpoints) -> tuple[Counters, Accounts]:
-        """Load the newest whole checkpoint, if there is one, and begin a new epoch."""
+        """Load the newest complete checkpoint, if there is one, and begin a new epoch."""
         self._keeps_version = False
         checkpoint, aside = checkpoints.load()
         for sentence in aside:
@@ -189,15 +191,15 @@ class Learner:
             try:
                 saved, accounts = unpack(checkpoint, self._method, self._store)
             except (KeyError, ValueError) as error:
-                raise UsageError(
+                raise SetupError(
                     f"{checkpoint.name} in {self._folder} does not fit these settings: {error}; "
                     "set them back or use another folder"
                 ) from error
             self._team.align()
             counters = next_epoch(saved, journal, time.time())
             lost = counters.lost_updates - saved.lost_updates
-            # Nothing was lost, so the policy that is given out first is the one that the workers have: under its
-            # old number, what they have collected with it meanwhile is not refused.
+            # Without lost updates the first published policy is the one that the workers have. In lockstep the lag
+            # bound is 0, so it must keep its number, or the segments collected with it would be refused as stale.
             self._keeps_version = self._settings.lockstep and counters.policy_version == saved.policy_version > 0
             self._console.say(
                 f"resumed {checkpoint.name}: {saved.env_steps} env steps, {saved.updates} updates, "
@@ -207,9 +209,9 @@ class Learner:
         return counters, accounts
 
     def loop(self, stop: Stop) -> None:
-        """Learn until done or stopped; then leave a checkpoint."""
+        """Learn until done or stopped, then write a last checkpoint."""
         counters = self._counters
-        if self._has_policy:  # before anybody is welcomed, or they would collect without it
+        if self._has_policy:  # before the exchange starts, or workers would collect at random
             self._publish()
         if self._inference is not None:
             self._inference.start()
@@ -219,11 +221,11 @@ class Learner:
         while not stop.is_set() and self._end() is None:
             before = time.monotonic()
             has_data = self._exchange.await_data(counters.kept_updates, WAIT_SECONDS)
-            self._logbook.waited(time.monotonic() - before)
+            self._metrics.waited(time.monotonic() - before)
             if has_data:
                 self._learn()
             now = time.monotonic()
-            if self._logbook.is_due(now):
+            if self._metrics.is_due(now):
                 self._record()
             if now - self._saved >= self._settings.checkpoint_seconds and not self._saver.is_busy:
                 self._checkpoint()
@@ -234,46 +236,46 @@ class Learner:
         self._record()
         self._checkpoint()
         self._saver.wait()
-        self._journal(ahead=0)
+        self._journal(ahead=0)  # exact, so that a restart after an orderly end skips no version
         if end is None:
             self._console.say(f"learner ends on {stop.reason}")
         else:
             self._exchange.await_latecomers(self._context.joiners, stop.is_set)
 
     def _listen(self) -> StatusServer | None:
-        """Answer questions about the run; a port that is taken is no reason not to train."""
+        """Start the status server. A port that is in use is no reason not to train."""
         address = self._context.status_address()
         try:
-            return StatusServer(address, self._say_status)
+            return StatusServer(address, self._status_fields)
         except OSError as error:
             self._console.say(f"nobody can ask this learner for its status at {address}: {error}")
             return None
 
-    def _say_status(self) -> dict[str, Any]:
-        """What the status socket says; its thread asks."""
-        answers = {"inference": self._inference.status()} if self._inference is not None else {}
-        return {**self._exchange.status(), "idle_share": round(self._logbook.idle_share, 6), **answers}
+    def _status_fields(self) -> dict[str, Any]:
+        """Return the answer to `GET /status`. The status server's thread calls it."""
+        inference = {"inference": self._inference.status()} if self._inference is not None else {}
+        return {**self._exchange.status(), "idle_share": round(self._metrics.idle_share, 6), **inference}
 
     def close(self) -> None:
-        """End the threads and close every file."""
+        """End the threads and close all files."""
         if self._status is not None:
             self._status.close()
         self._saver.wait()
         if self._mirror is not None:
-            self._mirror.close(PATIENCE_SECONDS if self._end() else STOPPED_PATIENCE_SECONDS)
-        self._exchange.close()
+            self._mirror.close(PATIENCE_SECONDS if self._end() else STOPPED_UPLOAD_SECONDS)
+        self._exchange.close()  # after the writer, whose thread announces the checkpoint to the peers
         self._team.close()
         if self._inference is not None:
             self._inference.close()
-        self._logbook.close()
+        self._metrics.close()
 
     @property
     def _env_steps(self) -> int:
-        """Env steps behind all that was taken in; the exchange counts items."""
+        """Env steps behind all accepted items; an item may be a gradient over many steps."""
         return self._exchange.env_steps * self._plan.item_steps
 
     def _end(self) -> str | None:
-        """Return why the run is complete, or None."""
+        """Return the reason for which the run is complete, or None."""
         settings = self._settings
         if settings.total_env_steps is not None and self._env_steps >= settings.total_env_steps:
             return f"{self._env_steps} env steps"
@@ -284,25 +286,25 @@ class Learner:
         return None
 
     def _learn(self) -> None:
-        """Do the update that the data allows; in lockstep all of them, before anybody collects on."""
+        """Do one update; in lockstep all that the data allows, before any worker gets credit for more."""
         counters, settings = self._counters, self._settings
         self._update()
         if settings.lockstep:
-            while self._pace.allows_update(self._exchange.env_steps, counters.kept_updates):
+            while self._limiter.allows_update(self._exchange.env_steps, counters.kept_updates):
                 self._update()
             self._publish()
         elif counters.kept_updates % self._plan.balance.publish_every == 0 or not counters.policy_version:
             self._publish()
 
     def _update(self) -> None:
-        """Take a batch and learn from it."""
+        """Take a batch from the store and update the networks once."""
         if isinstance(self._store, Rollouts):
-            rollouts = self._exchange.draw(self._store.take)
-            assert rollouts is not None  # noqa: S101  (the pace saw to it)
+            rollouts = self._exchange.locked_sample(self._store.take)
+            assert rollouts is not None  # noqa: S101  (the rate limiter guarantees it)
             self._stats = self._team.update(rollouts)
         elif isinstance(self._store, Gradients):
-            gradient = self._exchange.draw(self._store.take)
-            assert gradient is not None and isinstance(self._method, Descent)  # noqa: S101, PT018
+            gradient = self._exchange.locked_sample(self._store.take)
+            assert gradient is not None and isinstance(self._method, GradientServer)  # noqa: S101, PT018
             self._stats = self._method.update(gradient.to(self._device))
         else:
             assert isinstance(self._method, SAC)  # noqa: S101
@@ -311,45 +313,45 @@ class Learner:
 
     def _learn_from(self, replay: Replay, sac: SAC) -> Stats:
         size = sac.config.batch_size
-        stats = self._team.update(self._exchange.draw(lambda: replay.sample(size)))
+        stats = self._team.update(self._exchange.locked_sample(lambda: replay.sample(size)))
         if sac.config.prioritised:
-            misjudged = torch.cat(
-                [each.misjudged.cpu() for each in self._team.members if isinstance(each, SAC)]
-            ).numpy()
-            self._exchange.draw(lambda: replay.judge(misjudged))
+            errors = [member.td_error.cpu() for member in self._team.members if isinstance(member, SAC)]
+            td_error = torch.cat(errors).numpy()
+            self._exchange.locked_sample(lambda: replay.update_priorities(td_error))
         return stats
 
     def _publish(self) -> None:
-        """Give out the present policy. Its version is in the journal first: no version ever names two policies."""
+        """Publish the policy. Its version is journalled first, so that no version ever names two policies."""
         arena = self._method.actor_arena()
         if not np.isfinite(arena).all():
             self._refuse_to_go_on()
         self._counters.policy_version += 1
         if self._counters.policy_version > self._journalled_version:
             self._journal(VERSIONS_AHEAD)
-        self._policies.publish(self._counters.policy_version, arena)
+        # Before the announcement below: the credit that it brings must not be used with the old policy.
         if self._inference is not None:
             self._inference.publish(self._counters.policy_version, arena)
-        self._exchange.published(self._counters.policy_version, self._counters.kept_updates)
+        self._exchange.publish(self._counters.policy_version, arena, self._counters.kept_updates)
 
     def _journal(self, ahead: int = VERSIONS_AHEAD) -> None:
-        """Write the counters down, and the versions that are given out before this is done again."""
+        """Write the counters, and reserve the next `ahead` policy versions."""
         self._journalled_version = self._counters.policy_version + ahead
         write_journal(self._folder, replace(self._counters, policy_version=self._journalled_version))
 
     def _checkpoint(self) -> None:
-        """Copy what a checkpoint needs, and have it written."""
+        """Copy the state of the learner; the writer's thread saves it."""
         self._saved = time.monotonic()
-        holdings = self._exchange.holdings(self._settings.checkpoint_replay_bytes)
-        arrays, facts = pack(self._method, self._counters, holdings, holdings.env_steps * self._plan.item_steps)
-        facts["made"] = self._made()
+        state = self._exchange.snapshot(self._settings.checkpoint_replay_bytes)
+        arrays, facts = pack(self._method, self._counters, state, state.env_steps * self._plan.item_steps)
+        facts["made"] = self._provenance()
+        # A checkpoint with NaN would make every restart fail; the last good one must stay the newest.
         if not all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("method.")):
             self._refuse_to_go_on()
-        self._saver.save(self._counters.updates, arrays, facts, holdings)
+        self._saver.save(self._counters.updates, arrays, facts, state)
 
-    def _made(self) -> dict[str, Any]:
-        """What tells checkpoints apart for people; nothing is resumed from it."""
-        context, last = self._context, self._logbook.evaluation
+    def _provenance(self) -> dict[str, Any]:
+        """Return fields by which people tell checkpoints apart; nothing is resumed from them."""
+        context, last = self._context, self._metrics.evaluation
         return {
             "run": context.run,
             "run_id": context.run_id,
@@ -363,34 +365,34 @@ class Learner:
         }
 
     def _refuse_to_go_on(self) -> NoReturn:
-        """End before a policy or a checkpoint is spoiled: a restart goes on from the last good checkpoint."""
+        """Raise NotFiniteError before a broken policy is published or saved; a restart resumes a good one."""
         raise NotFiniteError(
             f"after {self._counters.updates} updates the networks hold values that are not finite; a restart goes "
             "on from the newest checkpoint; if this comes again, lower the step sizes or bound the rewards"
         )
 
     def _record(self) -> None:
-        """Print and keep one metric record, and the counters first: none that was seen is ever forgotten."""
+        """Print and store one metric record. The counters are journalled first, so that none ever falls."""
         self._counters.env_steps = max(self._counters.env_steps, self._env_steps)
         self._journal()
-        self._logbook.write(self._counters, self._env_steps, self._exchange.figures(), self._stats)
+        self._metrics.write(self._counters, self._env_steps, self._exchange.metric_fields(), self._stats)
 
 
 def _devices(settings: Settings) -> list[str]:
-    """Return where to compute. Raises UsageError for what is wanted and not there."""
+    """Return the devices to compute on. Raises SetupError for one that the settings name and torch lacks."""
     device, count = _device(settings), settings.devices
     if count == 1:
         return [device]
     if device == "cuda" and count > torch.cuda.device_count():
-        raise UsageError(f"devices is {count} and this learner sees {torch.cuda.device_count()} GPUs")
+        raise SetupError(f"devices is {count} and this learner sees {torch.cuda.device_count()} GPUs")
     return [f"cuda:{index}" if device == "cuda" else device for index in range(count)]
 
 
 def _device(settings: Settings) -> str:
-    """Return the kind of device to compute on. Raises UsageError for one that is wanted and not there."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    """Return the type of device to compute on. Raises SetupError for one that torch does not find."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if settings.device == "auto":
-        return "cuda" if there["cuda"] else "cpu"
-    if not there[settings.device]:
-        raise UsageError(f"device is {settings.device} and torch finds none here; use cpu or auto")
+        return "cuda" if available["cuda"] else "cpu"
+    if not available[settings.device]:
+        raise SetupError(f"device is {settings.device} and torch finds none here; use cpu or auto")
     return settings.device

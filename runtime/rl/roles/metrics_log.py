@@ -1,4 +1,4 @@
-"""What a learner writes down every few seconds: how far it is, how fast, how well, and how long it had to wait."""
+"""Metric records of a learner, every few seconds: progress, speed, quality, and time without data."""
 
 from __future__ import annotations
 
@@ -8,38 +8,39 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.algos.method import Stats
-from runtime.counters import Counters
-from runtime.messages import Evaluation, to_fields
-from runtime.metrics import Console, Curves, Rate, RecordFile, record
+from runtime.base.metrics import Console, Rate, RecordFile, record
+from runtime.exchange.protocol.messages import EvaluationReport
+from runtime.rl.algos.algorithm import Stats
+from runtime.rl.checkpoints.counters import Counters
+from runtime.rl.roles.tensorboard import TensorBoardCurves
 
 RECORD_SECONDS: Final = 2.0
-CURVES_EVERY: Final = 5
-"""Records to one point in the TensorBoard curves."""
+RECORDS_PER_POINT: Final = 5
+"""Records for each point of the TensorBoard curves."""
 
 
-class Logbook:
-    """Prints the records, keeps them in `metrics.jsonl` and draws the TensorBoard curves in the learner's folder.
+class MetricsLog:
+    """Writer of records to standard output, `metrics.jsonl` and the TensorBoard curves in the learner's folder.
 
-    `evaluations` is filled by another thread; they are written down with the next record.
+    `evaluations` is filled by another thread and emptied with the next record.
     """
 
     def __init__(
         self,
         folder: Path,
         console: Console,
-        evaluations: deque[tuple[str, Evaluation]],
+        evaluations: deque[tuple[str, EvaluationReport]],
         env_steps: int,
         updates: int,
     ) -> None:
         self._console = console
         self._evaluations = evaluations
         self._records = RecordFile(folder / "metrics.jsonl")
-        self._curves = Curves(folder / "tensorboard")
-        self.evaluation: Evaluation | None = None
+        self._curves = TensorBoardCurves(folder / "tensorboard")
+        self.evaluation: EvaluationReport | None = None
         """The latest one."""
         self.idle_share = 0.0
-        """Share of the time without data, of the last record."""
+        """Share of the time without data, as in the last record."""
         now = time.monotonic()
         self._written = now
         self._waited = 0.0
@@ -48,21 +49,21 @@ class Logbook:
         self._step_rate, self._update_rate = Rate(now, env_steps), Rate(now, updates)
 
     def waited(self, seconds: float) -> None:
-        """Note that the learner had nothing to learn from for so long."""
+        """Add a time for which the learner had no data."""
         self._waited += seconds
 
     def is_due(self, now: float) -> bool:
-        """Say whether it is time for a record; `now` is in seconds, as of `time.monotonic`."""
+        """Return true if a record is due at `now`, in seconds of `time.monotonic`."""
         return now - self._written >= RECORD_SECONDS
 
     def write(self, counters: Counters, env_steps: int, figures: Mapping[str, Any], stats: Stats | None) -> None:
-        """Write one record: of the exchange its `figures`, of the latest update its `stats`.
+        """Write one record from the `figures` of the exchange and the `stats` of the latest update.
 
-        `env_steps` are those in the networks; after a kill they are fewer than the counter's, which never falls.
+        `env_steps` are those behind the networks; after a kill they are fewer than the counter, which never falls.
         """
         now, rest = time.monotonic(), dict(figures)
         while self._evaluations:
-            self._keep(*self._evaluations.popleft(), env_steps)
+            self._write_evaluation(*self._evaluations.popleft(), env_steps)
         last = self.evaluation
         self.idle_share = min(1.0, self._waited / max(now - self._written, 1e-9))
         fields: dict[str, Any] = {
@@ -70,32 +71,34 @@ class Logbook:
             "updates": counters.updates,
             "policy_version": counters.policy_version,
             "policy_lag": rest.pop("policy_lag"),
-            "env_steps_per_second": self._step_rate.look(now, env_steps),
-            "updates_per_second": self._update_rate.look(now, counters.updates),
+            "env_steps_per_second": self._step_rate.update(now, env_steps),
+            "updates_per_second": self._update_rate.update(now, counters.updates),
             "mean_return": rest.pop("mean_return"),
             "eval_return": last.eval_return if last else None,
             "eval_progress": last.eval_progress if last else None,
             "workers": rest.pop("workers"),
             "idle_share": self.idle_share,
             **(stats.floats() if stats else {}),
+            # After the known fields, so that their order in a record stays the same whatever the exchange adds.
             **rest,
             "lost_updates": counters.lost_updates,
         }
         line = record("learner", fields)
         self._console.record(line)
         self._records.append(line)
-        if self._count % CURVES_EVERY == 0:
+        # Fewer points than records: TensorBoard loads whole files, and a run may last for days.
+        if self._count % RECORDS_PER_POINT == 0:
             self._curves.add("learner", fields, counters.env_steps)
         self._count += 1
         self._written, self._waited = now, 0.0
 
-    def _keep(self, pod: str, evaluation: Evaluation, env_steps: int) -> None:
+    def _write_evaluation(self, pod: str, evaluation: EvaluationReport, env_steps: int) -> None:
         self.evaluation = evaluation
-        fields = {name: value for name, value in to_fields(evaluation).items() if name not in {"kind", "epoch"}}
+        fields = evaluation.record_fields()
         self._records.append(record("evaluator", {**fields, "env_steps": env_steps, "pod": pod}))
         self._curves.add("evaluator", fields, env_steps)
 
     def close(self) -> None:
-        """Close every file."""
+        """Close all files."""
         self._records.close()
         self._curves.close()

@@ -1,4 +1,4 @@
-"""One worker's collection: step the copies of an environment, gather what happens into arenas."""
+"""Rollout of one worker: step the copies of an environment and gather transitions into arenas."""
 
 from __future__ import annotations
 
@@ -9,36 +9,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.arenas import Arenas
-from runtime.envs.base import EpisodeSummary, VectorEnv
-from runtime.framing import Arena
-from runtime.layout import Layout, is_finite
-from runtime.messages import Trajectory
-from runtime.process import NotFiniteError
+from runtime.base.errors import NotFiniteError
+from runtime.exchange.protocol.framing import SegmentArena
+from runtime.exchange.protocol.messages import Trajectory
+from runtime.exchange.protocol.segment_schema import Layout, is_finite
+from runtime.exchange.segment_buffers import SegmentAllocator
+from runtime.rl.envs.base import EpisodeSummary, VectorEnv
 
 Act = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[np.float32] | None]]
 """Observations (B, width) → actions (B, size), and the log probability (B,) of each if the method asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """A full segment, ready to be sent; nobody writes its arena any more."""
+class FinishedSegment:
+    """Full segment; its memory is not written any more."""
 
     segment: Trajectory
-    memory: Arena
-
-    @property
-    def arena(self) -> memoryview:
-        """Its bytes."""
-        return self.memory.view
+    memory: SegmentArena
 
 
 class Rollout:
-    """Collects segments of `steps` steps of every copy; `step` returns one when it is full.
+    """Collector of segments of `steps` steps of every copy; `step` returns one when it is full.
 
-    With `n_step` above 1 the rewards of as many steps are summed, discounted by `gamma`, before a segment is sent:
-    here the steps that follow each other are at hand, and the work is shared by all workers (Horgan et al. 2018).
-    `step` raises NotFiniteError if the environment gave numbers that nothing can be learned from.
+    With `n_step` above 1, each transition sums the rewards of as many steps, discounted by `gamma`. Workers do this
+    and not the learner: they have the successive steps at hand and share the work (Horgan et al. 2018, Ape-X).
+    `step` raises NotFiniteError if the environment returned infinite numbers or NaN.
     """
 
     def __init__(
@@ -49,47 +44,45 @@ class Rollout:
         self._count = steps * env.num_envs
         self._n_step = n_step
         self._gamma = gamma
-        self._obs = env.reset(seed)
+        self.obs = env.reset(seed)
+        """(B, width) observations for the next step."""
         self._ended = np.zeros(self._count, dtype=np.uint8)
-        """1 for terminated, 2 for truncated."""
-        self._arenas = Arenas(self._count * layout.item_bytes)
+        """For each transition 0 if the episode goes on, 1 if it terminated, 2 if it was truncated."""
+        self._arenas = SegmentAllocator(self._count * layout.item_bytes)
         self._begin()
 
     def _begin(self) -> None:
-        """Take a fresh arena: the last one may still be on its way to the learner."""
-        self._arena = self._arenas.take()
+        """Allocate a new arena: the last one may still be in flight to the learner."""
+        self._arena = self._arenas.allocate()
         columns = self._layout.columns(self._arena.view, self._count)
         self._columns = dict(zip(self._layout.names, columns, strict=True))
         self._at = 0
         self._versions: tuple[int, int] | None = None
         self._episodes: list[EpisodeSummary] = []
 
-    @property
-    def obs(self) -> NDArray[Any]:
-        """(B, width) what the next step acts on."""
-        return self._obs
-
-    def step(self, act: Act, policy_version: int) -> Collected | None:
+    def step(self, act: Act, policy_version: int) -> FinishedSegment | None:
         """Take one step of every copy with `act`, the policy of `policy_version`."""
         env, first, columns = self._env, self._at, self._columns
         last = first + env.num_envs
-        action, log_prob = act(self._obs)
+        action, log_prob = act(self.obs)
         result = env.step(action)
         if result.is_lost:
-            self._obs = result.obs
+            self.obs = result.obs
             self._episodes.extend(result.episodes)
             before = self._ended[max(0, first - env.num_envs) : first]
-            before[before == 0] = 2  # nothing follows on what was before: it is cut there
+            # The simulator lost these steps. What was recorded before has no successor, so it counts as truncated.
+            before[before == 0] = 2
             return None
-        columns["obs"][first:last] = self._obs
+        columns["obs"][first:last] = self.obs
         columns["action"][first:last] = action
         columns["reward"][first:last] = result.reward
+        # Not result.obs: where an episode ended that is already the first observation of the next one.
         columns["next_obs"][first:last] = result.final_obs
         if log_prob is not None:
             columns["log_prob"][first:last] = log_prob
         self._ended[first:last] = result.terminated
         self._ended[first:last] += 2 * result.truncated.view(np.uint8)
-        self._obs = result.obs
+        self.obs = result.obs
         if result.episodes:
             self._episodes.extend(result.episodes)
         low, high = self._versions or (policy_version, policy_version)
@@ -97,8 +90,9 @@ class Rollout:
         self._at = last
         return self._finish() if last == self._count else None
 
-    def _finish(self) -> Collected:
+    def _finish(self) -> FinishedSegment:
         columns = self._columns
+        # Once a segment, not once a step: the check costs one pass over memory that is in the cache anyway.
         if not is_finite(tuple(columns.values())):
             raise NotFiniteError(
                 "the environment gave observations or rewards that are not finite; they are not used"
@@ -108,33 +102,37 @@ class Rollout:
         if "terminated" in columns:
             columns["terminated"][:] = self._ended == 1
         if "steps" in columns:
-            self._look_ahead()
+            self._sum_n_steps()
         low, high = self._versions or (0, 0)
         segment = Trajectory(
             transitions=self._count,
             policy_version_min=low,
             policy_version_max=high,
             episodes=len(self._episodes),
-            return_sum=float(sum(each.return_ for each in self._episodes)),
-            progress_sum=float(sum(each.progress_metres for each in self._episodes)),
+            return_sum=float(sum(episode.return_ for episode in self._episodes)),
+            progress_sum=float(sum(episode.progress_metres for episode in self._episodes)),
         )
-        finished = Collected(segment, self._arena)
+        finished = FinishedSegment(segment, self._arena)
         self._begin()
         return finished
 
-    def _look_ahead(self) -> None:
-        """Sum rewards over up to `n_step` steps of the same episode; at a segment's end over those there are."""
+    def _sum_n_steps(self) -> None:
+        """Sum rewards over up to `n_step` steps of the same episode, fewer at the end of a segment.
+
+        `steps` is the number of summed rewards, and `next_obs` and `terminated` are those of the last of them.
+        """
         columns, copies = self._columns, self._env.num_envs
-        gain, ended = columns["reward"].copy(), self._ended
-        reach = np.arange(self._count)  # the row whose next_obs is looked at
+        # Copy c at time t is in row t * copies + c, so the next step of the same copy is `copies` rows further on.
+        reward, ended = columns["reward"].copy(), self._ended
+        last_row = np.arange(self._count)
         columns["steps"][:] = 1
-        runs_on = ended == 0
+        continues = ended == 0
         for ahead in range(1, self._n_step):
             shift = ahead * copies
-            rows = np.flatnonzero(runs_on[: max(0, self._count - shift)])
-            columns["reward"][rows] += self._gamma**ahead * gain[rows + shift]
+            rows = np.flatnonzero(continues[: max(0, self._count - shift)])
+            columns["reward"][rows] += self._gamma**ahead * reward[rows + shift]
             columns["steps"][rows] += 1
-            reach[rows] = rows + shift
-            runs_on[rows] = ended[rows + shift] == 0
-        columns["next_obs"][:] = columns["next_obs"][reach]
-        columns["terminated"][:] = ended[reach] == 1
+            last_row[rows] = rows + shift
+            continues[rows] = ended[rows + shift] == 0
+        columns["next_obs"][:] = columns["next_obs"][last_row]
+        columns["terminated"][:] = ended[last_row] == 1

@@ -1,4 +1,4 @@
-"""A worker: fetch the policy, roll out, send. It steps only when the learner has room for what comes of it.
+"""Worker: fetch the policy, roll out, send. It steps only when it has credit for the segment that results.
 
 It acts in NumPy: importing torch here would cost every worker seconds and 200 MB.
 """
@@ -16,79 +16,71 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.algos.configs import ImpalaConfig, SGDConfig
-from runtime.algos.plan import Plan
-from runtime.envs.base import Attended, VectorEnv, attended
-from runtime.gpu import GpuMeter, own_device
-from runtime.gradient_work import ExampleGradients, HasExamples, RolloutGradients
-from runtime.inference_channel import QuestionChannel
-from runtime.metrics import Console, record
-from runtime.peer import Peer
-from runtime.process import Context, UsageError, environment_plan, make_environment
-from runtime.questions import proof_of
-from runtime.remote import RemotePolicy, shapes_of
-from runtime.rollout import Collected, Rollout
-from runtime.rollouts import rollout_layout
-from runtime.stopping import Stop
+from runtime.base.errors import SetupError
+from runtime.base.metrics import Console, record
+from runtime.base.signals import Stop
+from runtime.exchange.inference.client import RemotePolicy
+from runtime.exchange.learner_client import LearnerClient
+from runtime.rl.algos.actor import NumpyActor
+from runtime.rl.algos.configs import ImpalaConfig, SGDConfig
+from runtime.rl.algos.plan import Plan
+from runtime.rl.buffers.rollout_buffer import rollout_layout
+from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
+from runtime.rl.roles.gpu_meter import GpuMeter, own_device
+from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
+from runtime.rl.roles.remote_inference import remote_policy
+from runtime.rl.roles.rollout import FinishedSegment, Rollout
+from runtime.rl.roles.worker_gradients import ExampleGradients, HasExamples, RolloutGradients
 
 RECORD_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 0.2
-"""Longest wait for the learner's word; a signal is seen within it."""
+"""Longest wait for messages of the learner, and so for the reaction to a signal."""
 WORKER_SEEDS: Final = 1
-"""Keeps a worker's random numbers apart from those of other roles with the same run seed and index."""
+"""Separates a worker's random numbers from those of other roles with the same run seed and index."""
 
 
 def run(context: Context, stop: Stop, console: Console) -> None:
-    """Collect until the learner says that the run is done or `stop` is set. Raises RefusedError."""
+    """Collect until the learner says that the run is done or `stop` is set. Raises PeerRefusedError."""
     settings = context.settings
     env = make_environment(settings, settings.num_envs, {})
     plan = environment_plan(settings, env)
-    wants_weights = not settings.remote_inference
+    actor, wants_weights = NumpyActor(plan.shape), not settings.remote_inference
     with (
-        attended(env, stop.is_set),
-        Peer(
-            context, plan.shape, plan.layout, plan.segment_transitions, console, wants_weights=wants_weights
+        closing_env(env, stop.is_set),
+        LearnerClient(
+            context, actor, plan.layout, plan.segment_transitions, console, wants_weights=wants_weights
         ) as peer,
-        nullcontext() if wants_weights else _channel(context, plan, peer) as channel,
+        nullcontext() if wants_weights else remote_policy(context, plan, peer.name) as remote,
     ):
-        remote = RemotePolicy(channel, shapes_of(plan, settings), _proof(context)) if channel else None
-        Worker(context, plan, env, peer, console, remote).loop(stop)
-
-
-def _channel(context: Context, plan: Plan, peer: Peer) -> QuestionChannel:
-    largest = shapes_of(plan, context.settings).answer_bytes
-    return QuestionChannel(context.endpoint, peer.name, largest, context.peer_keys())
-
-
-def _proof(context: Context) -> bytes:
-    return proof_of(context.token, context.run_id)
+        RolloutWorker(context, plan, env, peer, console, remote).loop(stop)
 
 
 class _OvertakenError(Exception):
-    """The learner has written over the weights while they were used."""
+    """The learner overwrote the weights while they were used."""
 
 
-class Worker:
-    """The loop of one worker process."""
+class RolloutWorker:
+    """Loop of one worker process."""
 
     def __init__(
         self,
         context: Context,
         plan: Plan,
         env: VectorEnv,
-        peer: Peer,
+        peer: LearnerClient[NumpyActor],
         console: Console,
         remote: RemotePolicy | None = None,
     ) -> None:
+        # Two independent streams: for the actions here, and for the environment.
         seeds = np.random.SeedSequence([context.seed, WORKER_SEEDS, context.index]).generate_state(2)
         self._rng = np.random.default_rng(seeds[0])
         self._env = env
         self._plan = plan
         self._peer = peer
         self._remote = remote
-        """Who is asked what the policy says; None where the policy is here."""
-        self._said: NDArray[np.float32] | None = None
-        """What it said to the present observations."""
+        """Policy at the learner; None where this worker has the weights."""
+        self._remote_outputs: NDArray[np.float32] | None = None
+        """Its outputs for the present observations."""
         self._rollout: Rollout | None = None
         self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
         self._console = console
@@ -98,50 +90,52 @@ class Worker:
         self._returns: deque[tuple[int, float]] = deque(maxlen=16)
 
     def loop(self, stop: Stop) -> None:
-        """Collect until told to end."""
+        """Collect until the run is done or `stop` is set."""
         peer = self._peer
-        while not stop.is_set() and peer.finished is None:
+        while not stop.is_set() and peer.session.done is None:
             is_too_old = self._remote is None and peer.is_too_old
+            # Without credit the worker waits instead of stepping: a segment that has to wait would only get stale.
             may_step = peer.session.has_credit and not is_too_old and self._has_policy
             peer.exchange(0.0 if may_step else WAIT_SECONDS)
-            peer.adopt(in_place=self._rollout is not None)  # a gradient takes longer than a policy may be lent
+            # Gradients take so long that the learner would often overwrite shared weights before they are done.
+            peer.use_newest_weights(in_place=self._rollout is not None)
             if may_step:
                 self._step(stop)
             if time.monotonic() - self._recorded >= RECORD_SECONDS:
                 self._record()
         peer.leave(stop.reason or "the run is done")
         self._record()
-        self._console.say(f"worker ends: {peer.finished or stop.reason}")
+        self._console.say(f"worker ends: {peer.session.done or stop.reason}")
 
     def _step(self, stop: Stop) -> None:
         if self._remote is not None and self._rollout is not None and self._peer.session.policy_version:
-            answered = self._remote.outputs(self._rollout.obs, lambda: self._may_wait(stop))
-            if answered is None:
+            answer = self._remote.outputs(self._rollout.obs, lambda: self._may_wait(stop))
+            if answer is None:
                 return
-            self._said, self._peer.policy_version = answered
+            self._remote_outputs, self._peer.policy_version = answer
         try:
             finished = self._collect(self._peer.policy_version)
         except _OvertakenError:
-            return  # nothing was stepped: newer weights are adopted and asked
+            return  # the environment was not stepped; the loop fetches the newest weights and tries again
         self._peer.env_steps += self._steps_each
         if finished is not None:
-            self._peer.offer(finished.segment, finished.memory)
+            self._peer.session.queue_segment(finished.segment, finished.memory)
             if finished.segment.episodes:
                 self._episodes += finished.segment.episodes
                 self._returns.append((finished.segment.episodes, finished.segment.return_sum))
 
-    def _collector(self, steps: int, seed: int) -> Callable[[int], Collected | None]:
-        """Return what takes a step with the policy of a version: of the environment, or of a gradient."""
+    def _collector(self, steps: int, seed: int) -> Callable[[int], FinishedSegment | None]:
+        """Return the function that does one step with the policy of a version; it returns full segments."""
         plan, env = self._plan, self._env
         self._steps_each = env.num_envs
         if isinstance(plan.config, SGDConfig):
             if not isinstance(env, HasExamples):
-                raise UsageError("sgd learns from examples, and this environment has none; digits has")
+                raise SetupError("sgd learns from examples, and this environment has none; digits has")
             examples = ExampleGradients(env, plan.config.batch_size, seed)
             self._steps_each = plan.config.batch_size
             return lambda version: examples.step(self._peer.actor, version)
         if isinstance(plan.config, ImpalaConfig) and plan.sends_gradients:
-            from runtime.algos.impala import Impala
+            from runtime.rl.algos.impala import Impala  # imports torch, which no other worker needs
 
             method = Impala(replace(plan.shape, others=0), plan.config, seed)
             layout = rollout_layout(env.obs_space, env.action_space)
@@ -152,29 +146,30 @@ class Worker:
 
     @property
     def _has_policy(self) -> bool:
-        """Whether there is something to act by; on-policy data must come from the learner's own policy."""
+        """True if there is a policy to act by. Off-policy workers begin with random actions and need none."""
         version = self._peer.policy_version if self._remote is None else self._peer.session.policy_version
         return bool(version) or not self._plan.is_on_policy
 
     def _may_wait(self, stop: Stop) -> bool:
-        """Look after the session while no answer comes, and say whether one is still wanted."""
+        """Serve the session while no answer comes; return false once the process is to end."""
         self._peer.exchange(0.0)
-        return not stop.is_set() and self._peer.finished is None
+        return not stop.is_set() and self._peer.session.done is None
 
     def _act(self, obs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-        """The newest policy with its exploration, or random actions as long as there is none."""
+        """Return exploring actions of the newest policy and their log probability; random ones before the first."""
         if not self._peer.policy_version:
             return self._plan.action_space.at_random(len(obs), self._rng), None
-        if self._said is not None:
-            said, self._said = self._said, None
-            return self._draw(said)
+        if self._remote_outputs is not None:
+            outputs, self._remote_outputs = self._remote_outputs, None
+            return self._draw(outputs)
         outputs = self._peer.actor.outputs(obs)
+        # After the use and not before: only then is it certain that all of them came from one version.
         if self._peer.is_overtaken:
             raise _OvertakenError
         return self._draw(outputs)
 
     def _draw(self, outputs: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[np.float32] | None]:
-        """Draw actions of what the network gave, with their probability for a method that asks for it."""
+        """Draw actions from the network's outputs, with their log probability for on-policy methods."""
         if self._plan.is_on_policy:
             return self._peer.actor.draw_with_log_prob(outputs, self._rng)
         return self._peer.actor.draw(outputs, self._rng), None
@@ -188,7 +183,7 @@ class Worker:
             "episodes": self._episodes,
             "mean_return": sum(total for _, total in self._returns) / count if count else None,
             "policy_version": self._peer.policy_version,
-            **(self._env.report() if isinstance(self._env, Attended) else {}),
+            **(self._env.report() if isinstance(self._env, HoldsProcesses) else {}),
             **self._gpu.report(),
         }
         self._console.record(record("worker", fields))

@@ -1,7 +1,7 @@
-"""A car in a simulator, ready to be driven: simulator, control port, action and observations as one.
+"""One car in one simulator: process, control port, actions and observations together.
 
-Whoever drives puts the car somewhere (`begin`), sends an action (`act`) and waits for what came of it (`observe`).
-A simulator that fails is started anew by `begin`; `act` and `observe` raise LostError, since the episode is over.
+The driver starts an episode (`begin`), sends an action (`act`) and waits for its observation (`observe`). `begin`
+restarts a simulator that failed; `act` and `observe` raise LostError then, since the episode is over.
 """
 
 from __future__ import annotations
@@ -11,62 +11,60 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from runtime.sim import calls, protocol
-from runtime.sim.calls import Call
-from runtime.sim.controller import Controller
-from runtime.sim.errors import CallError, LostError, RefusedError
-from runtime.sim.handle import External, Handle
-from runtime.sim.health import Cause, Failure, State
-from runtime.sim.interfaces import ActionBounds, ActionSender, Observations, Pose, Receiver
+from runtime.sim.control.liveness import State
+from runtime.sim.control.supervisor import SimulatorSupervisor
+from runtime.sim.launchers.failures import Cause, Failure
+from runtime.sim.launchers.simulator_process import ExternalSimulator, SimulatorHandle
 from runtime.sim.spec import SimulatorSpec
-from runtime.sim.supervisor import Supervisor
+from runtime.sim.wire import protocol, rpc_methods
+from runtime.sim.wire.controller import Controller
+from runtime.sim.wire.errors import CallError, CallRefusedError, LostError
+from runtime.sim.wire.rpc_methods import Call
+from runtime.sim.wire.udp_io import ActionBounds, ActionSender, Observations, Pose, Receiver
 
 if TYPE_CHECKING:
-    from runtime.sim.camera import Frame
+    from runtime.sim.wire.camera import Frame
 
 T = TypeVar("T")
 
 FIRST_POSE_SECONDS: Final = 10.0
 """From the start of an episode to its first pose."""
 CHECK_SECONDS: Final = 0.25
-"""While a pose is waited for, the simulator is looked at this often."""
+"""While a pose is awaited, the simulator is checked this often."""
 STALE_SECONDS: Final = 0.02
-"""A pose that comes so soon after the car was put somewhere may have been sent before."""
+"""A pose that comes so soon after a change of position may have been sent before it."""
 NEWS_SECONDS: Final = 2.0
-"""Longest wait for the news that a simulator has ended, once its connection is broken; a container's come late."""
+"""Longest wait, after a connection broke, for the cause of the end; that of a container comes late."""
 OBSERVE_SECONDS: Final = 0.1
 """From an action to its observation, as Learn-to-Race has it."""
 
 
-def starter(folder: Path | None = None) -> Callable[[SimulatorSpec], Handle]:
-    """What starts a simulator of any kind."""
+def starter(folder: Path | None = None) -> Callable[[SimulatorSpec], SimulatorHandle]:
+    """Return the function that starts a simulator of any kind."""
 
-    def start(spec: SimulatorSpec) -> Handle:
+    def start(spec: SimulatorSpec) -> SimulatorHandle:
         if spec.kind == "external":
-            external: Handle = External(spec.host)
-            return external
+            return ExternalSimulator(spec.host)
         if spec.kind == "container":
-            from runtime.sim.container import SimulatorContainer
+            from runtime.sim.launchers.container import SimulatorContainer
 
             return SimulatorContainer(spec)
         if spec.kind == "sidecar":
-            from runtime.sim.sidecar import SimulatorSidecar
+            from runtime.sim.launchers.sidecar import SimulatorSidecar
 
             return SimulatorSidecar()
-        from runtime.sim.process import SimulatorProcess, log_folder
+        from runtime.sim.launchers.process import SimulatorProcess, log_folder
 
         return SimulatorProcess(spec, folder or log_folder())
 
     return start
 
 
-class Drive:
-    """One simulator with one car that we drive.
+class SimulatorSession:
+    """One simulator with one car that this process drives.
 
-    Args:
-        level: Name of the level to open.
-        cameras: Names of the cameras to switch on, with parameters to set.
-        receiver: The thread that reads; shared by all drives of a process.
+    ``cameras`` are the names of those to switch on, with parameters to set; the ``receiver``, the thread that
+    reads, is shared by all sessions of a process.
     """
 
     def __init__(
@@ -77,10 +75,10 @@ class Drive:
         receiver: Receiver,
         cameras: Mapping[str, Mapping[str, object]] | None = None,
         bounds: ActionBounds | None = None,
-        start: Callable[[SimulatorSpec], Handle] | None = None,
+        start: Callable[[SimulatorSpec], SimulatorHandle] | None = None,
     ) -> None:
         self.is_stopping: Callable[[], bool] = lambda: False
-        self.supervisor = Supervisor(spec, start or starter(), self._pose_time)
+        self.supervisor = SimulatorSupervisor(spec, start or starter(), self._pose_time)
         self._spec = spec
         self._level = level
         self._cameras = dict(cameras or {})
@@ -96,11 +94,11 @@ class Drive:
         self._steps = 0
         """Actions in this episode."""
         self._poses_before = 0
-        """Poses received by earlier incarnations."""
+        """Poses received before the last restart."""
 
     @property
     def is_lockstep(self) -> bool:
-        """Whether the world waits for our actions."""
+        """True where simulated time advances by our actions alone."""
         return self._spec.lockstep or (self._spec.is_reference and self._spec.fast)
 
     @property
@@ -117,15 +115,16 @@ class Drive:
 
     @property
     def poses(self) -> int:
-        """Poses received, over all incarnations."""
-        pose = self._observations.pose if self._observations is not None else None
+        """Poses received, over all restarts."""
+        pose = self._pose()
         return self._poses_before + (pose.sequence if pose is not None else 0)
 
     def begin(self, place: tuple[float, float, float] | None) -> Pose:
-        """Start an episode: the car at (x, y, yaw in degrees from the north), or on the grid. Its first pose.
+        """Start an episode and return its first pose.
 
-        A simulator that is not there, fails or hangs is started anew, within its budget. Raises BudgetError when
-        that is spent, and StartError when we are to stop.
+        A simulator that does not run, fails or hangs is restarted within its budget. ``place`` is east and north in
+        m, and yaw in degrees from the north; None for the starting grid. Raises BudgetError where the restart
+        budget is spent, StartError where this process is asked to stop.
         """
         limit = 60.0 * self._spec.restart_minutes
         if limit and self.supervisor.uptime_seconds > limit:
@@ -135,8 +134,8 @@ class Drive:
             try:
                 self._connect()
                 return self._place(place)
-            except RefusedError:
-                raise  # it is well, but cannot do that: no restart will help
+            except CallRefusedError:
+                raise  # the simulator is healthy and refuses the call: no restart will help
             except (LostError, CallError, OSError) as error:
                 failure = Failure(Cause.HUNG, f"the simulator does not begin an episode: {error}")
                 self.supervisor.lose(failure, news_seconds=NEWS_SECONDS)
@@ -161,6 +160,7 @@ class Drive:
     def observe(self) -> Pose:
         """Return the pose that follows the last action. Raises LostError."""
         if self.is_lockstep:
+            # The simulator echoes the steering in the pose, and ActionSender makes each action's steering unique.
             return self._await(lambda pose: pose.values[protocol.STEERING] == self._echo, self._spec.pose_seconds)
         time.sleep(max(0.0, self._due - time.monotonic()))
         return self._await(lambda pose: pose.received >= self._acted, self._spec.pose_seconds)
@@ -169,11 +169,12 @@ class Drive:
         """Return the newest frame of every camera: in lock-step, those after the last action. Raises LostError."""
         if not self._cameras:
             return {}
-        wanted_ns = round((self._steps - 0.5) * OBSERVE_SECONDS * 1e9) if self.is_lockstep else 0
+        # Half a step of tolerance: times of frames are floats of the simulation, rounded to nanoseconds.
+        earliest_ns = round((self._steps - 0.5) * OBSERVE_SECONDS * 1e9) if self.is_lockstep else 0
         deadline = time.monotonic() + self._spec.pose_seconds
         while time.monotonic() < deadline:
             frames = self.observations.wait_frames(
-                lambda frame: frame.time_ns >= wanted_ns and frame.received >= self._began, CHECK_SECONDS
+                lambda frame: frame.time_ns >= earliest_ns and frame.received >= self._began, CHECK_SECONDS
             )
             if frames is not None:
                 return frames
@@ -182,23 +183,25 @@ class Drive:
         raise self.supervisor.lose(Failure(Cause.HUNG, sentence))
 
     def close(self) -> int:
-        """End everything; how many processes could not be ended."""
+        """Stop the simulator; return how many of its processes could not be ended."""
         self._disconnect()
         return self.supervisor.stop()
 
     def _is_wanted(self) -> bool:
         return not self.is_stopping()
 
+    def _pose(self) -> Pose | None:
+        observations = self._observations  # read once: the driver's thread sets it to None
+        return observations.pose if observations is not None else None
+
     def _pose_time(self) -> float | None:
-        observations = self._observations
-        pose = observations.pose if observations is not None else None
+        pose = self._pose()
         return pose.received if pose is not None else None
 
     def _await(self, is_wanted: Callable[[Pose], bool], timeout_seconds: float) -> Pose:
         observations, deadline = self.observations, time.monotonic() + timeout_seconds
         while (left := deadline - time.monotonic()) > 0:
-            pose = observations.wait(is_wanted, min(left, CHECK_SECONDS))
-            if pose is not None:
+            if (pose := observations.wait(is_wanted, min(left, CHECK_SECONDS))) is not None:
                 return pose
             self.supervisor.check()
         sentence = f"the simulator hangs: no pose followed an action within {timeout_seconds:g} s"
@@ -215,7 +218,7 @@ class Drive:
         return result
 
     def _connect(self) -> None:
-        """Have a simulator with an open level, a driver that listens and cameras that send."""
+        """Start the simulator where needed, open the level, and switch on the driver and the cameras."""
         if self._controller is not None:
             self.supervisor.check()
             return
@@ -223,63 +226,58 @@ class Drive:
             self.supervisor.start(self._is_wanted)
         at = self.supervisor.addresses
         self._controller = Controller(at.host, at.control, timeout_seconds=self._spec.call_seconds)
-        self._call(calls.open_level(self._level))
+        self._call(rpc_methods.open_level(self._level))
         for name, parameters in self._cameras.items():
-            self._call(calls.enable_sensor(name))
-            self._call(calls.set_sensor_params(name, {**parameters}))
+            # Enabled before it is set: the order of every client of the protocol.
+            self._call(rpc_methods.enable_sensor(name))
+            self._call(rpc_methods.set_sensor_params(name, {**parameters}))
         images = {name: f"tcp://{at.host}:{at.camera_port(name)}" for name in self._cameras}
         self._observations = Observations(self._receiver, pose_port=at.pose, cameras=images)
-        self._call(calls.use_udp(at.pose_target))
-        self._call(calls.set_mode_ai())
+        self._call(rpc_methods.use_udp(at.pose_target))
+        self._call(rpc_methods.set_mode_ai())
         self._sender = ActionSender(at.host, at.action, self._bounds)
 
     def _place(self, place: tuple[float, float, float] | None) -> Pose:
-        seen = self.observations.pose
-        before = seen.sequence if seen is not None else 0
-        self._call(calls.reset_level())
+        newest = self._pose()
+        before = newest.sequence if newest is not None else 0
+        self._call(rpc_methods.reset_level())
         if place is not None:
             x, y, yaw = place
-            self._call(calls.set_vehicle_position(x, y, 0.0, yaw=yaw))
+            self._call(rpc_methods.set_vehicle_position(x, y, 0.0, yaw=yaw))
         placed = time.monotonic() + STALE_SECONDS
-        # An action that asks for nothing is echoed, which proves that what is observed is what is driven, as every
-        # client of the protocol makes sure of.
+        # A neutral action is echoed in the poses, which proves that the observed car is the driven one. Every
+        # client of the protocol begins an episode so.
         if self._sender is not None:
             self._sender.begin()
         self._steps, self._began = 0, time.monotonic()
         self.act(0.0, 0.0)
         self._due = time.monotonic()
         echo = self._echo
-        if self.is_lockstep:
-            return self._await(
-                lambda pose: pose.sequence > before and pose.values[protocol.STEERING] == echo, FIRST_POSE_SECONDS
-            )
-        return self._await(
-            lambda pose: pose.received >= placed and abs(pose.values[protocol.STEERING] - echo) < 1e-3,
-            FIRST_POSE_SECONDS,
-        )
+
+        def follows(pose: Pose) -> bool:
+            steering = pose.values[protocol.STEERING]
+            if self.is_lockstep:
+                return pose.sequence > before and steering == echo
+            return pose.received >= placed and abs(steering - echo) < 1e-3
+
+        return self._await(follows, FIRST_POSE_SECONDS)
 
     def _disconnect(self) -> None:
-        if self._controller is not None:
-            self._controller.close()
-            self._controller = None
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = None
-        observations, self._observations = self._observations, None
-        if observations is not None:
-            pose = observations.pose
-            self._poses_before += pose.sequence if pose is not None else 0
-            observations.close()
+        self._poses_before, observations, self._observations = self.poses, self._observations, None
+        for channel in (self._controller, self._sender, observations):
+            if channel is not None:
+                channel.close()
+        self._controller = self._sender = None
 
 
-def states(drives: Sequence[Drive]) -> dict[str, object]:
-    """Sum up drives for a metric record: the state of the worst, restarts and the newest error of all."""
-    reports = [drive.supervisor.report() for drive in drives]
+def simulator_metrics(sessions: Sequence[SimulatorSession]) -> dict[str, object]:
+    """Return fields of a metric record: the worst state, the sum of restarts and the newest error."""
+    supervisors = [session.supervisor for session in sessions]
     order = (State.GIVEN_UP, State.LOST, State.STARTING, State.STOPPED, State.READY)
-    worst = min((report.state for report in reports), key=order.index, default=State.STOPPED)
-    errors = [report.last_error for report in reports if report.last_error]
+    worst = min((supervisor.state for supervisor in supervisors), key=order.index, default=State.STOPPED)
+    errors = [supervisor.last_error for supervisor in supervisors if supervisor.last_error]
     return {
         "simulator_state": str(worst),
-        "simulator_restarts": sum(report.restarts for report in reports),
+        "simulator_restarts": sum(supervisor.restarts for supervisor in supervisors),
         "simulator_error": errors[-1] if errors else None,
     }

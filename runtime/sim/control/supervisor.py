@@ -1,55 +1,45 @@
-"""Looks after one simulator: ready within a deadline, watched while it runs, started anew.
+"""Supervisor of one simulator: ready within a deadline, watched while it runs, restarted within a budget.
 
-Who drives it calls `start`, `check` before relying on it, `restart` after a failure, and `stop`; a thread of our
-own sends heartbeats and notices its end meanwhile. Restarting is left to the driver, since only it knows when.
+The driver calls `start`, `check` before each use, `restart` after a failure, and `stop`. Meanwhile a thread sends
+heartbeats and notices the end. Only the driver restarts, since it alone knows where an episode can end.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
-from runtime.sim import calls
-from runtime.sim.controller import Controller
-from runtime.sim.errors import (
+from runtime.sim.control.liveness import Budget, LivenessMonitor, State
+from runtime.sim.launchers.failures import Cause, Failure
+from runtime.sim.launchers.simulator_process import Addresses, SimulatorHandle
+from runtime.sim.spec import SimulatorSpec
+from runtime.sim.wire import rpc_methods
+from runtime.sim.wire.controller import Controller
+from runtime.sim.wire.errors import (
     BadReplyError,
     BudgetError,
     CallError,
+    CallRefusedError,
     CallTimeoutError,
     LostError,
-    RefusedError,
     StartError,
 )
-from runtime.sim.handle import Addresses, Handle
-from runtime.sim.health import Budget, Cause, Failure, State, Vitals
-from runtime.sim.spec import SimulatorSpec
 
-LOOK_SECONDS: Final = 0.1
-"""Between two looks at whether it has ended."""
+POLL_SECONDS: Final = 0.1
+"""Between two checks for its end."""
 FIRST_ANSWER_SECONDS: Final = 2.0
-"""For the first try of the first call; each further one has twice the time."""
-Starter = Callable[[SimulatorSpec], Handle]
+"""Timeout of the first call; each further attempt has twice the time."""
+Starter = Callable[[SimulatorSpec], SimulatorHandle]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the app shows of a simulator."""
-
-    state: State
-    restarts: int
-    uptime_seconds: float
-    last_error: str
-
-
-class Supervisor:
+class SimulatorSupervisor:
     """One simulator over its restarts.
 
-    Args:
-        start: Starts one; gives a Handle or raises SimulatorError or OSError.
-        pose_time: When the newest pose came (monotonic seconds), None before the first.
+    ``start`` starts one, or raises SimulatorError or OSError. ``pose_time`` gives the time of the newest pose
+    (monotonic seconds), None before the first.
     """
 
     def __init__(
@@ -57,10 +47,10 @@ class Supervisor:
     ) -> None:
         self.spec = spec
         self.restarts = 0
-        """Starts beyond the first."""
+        """Number of starts after the first."""
         self.last_failure: Failure | None = None
         self.left = 0
-        """Processes that could not be ended; 0 unless the kernel itself hangs on to them."""
+        """Processes that could not be ended; 0 unless they hang in the kernel."""
         self._start = start
         self._pose_time = pose_time
         self._budget = Budget(
@@ -69,7 +59,7 @@ class Supervisor:
             first_seconds=spec.backoff_seconds,
             longest_seconds=spec.longest_backoff_seconds,
         )
-        self._handle: Handle | None = None
+        self._handle: SimulatorHandle | None = None
         self._state = State.STOPPED
         self._failure: Failure | None = None
         self._ready_since = 0.0
@@ -78,59 +68,57 @@ class Supervisor:
 
     @property
     def state(self) -> State:
-        """How it is doing."""
+        """Present state."""
+        # The watching thread notes a failure; only the driver's own calls change the state.
         return State.LOST if self._failure is not None and self._state is State.READY else self._state
 
     @property
     def addresses(self) -> Addresses:
-        """Where it is reached. LostError while there is none."""
+        """Addresses of its channels. LostError while it does not run."""
         return self._running().addresses
 
     @property
     def uptime_seconds(self) -> float:
-        """Since it was ready; 0 while it is not."""
+        """Seconds since it was ready; 0 while it is not."""
         return time.monotonic() - self._ready_since if self._state is State.READY else 0.0
 
-    def report(self) -> Report:
-        """Say how it is doing, for a metric record."""
-        error = self.last_failure.sentence if self.last_failure is not None else ""
-        return Report(self.state, self.restarts, self.uptime_seconds, error)
+    @property
+    def last_error(self) -> str:
+        """Sentence of the last failure; empty before the first."""
+        return self.last_failure.sentence if self.last_failure is not None else ""
 
     def start(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Start it and wait until it is ready, trying again within the budget.
+        """Start it and wait until it is ready, with further attempts within the budget.
 
-        Raises BudgetError when that is spent, and StartError as soon as ``is_wanted`` says no.
+        Raises BudgetError where that is spent, StartError where ``is_wanted`` has turned false.
         """
         while True:
-            failure = self._try_start(is_wanted)
-            if failure is None:
+            if (failure := self._try_start(is_wanted)) is None:
                 return
             self._failed(failure, is_wanted)
 
     def check(self) -> None:
-        """Raise LostError where it has ended or hangs. Returns at once."""
+        """Raise LostError where it has ended or hangs. Does not wait."""
         handle = self._running()
-        failure = self._failure or handle.ended()
-        if failure is not None:
+        if (failure := self._failure or handle.ended()) is not None:
             self._failure = self.last_failure = failure
             raise LostError(failure.sentence)
 
     def lose(self, failure: Failure, *, news_seconds: float = 0.0) -> LostError:
-        """Take note that the driver finds it lost; the error for it to raise, with the true cause where known.
+        """Note that the driver has lost it; return the error to raise, with the true cause where there is one.
 
-        Args:
-            news_seconds: Longest wait for the news that it has ended: a connection breaks before that is told.
+        Waits up to ``news_seconds`` for the cause: a connection breaks before the end of its process is reported.
         """
         handle, until = self._handle, time.monotonic() + news_seconds
-        known = self._failure or (handle.ended() if handle is not None else None)
-        while known is None and handle is not None and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
-            known = handle.ended()
-        self._failure = self.last_failure = known or failure
+        end = self._failure or (handle.ended() if handle is not None else None)
+        while end is None and handle is not None and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+            end = handle.ended()
+        self._failure = self.last_failure = end or failure
         return LostError(self._failure.sentence)
 
     def restart(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """End what is left of it and start another; after a failure within the budget, else at once. See start."""
+        """End it and start another: after a failure with the budget's delay, else at once. See start."""
         failure = self._failure
         self._end()
         self.restarts += 1
@@ -138,49 +126,48 @@ class Supervisor:
             self._failed(failure, is_wanted)
         self.start(is_wanted)
 
-    def ask_restart(self) -> None:
-        """Have the driver find it lost and start it anew, outside its budget. From any thread. LostError."""
+    def request_restart(self) -> None:
+        """Mark it as lost, so that the driver restarts it, outside its budget. Any thread. Raises LostError."""
         self._running()
         if self._failure is None:
             self._failure = self.last_failure = Failure(Cause.ASKED, "the simulator was restarted by request")
 
     def signal(self, number: int) -> None:
-        """Send it a signal. From any thread."""
+        """Send it a signal. Any thread."""
         self._running().signal(number)
 
     def stop(self) -> int:
-        """End it; how many of its processes could not be ended."""
+        """Stop it; return how many of its processes could not be ended."""
         self._end()
         self._state = State.STOPPED if self._state is not State.GIVEN_UP else self._state
         return self.left
 
     def tail(self, lines: int = 20) -> list[str]:
-        """The last lines of its output."""
+        """Return the last lines of its output."""
         return self._handle.tail(lines) if self._handle is not None else []
 
-    def _running(self) -> Handle:
+    def _running(self) -> SimulatorHandle:
         if self._handle is None:
             raise LostError("the simulator is not running")
         return self._handle
 
     def _failed(self, failure: Failure, is_wanted: Callable[[], bool]) -> None:
-        """Wait as long as the budget says. Raises BudgetError, StartError."""
+        """Wait for the back-off of the budget. Raises BudgetError, StartError."""
         self.last_failure = failure
-        delay = self._budget.failed(time.monotonic())
-        if delay is None:
+        if (delay := self._budget.failed(time.monotonic())) is None:
             self._state = State.GIVEN_UP
             raise BudgetError(f"the simulator is given up after {self._budget.sentence}; last: {failure.sentence}")
         until = time.monotonic() + delay
         while (left := until - time.monotonic()) > 0:
             if not is_wanted():
                 raise StartError("the simulator is not wanted any more")
-            time.sleep(min(left, LOOK_SECONDS))
+            time.sleep(min(left, POLL_SECONDS))
 
     def _try_start(self, is_wanted: Callable[[], bool]) -> Failure | None:
         self._state, self._failure = State.STARTING, None
         try:
             self._handle = self._start(self.spec)
-        except (StartError, OSError) as error:
+        except (StartError, OSError) as error:  # a wrong spec is raised: another attempt cannot help
             self._state = State.LOST
             return Failure(Cause.CANNOT_START, str(error))
         try:
@@ -193,78 +180,72 @@ class Supervisor:
             self._state = State.LOST
             return failure
         self._state, self._ready_since = State.READY, time.monotonic()
-        self._begin_watch(self._handle)
+        self._unwatch = threading.Event()
+        arguments = (self._handle, self._unwatch)
+        self._watch = threading.Thread(target=self._watch_process, args=arguments, name="l2r-watch", daemon=True)
+        self._watch.start()
         return None
 
-    def _await_ready(self, handle: Handle, is_wanted: Callable[[], bool]) -> Failure | None:
-        """Wait for the first answer of the control port."""
+    def _await_ready(self, handle: SimulatorHandle, is_wanted: Callable[[], bool]) -> Failure | None:
+        """Wait for the first response of the control port; return the failure where none comes."""
         deadline = time.monotonic() + self.spec.start_seconds
         pause, problem, patience = 0.01, "it was not asked", FIRST_ANSWER_SECONDS
         with Controller(handle.addresses.host, handle.addresses.control) as controller:
             while (left := deadline - time.monotonic()) > 0:
                 if not is_wanted():
                     raise StartError("the simulator is not wanted any more")
-                failure = handle.ended()
-                if failure is not None:
+                if (failure := handle.ended()) is not None:
                     return failure
                 try:
-                    controller.call(calls.get_level(), timeout_seconds=min(left, patience))
-                except (RefusedError, BadReplyError) as error:
+                    controller.call(rpc_methods.get_level(), timeout_seconds=min(left, patience))
+                except (CallRefusedError, BadReplyError) as error:
                     return Failure(Cause.NOT_READY, f"the simulator is no simulator: {error}")
                 except CallTimeoutError as error:
-                    problem, patience = str(error), 2 * patience  # what is slow gets the time to be so
+                    problem, patience = str(error), 2 * patience  # while a level loads, responses are slow
                 except CallError as error:
                     problem = str(error)
                 else:
                     return None
                 time.sleep(pause)
-                pause = min(LOOK_SECONDS, 1.5 * pause)
+                pause = min(POLL_SECONDS, 1.5 * pause)
         tail = " / ".join(handle.tail(3))
         sentence = f"the simulator was not ready within {self.spec.start_seconds:g} s ({problem})"
         return Failure(Cause.NOT_READY, f"{sentence}; its last words: {tail}" if tail else sentence)
 
-    def _begin_watch(self, handle: Handle) -> None:
-        self._unwatch = threading.Event()
-        arguments = (handle, self._unwatch)
-        self._watch = threading.Thread(target=self._look, args=arguments, name="l2r-watch", daemon=True)
-        self._watch.start()
-
-    def _look(self, handle: Handle, unwatch: threading.Event) -> None:
-        """Watch one incarnation until it fails or nobody wants to know."""
+    def _watch_process(self, handle: SimulatorHandle, unwatch: threading.Event) -> None:
+        """Watch one process of the simulator until it fails or `unwatch` is set."""
         spec = self.spec
-        vitals = Vitals(heartbeat_seconds=spec.hung_seconds, pose_seconds=spec.pose_seconds)
+        liveness = LivenessMonitor(heartbeat_seconds=spec.hung_seconds, pose_seconds=spec.pose_seconds)
         now = time.monotonic()
-        vitals.answered(now)
-        beat = now + spec.heartbeat_seconds
+        liveness.answered(now)
+        due = now + spec.heartbeat_seconds
         with Controller(handle.addresses.host, handle.addresses.control) as controller:
-            while not unwatch.wait(LOOK_SECONDS):
+            while not unwatch.wait(POLL_SECONDS):
                 failure = handle.ended()
                 now = time.monotonic()
-                if failure is None and now >= beat:
-                    try:
-                        controller.call(calls.get_level(), timeout_seconds=spec.heartbeat_seconds)
-                    except CallError:
-                        pass  # silence is judged by how long it lasts; an answer that is late is one too
+                if failure is None and now >= due:
+                    # One missing response is no hang: the monitor counts how long there was none; late ones count.
+                    with contextlib.suppress(CallError):
+                        controller.call(rpc_methods.get_level(), timeout_seconds=spec.heartbeat_seconds)
                     if controller.heard is not None:
-                        vitals.answered(controller.heard)
-                    beat = time.monotonic() + spec.heartbeat_seconds
-                posed = self._pose_time()
-                if posed is not None:
-                    vitals.posed(posed)
-                failure = failure or handle.ended() or vitals.check(time.monotonic())
+                        liveness.answered(controller.heard)
+                    due = time.monotonic() + spec.heartbeat_seconds
+                if (posed := self._pose_time()) is not None:
+                    liveness.posed(posed)
+                failure = failure or handle.ended() or liveness.check(time.monotonic())
                 if failure is not None and not unwatch.is_set():
                     self._failure = self.last_failure = failure
                     return
 
     def _end(self) -> None:
-        """End the present incarnation."""
+        """End the present process and its watch."""
         self._unwatch.set()
         handle, self._handle = self._handle, None
         if handle is not None:
-            # What hangs does not listen to SIGTERM, so there is nothing to wait for.
+            # A process that hangs does not handle SIGTERM, so a grace would only delay the restart.
             hung = self._failure is not None and self._failure.cause is Cause.HUNG
             self.left = handle.stop(0.0 if hung else self.spec.grace_seconds)
-        if self._watch is not None:  # its heartbeat fails at once, now that nobody is there to answer
+        if self._watch is not None:  # short: its heartbeat fails at once, now that the process is gone
             self._watch.join()
             self._watch = None
         if self._state is State.READY:

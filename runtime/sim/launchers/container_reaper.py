@@ -1,7 +1,8 @@
-"""Removes a simulator's container when the worker that started it has ended, however it ended.
+"""Process that removes a simulator's container when the worker that started it has ended, however it ended.
 
-A script of the standard library alone: its standard input comes from the worker, and the end of that is the end of
-the worker. Called as ``keeper.py SOCKET NAME``.
+A script of the standard library alone, since one runs for every container and mostly waits: a client library would
+only cost memory. Its standard input comes from the worker, so its end is the end of the worker. Called as
+``container_reaper.py SOCKET NAME``.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import sys
 import time
 
 REMOVE_SECONDS = 20.0
-"""How long it goes on trying."""
+"""Time for its attempts; a busy Engine may take seconds."""
 
 
 def remove(path: str, name: str) -> bool:
-    """Ask the Engine to remove a container; whether it is gone."""
+    """Ask the Engine to remove a container; return True when it is gone."""
+    # HTTP/1.0: the Engine closes the connection after its response, which saves parsing lengths.
     request = f"DELETE /containers/{name}?force=1&v=1 HTTP/1.0\r\nHost: docker\r\n\r\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(REMOVE_SECONDS)
@@ -33,6 +35,7 @@ def remove(path: str, name: str) -> bool:
 
 def main() -> None:
     """Wait for the worker's end, then remove the container."""
+    # Whoever ends the worker by its process group or session must not end this with it.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     path, name = sys.argv[1:]

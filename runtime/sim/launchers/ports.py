@@ -1,4 +1,4 @@
-"""Port sets for many simulators on one node: never two on the same, and none lost with a dead owner.
+"""Port sets for many simulators on one node: each leased once, and free again when its owner dies.
 
 A lease is a bound TCP socket: the last port of its set, which nothing else uses. Its owner and the simulator's shim
 hold the descriptor, and the kernel lets go of it when the last of them has ended, however it ended. That needs no
@@ -12,9 +12,7 @@ import contextlib
 import random
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 FIRST_PORT: Final = 20_000
 END_PORT: Final = 32_000
@@ -28,82 +26,63 @@ class PortsError(OSError):
     """There is no free port set on this node."""
 
 
-@dataclass(frozen=True, slots=True)
 class PortSet:
-    """The ports of one simulator."""
+    """The ports of one simulator, from ``base`` on."""
 
-    base: int
-
-    @property
-    def control(self) -> int:
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.control = base
         """TCP, WebSocket."""
-        return self.base
-
-    @property
-    def action(self) -> int:
+        self.action = base + 1
         """UDP, of the first car."""
-        return self.base + 1
-
-    @property
-    def pose(self) -> int:
+        self.pose = base + 2
         """UDP, of the first car; bound by the client."""
-        return self.base + 2
-
-    @property
-    def camera(self) -> int:
+        self.camera = base + 40
         """TCP, the first of 8 a car."""
-        return self.base + 40
-
-    @property
-    def lock(self) -> int:
+        self.lock = base + SET_SIZE - 1
         """TCP, held by the lease."""
-        return self.base + SET_SIZE - 1
-
-    @property
-    def fields(self) -> dict[str, int]:
-        """What a command line can name in braces: ``{control}``."""
-        return {"control": self.control, "action": self.action, "pose": self.pose, "camera": self.camera}
 
 
 class PortLease:
-    """A port set, ours while this or a copy of its descriptor is open."""
+    """Lease of a port set; held while this socket or an inherited copy of it is open.
 
-    def __init__(self, ports: PortSet, lock: socket.socket) -> None:
+    Without a set it stands for the lab's own ports, which cannot be chosen and are not leased: a second simulator
+    fails to bind them.
+    """
+
+    def __init__(self, ports: PortSet | None = None, lock: socket.socket | None = None) -> None:
         self.ports = ports
         self._lock = lock
 
     @classmethod
-    def take(cls, choose: Callable[[int], int] = random.randrange) -> PortLease:
-        """Take a free set, trying them from a random one on. Raises PortsError."""
+    def acquire(cls, choose: Callable[[int], int] = random.randrange) -> PortLease:
+        """Lease a free set; ``choose`` gives the number of the first one to try. Raises PortsError."""
+        # From a random one on: many workers that start together would otherwise all try the same sets in turn.
         count = (END_PORT - FIRST_PORT) // SET_SIZE
         first = choose(count)
         for number in range(count):
             ports = PortSet(FIRST_PORT + SET_SIZE * ((first + number) % count))
-            lock = _bound(socket.SOCK_STREAM, ports.lock)
-            if lock is None:
+            if (lock := _bound(socket.SOCK_STREAM, ports.lock)) is None:
                 continue
+            # The lock alone is not enough: a program without a lease may use a port of the set.
             if _are_free(ports):
                 return cls(ports, lock)
             lock.close()
         raise PortsError(f"all {count} port sets from {FIRST_PORT} to {END_PORT - 1} are taken on this node")
 
-    def fileno(self) -> int:
-        """The descriptor that holds the set; whoever is to hold it too inherits it."""
-        return self._lock.fileno()
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """The descriptor that holds the lease, if any; a process that inherits it holds the lease too."""
+        return (self._lock.fileno(),) if self._lock is not None else ()
 
     def close(self) -> None:
-        """Let go of it."""
-        self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self.close()
+        """Release it, unless another process holds a copy."""
+        if self._lock is not None:
+            self._lock.close()
 
 
 def _bound(kind: socket.SocketKind, port: int) -> socket.socket | None:
-    """Return a socket bound on all addresses, or None where something else is there."""
+    """Return a socket bound to a port on all addresses, or None where the port is in use."""
     sock = socket.socket(socket.AF_INET, kind)
     try:
         sock.bind(("", port))
@@ -114,15 +93,14 @@ def _bound(kind: socket.SocketKind, port: int) -> socket.socket | None:
 
 
 def _are_free(ports: PortSet) -> bool:
-    """Whether nobody without a lease uses a port of the set."""
+    """Return whether no process uses a port of the set."""
     with contextlib.ExitStack() as stack:
-        for kind, wanted in (
+        for kind, candidates in (
             (socket.SOCK_STREAM, (ports.control, *range(ports.camera, ports.camera + 8 * VEHICLES))),
             (socket.SOCK_DGRAM, (at + 10 * car for car in range(VEHICLES) for at in (ports.action, ports.pose))),
         ):
-            for port in wanted:
-                sock = _bound(kind, port)
-                if sock is None:
+            for port in candidates:
+                if (sock := _bound(kind, port)) is None:
                     return False
                 stack.enter_context(sock)
     return True

@@ -1,15 +1,15 @@
-"""The process between a worker and its simulator: it starts it, keeps its log, and leaves nothing of it behind.
+"""Process between a worker and its simulator: it starts it, writes its log, and ends all its descendants.
 
-A file of its own that needs the standard library alone, since it is run as a script and must start within
-milliseconds. Three things make sure that nothing survives the worker, however that dies:
+It is run as a script and needs the standard library alone, so that it starts within milliseconds. Three mechanisms
+make sure that nothing survives the worker, however it dies:
 
 - *The pipe*: our standard input comes from the worker, and its end means that the worker has ended.
-- *The parent's death signal*, for when a stranger holds the other end of the pipe. It is sent when the *thread*
-  ends that started us, so it is believed only where our parent has really changed.
-- *The guard*: a forked copy of us that waits for our own end, and cleans up where we could not.
+- *The parent's death signal* (prctl(2), PR_SET_PDEATHSIG), for when another process holds the other end of the
+  pipe. It is sent when the *thread* that started us ends, so it counts only where our parent has really changed.
+- *The guard*: a forked copy of this process that waits for its end, and cleans up where it could not.
 
-The simulator gets a session of its own and a mark in its environment. What it leaves (processes of its session, our
-orphaned descendants, whoever carries the mark) is ended with it. The mark is the variable L2R_SIM.
+The simulator gets a session of its own and a mark in its environment, the variable L2R_SIM. Processes of its
+session, orphaned descendants of this process, and processes that carry the mark are ended with it.
 
 Input, a line each: first the settings as JSON, then ``stop SECONDS`` or ``signal NUMBER``. Output: JSON lines
 ``started``, ``failed``, ``ended`` and ``done``.
@@ -34,16 +34,17 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ORPHAN_GRACE_SECONDS = 1.0
 """From the worker's death to SIGKILL."""
 CLEANUP_SECONDS = 5.0
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def prctl(option: int, value: int) -> None:
-    """Ask the Linux kernel for something about ourselves; elsewhere there is nothing to ask."""
+    """Set an attribute of this process as Linux has them; other systems have none, and go without."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def marked(mark: str) -> list[int]:
-    """Pids of the living processes that carry this mark, ourselves excepted."""
+    """Return the pids of the living processes that carry this mark, without this one."""
     return [pid for pid in _pids() if _carries(pid, mark)]
 
 
@@ -68,22 +69,22 @@ def _carries(pid: int, mark: str) -> bool:
 
 
 def _stat(pid: int) -> tuple[str, int, int] | None:
-    """State, parent and session of a process; None when it has ended."""
+    """Return state, parent and session of a process; None when it has ended."""
     stat = _read(f"/proc/{pid}/stat")
     if b")" not in stat:
         return None
+    # After the last parenthesis: the name of a program may contain spaces and parentheses (proc_pid_stat(5)).
     fields = stat[stat.rindex(b")") + 2 :].split()
     return fields[0].decode(), int(fields[1]), int(fields[3])
 
 
-def found(mark: str, session: int, ancestor: int, spared: int) -> list[int]:
-    """Pids of what belongs to a simulator: its session, the descendants of ``ancestor``, and who is marked."""
+def members(mark: str, session: int, ancestor: int, spared: int) -> list[int]:
+    """Return the pids of a simulator: its session, the descendants of ``ancestor``, and the marked processes."""
+    # Three criteria, since a process can leave each one: setsid(2) leaves the session, a double fork the tree (but
+    # as a subreaper we inherit it), and a cleared environment the mark.
     stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None and stat[0] not in "ZX"}
     family = {ancestor}
-    grown = True
-    while grown:
-        more = {pid for pid, (_, parent, _) in stats.items() if parent in family and pid != spared} - family
-        grown = bool(more)
+    while more := {pid for pid, (_, parent, _) in stats.items() if parent in family and pid != spared} - family:
         family |= more
     return [
         pid
@@ -93,31 +94,32 @@ def found(mark: str, session: int, ancestor: int, spared: int) -> list[int]:
 
 
 def send(pids: list[int], number: int) -> None:
-    """Signal processes; those that have just ended do not mind."""
+    """Signal processes; those that have just ended are skipped."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def oom_kills() -> int:
-    """How often the kernel has ended a process of our control group for memory."""
+    """Return how many processes of our control group the kernel has killed for memory."""
+    # Version 2 of control groups has the number 0 and its count in another file than version 1.
     for line in _read("/proc/self/cgroup").decode().splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0":
-            text, key = _read(f"/sys/fs/cgroup{path}/memory.events"), "oom_kill"
+            text = _read(f"/sys/fs/cgroup{path}/memory.events")
         elif controllers == "memory":
-            text, key = _read(f"/sys/fs/cgroup/memory{path}/memory.oom_control"), "oom_kill"
+            text = _read(f"/sys/fs/cgroup/memory{path}/memory.oom_control")
         else:
             continue
         for entry in text.decode().splitlines():
             name, _, value = entry.partition(" ")
-            if name == key and value.isdigit() and int(value):
+            if name == "oom_kill" and value.isdigit() and int(value):
                 return int(value)
     return 0
 
 
 class Log:
-    """The simulator's output in a file of bounded size: the newest half at least is there."""
+    """Log file of bounded size, rotated once: at least the newest half is always there."""
 
     def __init__(self, path: str, most_bytes: int) -> None:
         self._path = path
@@ -128,7 +130,7 @@ class Log:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, chunk: bytes) -> None:
-        """Add output; what a full disk does not take is lost."""
+        """Append output; on a full disk it is dropped, since the simulator must not stop for its log."""
         with contextlib.suppress(OSError):
             if os.fstat(self._file).st_size + len(chunk) > self._half:
                 os.replace(self._path, self._path + ".1")  # noqa: PTH105
@@ -138,39 +140,41 @@ class Log:
 
 
 class Shim:
-    """One simulator."""
+    """One simulator and the processes that it has started."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._mark = settings["mark"]
         self._log = Log(settings["log"], settings["log_bytes"])
         self._parent = os.getppid()
+        # A signal writes a byte into this pipe, so that select() wakes up for it: no handler runs code of ours.
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         os.set_blocking(self._wake, False)
         signal.set_wakeup_fd(self._waker)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
         prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
+        # Orphaned descendants of the simulator become our children, not those of pid 1: we can find and reap them.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._guard, self._to_guard = self._fork_guard()
         self._ooms = oom_kills()
         self._input = b""
         self._deadline: float | None = None
-        """When SIGKILL follows; set once the simulator was asked to end."""
+        """Time of SIGKILL; set once the simulator was sent SIGTERM."""
         self._simulator, self._output = -1, -1
 
     def run(self) -> None:
-        """Start the simulator and stay until nothing of it is left."""
-        problem = self._start()
-        if problem:
-            self._say("failed", problem=problem)
+        """Start the simulator and return when none of its processes is left."""
+        if problem := self._start():
+            self._send_event("failed", problem=problem)
         else:
-            self._say("started", pid=self._simulator)
+            self._send_event("started", pid=self._simulator)
             status = self._watch()
-            self._say(
+            self._send_event(
                 "ended",
                 status=status,
+                # SIGKILL that we did not send, while the kernel counted one more kill for memory.
                 oom=os.WIFSIGNALED(status)
                 and os.WTERMSIG(status) == signal.SIGKILL
                 and self._deadline is None
@@ -181,17 +185,17 @@ class Shim:
             os.write(self._to_guard, b"q")
 
     def _fork_guard(self) -> tuple[int, int]:
-        """Fork the one that cleans up if we are killed; its pid, and the pipe whose end tells it."""
+        """Fork the guard, which cleans up if this process is killed; return its pid and the pipe that it reads."""
         listen, tell = os.pipe()
         us = os.getpid()
-        pid = os.fork()
-        if pid:
+        if pid := os.fork():
             os.close(listen)
             return pid, tell
         with contextlib.suppress(BaseException):
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            for number in set(_SIGNALS) - {signal.SIGCHLD}:
                 signal.signal(number, signal.SIG_IGN)
+            # A session of its own: a kill of the worker's process group must not end the guard.
             os.setsid()
             prctl(PR_SET_PDEATHSIG, 0)
             null = os.open(os.devnull, os.O_RDWR)
@@ -199,10 +203,11 @@ class Shim:
                 os.dup2(null, descriptor)
             for descriptor in (tell, self._wake, self._waker):
                 os.close(descriptor)
+            # A byte means that we have cleaned up ourselves, the end of the pipe that we were killed.
             if not os.read(listen, 1):
                 deadline = time.monotonic() + CLEANUP_SECONDS
                 while time.monotonic() < deadline:
-                    left = [pid for pid in found(self._mark, -1, os.getpid(), os.getpid()) if pid != us]
+                    left = [pid for pid in members(self._mark, -1, os.getpid(), os.getpid()) if pid != us]
                     if not left:
                         break
                     send(left, signal.SIGKILL)
@@ -210,13 +215,14 @@ class Shim:
         os._exit(0)
 
     def _start(self) -> str:
-        """Fork and exec the simulator; what went wrong, or nothing."""
+        """Fork and exec the simulator; return the problem, empty where there is none."""
         settings, us = self._settings, os.getpid()
         try:
             user = pwd.getpwnam(settings["user"]) if settings["user"] else None
         except KeyError:
             return f"there is no user {settings['user']!r} here"
         read_output, write_output = os.pipe()
+        # Closed by a successful exec (pipes are not inheritable): the end without a text means that it runs.
         read_error, write_error = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -241,7 +247,7 @@ class Shim:
         return ""
 
     def _become(self, user: pwd.struct_passwd | None, parent: int, output: int) -> None:
-        """Turn this fork into the simulator. Only returns by OSError."""
+        """Turn this fork into the simulator. Returns only by raising OSError."""
         settings = self._settings
         os.setsid()
         environ = dict(settings["env"])
@@ -250,25 +256,22 @@ class Shim:
             os.setgid(user.pw_gid)
             os.setuid(user.pw_uid)
             environ.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
-        # A change of user clears the death signal, so it is asked for last; we may have been orphaned before it.
+        # A change of user clears the death signal, so it is set last; our parent may have ended before that.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             raise OSError(errno.ESRCH, "the supervisor is gone")
         if settings["cwd"]:
             os.chdir(settings["cwd"])
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        for source, descriptor in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+            os.dup2(source, descriptor)
+        # exec keeps ignored signals ignored, and a program may rely on the defaults.
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        for number in (signal.SIGHUP, signal.SIGUSR1):
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, *_SIGNALS):
             signal.signal(number, signal.SIG_DFL)
         os.execvpe(settings["argv"][0], settings["argv"], environ)  # noqa: S606  (that is what this file is for)
 
     def _watch(self) -> int:
-        """Keep the log, obey, and return the simulator's wait status when it has ended."""
+        """Write the log and carry out commands; return the simulator's wait status when it has ended."""
         sources = {0, self._wake, self._output}
         while True:
             left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
@@ -278,20 +281,19 @@ class Shim:
                     os.read(self._wake, 4096)
                 if os.getppid() != self._parent:
                     self._stop(ORPHAN_GRACE_SECONDS)
-            if self._output in ready and not self._pump():
+            if self._output in ready and not self._copy_output():
                 sources.discard(self._output)
-            if 0 in ready and not self._obey():
+            if 0 in ready and not self._read_commands():
                 sources.discard(0)
                 self._stop(ORPHAN_GRACE_SECONDS)
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 send(self._left(), signal.SIGKILL)
-                self._deadline = time.monotonic() + 0.05
-            status = self._reap()
-            if status is not None:
+                self._deadline = time.monotonic() + 0.05  # again: a process may just have forked another
+            if (status := self._reap()) is not None:
                 return status
 
     def _reap(self) -> int | None:
-        """Take leave of whoever has ended; the simulator's status, if it is among them."""
+        """Reap children that have ended; return the simulator's status if it is among them."""
         status = None
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -302,8 +304,8 @@ class Shim:
                     status = ended
         return status
 
-    def _pump(self) -> bool:
-        """Move output into the log; False when there will be no more."""
+    def _copy_output(self) -> bool:
+        """Copy output into the log; False at its end."""
         try:
             chunk = os.read(self._output, 65_536)
         except BlockingIOError:
@@ -311,8 +313,8 @@ class Shim:
         self._log.write(chunk)
         return bool(chunk)
 
-    def _obey(self) -> bool:
-        """Do what the worker wants; False when it has ended."""
+    def _read_commands(self) -> bool:
+        """Carry out the worker's commands; False when it has ended."""
         chunk = os.read(0, 4096)
         self._input += chunk
         *lines, self._input = self._input.split(b"\n")
@@ -326,40 +328,40 @@ class Shim:
         return bool(chunk)
 
     def _stop(self, grace_seconds: float) -> None:
-        """Ask everything to end; SIGKILL follows."""
+        """Send SIGTERM to all processes; SIGKILL follows after the grace."""
         if self._deadline is None:
             send(self._left(), signal.SIGTERM)
         until = time.monotonic() + grace_seconds
         self._deadline = until if self._deadline is None else min(self._deadline, until)
 
     def _left(self) -> list[int]:
-        return found(self._mark, self._simulator, os.getpid(), self._guard)
+        return members(self._mark, self._simulator, os.getpid(), self._guard)
 
     def _clean(self) -> None:
-        """End what the simulator has left behind, and say how much of it could not be ended."""
+        """End the remaining processes, and report how many could not be ended."""
         deadline = time.monotonic() + CLEANUP_SECONDS
         while (left := self._left()) and time.monotonic() < deadline:
             send(left, signal.SIGKILL)
             time.sleep(0.01)
             self._reap()
         if self._output >= 0:
-            while select.select([self._output], [], [], 0)[0] and self._pump():
+            # What was written before the end is still in the pipe.
+            while select.select([self._output], [], [], 0)[0] and self._copy_output():
                 pass
-        self._say("done", left=len(left))
+        self._send_event("done", left=len(left))
 
-    def _say(self, event: str, **fields: Any) -> None:
-        """Tell the worker; it may be gone."""
+    def _send_event(self, event: str, **fields: Any) -> None:
+        """Send an event to the worker, which may be gone."""
         with contextlib.suppress(OSError):
             os.write(1, json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
 def _first_line() -> bytes:
-    """Read the settings byte by byte: what follows them is not for now."""
+    """Read the settings byte by byte: the commands behind them must stay in the pipe."""
     line = b""
     while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            sys.exit(0)  # the worker ended before it said anything
+        if not (byte := os.read(0, 1)):
+            sys.exit(0)  # the worker ended before it wrote the settings
         line += byte
     return line
 
@@ -367,7 +369,7 @@ def _first_line() -> bytes:
 def main() -> None:
     """Run one simulator."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    for descriptor in range(3, 256):  # the port lease came with us and is for us alone
+    for descriptor in range(3, 256):  # the port lease was inherited, and the simulator must not hold it
         with contextlib.suppress(OSError):
             os.set_inheritable(descriptor, False)
     Shim(json.loads(_first_line())).run()

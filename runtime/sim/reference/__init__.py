@@ -1,5 +1,5 @@
-"""A reference simulator: the whole wire protocol of the lab's simulator over this project's own cars and tracks.
+"""Reference simulator: the complete wire protocol of the lab's simulator over this project's cars and tracks.
 
-``maps`` are its courses, ``car`` and ``world`` what moves on them, ``render`` what cameras see, ``rpc`` the control
-methods as plain calls, ``server`` the sockets and the clock, ``faults`` what can be made to go wrong.
+``maps`` are its courses, ``car`` and ``world`` the motion on them, ``render`` the images, ``rpc`` the control
+methods as plain calls, ``server`` the sockets and the clock, ``faults`` the fault injection.
 """

@@ -1,4 +1,4 @@
-"""One car of the reference simulator: the shared dynamics, gears, and what its sensors report."""
+"""One car of the reference simulator: shared dynamics, gears, and the values of its sensors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from runtime.envs.vehicle import GRAVITY, Vehicle, VehicleParams, VehicleState
-from runtime.sim import protocol
-from runtime.sim.geo import LocalFrame
+from runtime.sim.reference.sensors import ParameterError
+from runtime.sim.wire import protocol
+from runtime.tracks.geo import LocalFrame
+from runtime.tracks.vehicle import GRAVITY, Vehicle, VehicleParams, VehicleState
 
 WHEEL_RADIUS: Final = 0.33
 """m"""
@@ -23,68 +24,65 @@ PARK_BRAKE: Final = -8.0
 IMU_NOISE: Final = 0.02
 """m/s^2, standard deviation of the accelerometer."""
 VEHICLE_CLASS: Final = "ReferenceCar"
-_SETTABLE: Final = tuple(each.name for each in fields(VehicleParams) if each.name != "blend_speeds")
+_SETTABLE: Final = tuple(field.name for field in fields(VehicleParams) if field.name != "blend_speeds")
 
 
 class Car:
-    """A car: give it an ``action``, ``advance`` it, read its ``pose``."""
+    """One car: set its ``action``, ``advance`` it, read its ``pose``."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.is_ai = True
-        """Driven by actions from the wire; otherwise it coasts, as nobody sits in it."""
+        """Driven by actions from the wire; otherwise it coasts."""
         self.begin(rng)
         self._extra: dict[str, Any] = {}
         self._vehicle = Vehicle()
-        self.place(0.0, 0.0, 0.0)
+        self.set_pose(0.0, 0.0, 0.0)
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Forget the last action; noise comes from ``rng``."""
+        """Reset the action; ``rng`` gives the noise of the sensors."""
         self.action = protocol.Action(0.0, 0.0)
         self._rng = rng
 
-    def place(self, x: float, y: float, yaw: float, forward: float = 0.0) -> None:
-        """Put it at x east and y north, heading ``yaw`` (rad from the east, counter-clockwise), rolling ahead."""
+    def set_pose(self, x: float, y: float, yaw: float, forward: float = 0.0) -> None:
+        """Set its position: x east and y north in m, ``yaw`` in rad from the east, ``forward`` in m/s."""
         self._state = VehicleState.at_rest(1)
-        self._state.place(
-            np.zeros(1, dtype=np.intp),
-            x=np.array([x]),
-            y=np.array([y]),
-            yaw=np.array([yaw]),
-            forward=np.array([forward]),
-        )
+        pose = {"x": x, "y": y, "yaw": yaw, "forward": forward}
+        self._state.set_pose(np.zeros(1, dtype=np.intp), **{name: np.array([pose[name]]) for name in pose})
         self._backwards = 0.0
         self._measured = (0.0, 0.0)
-        self._asked = 0.0
+        self._pedal_acceleration = 0.0
 
     def advance(self, seconds: float, substeps: int) -> None:
-        """Drive on under the present action."""
+        """Simulate the given time under the present action."""
         state = self._state
-        asked = self._pedal()
+        acceleration = self._pedal()
         before = state.forward[0], state.sideways[0]
         if self._backwards > 0 or (self.action.gear == protocol.REVERSE and state.forward[0] < 0.01):
             self._reverse(seconds)
         else:
-            self._vehicle.advance(state, np.array([self.action.steering]), np.array([asked]), seconds, substeps)
+            steering = np.array([self.action.steering])
+            self._vehicle.advance(state, steering, np.array([acceleration]), seconds, substeps)
+        # Accelerations in the frame of the car, which turns: dv/dt plus omega times v.
         turning = state.yaw_rate[0]
-        self._asked = asked
+        self._pedal_acceleration = acceleration
         self._measured = (
             float((state.forward[0] - before[0]) / seconds - turning * state.sideways[0]),
             float((state.sideways[0] - before[1]) / seconds + turning * state.forward[0]),
         )
 
     def _pedal(self) -> float:
-        gear, asked = self.action.gear, self.action.acceleration
+        gear, acceleration = self.action.gear, self.action.acceleration
         if not self.is_ai:
             return 0.0
         if gear == protocol.PARK:
             return PARK_BRAKE
-        return min(asked, 0.0) if gear != protocol.DRIVE else asked
+        return min(acceleration, 0.0) if gear != protocol.DRIVE else acceleration
 
     def _reverse(self, seconds: float) -> None:
-        """Roll backwards without slip: slow enough that tyres need no model."""
+        """Drive backwards by a kinematic bicycle model: at 6 m/s tyres hardly slip."""
         state, params = self._state, self._vehicle.params
-        asked = self.action.acceleration if self.action.gear == protocol.REVERSE else PARK_BRAKE
-        self._backwards = min(REVERSE_SPEED, max(0.0, self._backwards + min(asked, 3.0) * seconds))
+        acceleration = self.action.acceleration if self.action.gear == protocol.REVERSE else PARK_BRAKE
+        self._backwards = min(REVERSE_SPEED, max(0.0, self._backwards + min(acceleration, 3.0) * seconds))
         reach = params.steer_rate * seconds
         wheel = self.action.steering * params.max_steer
         state.steer += np.clip(wheel - state.steer, -reach, reach)
@@ -102,7 +100,7 @@ class Car:
 
     @property
     def compass_yaw(self) -> float:
-        """Heading as the wire has it: 0 to the north, counter-clockwise, within ±pi."""
+        """Heading in the protocol's convention: 0 to the north, counter-clockwise, within ±pi, rad."""
         return math.remainder(self.position[2] - math.pi / 2, math.tau)
 
     def pose(self, frame: LocalFrame) -> tuple[float, ...]:
@@ -111,9 +109,10 @@ class Car:
         x, y, _ = self.position
         forward = float(state.forward[0]) - self._backwards
         latitude, longitude, altitude = frame.to_geodetic(x, y, 0.0)
+        # In every case three numbers: the sequence of noise must not depend on the motion.
         noise = self._rng.normal(0.0, IMU_NOISE, 3).tolist()
-        brake = max(0.0, -self._asked) / params.max_brake
-        torque = max(0.0, self._asked) * MASS * WHEEL_RADIUS / 2
+        brake = max(0.0, -self._pedal_acceleration) / params.max_brake
+        torque = max(0.0, self._pedal_acceleration) * MASS * WHEEL_RADIUS / 2
         rpm = forward / WHEEL_RADIUS * 60 / math.tau
         return (
             self.action.steering,
@@ -130,20 +129,20 @@ class Car:
         )
 
     def parameters(self) -> dict[str, Any]:
-        """Every parameter by name: those of the dynamics, and others that a client has set."""
+        """Return every parameter by name: those of the dynamics, and others that a client has set."""
         return {**{name: getattr(self._vehicle.params, name) for name in _SETTABLE}, **self._extra}
 
     def set_parameter(self, name: str, value: Any) -> None:
-        """Set one; a name that the dynamics do not know is kept for who asks. ValueError for no positive number."""
+        """Set a parameter; an unknown name is only stored. Raises ParameterError where a value is not positive."""
         if name not in _SETTABLE:
             self._extra[name] = value
             return
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-            raise ValueError(f"{name} must be a positive number, not {value!r}")
+            raise ParameterError(f"{name} must be a positive number, not {value!r}")
         changed: dict[str, Any] = {name: float(value)}
         self._vehicle = Vehicle(replace(self._vehicle.params, **changed))
 
     def reset_parameters(self) -> None:
-        """Back to the defaults."""
+        """Restore the defaults."""
         self._extra = {}
         self._vehicle = Vehicle()

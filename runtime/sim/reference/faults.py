@@ -1,4 +1,4 @@
-"""What can be made to go wrong: `--fault KIND` or `--fault KIND@SECONDS`, for whoever has to survive it."""
+"""Fault injection: `--fault KIND` or `--fault KIND@SECONDS`, for tests of supervisors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS: Final = {
     "ignore-sigterm": "goes on at SIGTERM, from the start on",
     "grandchild": "leaves behind a process in a session of its own that ignores SIGTERM, from the start on",
 }
-"""Kind to what it does. Those that are not "from the start on" begin so many seconds after a level was opened."""
+"""Description of each kind. Without "from the start on" it begins some seconds after a level was opened."""
 _AT_START: Final = frozenset({"refuse", "ignore-sigterm", "grandchild"})
 DEFAULT_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 3.0
@@ -32,14 +32,14 @@ EXIT_CODE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing to go wrong."""
+    """One fault and the seconds after which it begins."""
 
     kind: str
     seconds: float = DEFAULT_SECONDS
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """Read ``KIND`` or ``KIND@SECONDS``. ValueError names what may stand there."""
+        """Parse ``KIND`` or ``KIND@SECONDS``. Raises ValueError with the allowed kinds."""
         kind, at, after = text.partition("@")
         if kind not in KINDS:
             raise ValueError(f"there is no fault {kind!r}; known are {', '.join(KINDS)}")
@@ -53,43 +53,42 @@ class Fault:
 
 
 class Faults:
-    """Which faults are in force."""
+    """Set of faults that have begun or will begin."""
 
-    def __init__(self, wanted: Sequence[Fault]) -> None:
-        self._waiting = [each for each in wanted if each.kind not in _AT_START]
-        self._present = {each.kind for each in wanted if each.kind in _AT_START}
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self._waiting = [fault for fault in faults if fault.kind not in _AT_START]
+        self._present = {fault.kind for fault in faults if fault.kind in _AT_START}
 
     def has(self, kind: str) -> bool:
-        """Whether a fault is in force."""
+        """Return True when a fault has begun."""
         return kind in self._present
 
     def begin(self) -> None:
-        """Do at the start of the process what is to go wrong from there."""
+        """Begin the faults of the start of the process."""
         if self.has("grandchild"):
             _leave_grandchild()
 
-    def look(self, seconds_open: float) -> None:
-        """Let what is due begin; some do not return."""
-        for each in [each for each in self._waiting if each.seconds <= seconds_open]:
-            self._waiting.remove(each)
-            self._present.add(each.kind)
-            if each.kind == "crash":
-                signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    def begin_due(self, seconds_open: float) -> None:
+        """Begin the faults that are due; some do not return."""
+        for fault in [fault for fault in self._waiting if fault.seconds <= seconds_open]:
+            self._waiting.remove(fault)
+            self._present.add(fault.kind)
+            if fault.kind == "crash":
+                signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # a handler such as faulthandler's would run first
                 os.kill(os.getpid(), signal.SIGSEGV)
-            elif each.kind == "killed":
+            elif fault.kind == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
-            elif each.kind == "exit":
+            elif fault.kind == "exit":
                 os._exit(EXIT_CODE)
-            elif each.kind == "hang":
+            elif fault.kind == "hang":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 while True:
                     time.sleep(3600)
 
 
 def _leave_grandchild() -> None:
-    """Fork twice, so that it is nobody's child, into a session of its own."""
-    child = os.fork()
-    if child:
+    """Fork twice and change the session: a process outside the tree and the session, which a plain kill misses."""
+    if child := os.fork():
         os.waitpid(child, 0)
         return
     os.setsid()

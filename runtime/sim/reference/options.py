@@ -1,4 +1,4 @@
-"""`l2r-runtime simulator`: its options, read without importing what they start."""
+"""Options of `l2r-runtime simulator`, parsed without importing the simulator itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import argparse
 import sys
 from typing import Final
 
-from runtime.sim import protocol
+from runtime.base.cli_options import Commands, add_command
+from runtime.sim.wire import protocol
 
-EXAMPLES: Final = """\
+_TEXT: Final = """\
+a reference simulator that speaks the lab's protocol
+Simulate cars on a track behind the wire protocol of the lab's simulator.
+
 examples:
   l2r-runtime simulator                      the lab's ports, real time; any client of its protocol can connect
   l2r-runtime simulator --fast --track ridge lock-step: the world moves with each action
@@ -17,15 +21,9 @@ examples:
 """
 
 
-def add_parser(roles: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(roles: Commands) -> None:
     """Add the role and its options."""
-    parser = roles.add_parser(
-        "simulator",
-        help="a reference simulator that speaks the lab's protocol",
-        description="Simulate cars on a track behind the wire protocol of the lab's simulator.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_command(roles, "simulator", _TEXT, start)
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen at; 0.0.0.0 lets other machines drive")
     add("--port", type=int, default=protocol.CONTROL_PORT, help="control port (%(default)s)")
@@ -53,12 +51,12 @@ def add_parser(roles: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def start(options: argparse.Namespace) -> None:
-    """Run the simulator to its end. ValueError for options that cannot be; OSError where an address is taken."""
+    """Run the simulator to its end. Raises ValueError for wrong options, OSError where an address is in use."""
     import gc
 
-    from runtime.sim.maps import load_map, plain_name
     from runtime.sim.reference.faults import Fault
     from runtime.sim.reference.sensors import WireAddresses
+    from runtime.tracks.maps import load_map, plain_name
 
     if options.print_track:
         import json
@@ -66,28 +64,18 @@ def start(options: argparse.Namespace) -> None:
         json.dump(load_map(options.print_track).to_json(), sys.stdout)
         print()
         return
-    for name, value, most in (
-        ("--port", options.port, 65535),
-        ("--action-port", options.action_port, 65535),
-        ("--pose-port", options.pose_port, 65535),
-        ("--camera-port", options.camera_port or 1, 65535),
-        ("--vehicles", options.vehicles, 16),
-        ("--fps", options.fps, 1000),
-    ):
-        if not 0 < value <= most:
-            raise ValueError(f"{name} is {value}; it must be above 0 and at most {most}")
-    faults = tuple(Fault.parse(each) for each in options.fault)
-    maps = {plain_name(each): load_map(each) for each in options.track}
+    ports = dict.fromkeys(("port", "action_port", "pose_port", "camera_port"), 65535)
+    for name, most in {**ports, "vehicles": 16, "fps": 1000}.items():
+        value = getattr(options, name)
+        if value is not None and not 0 < value <= most:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be above 0 and at most {most}")
+    faults = tuple(Fault.parse(text) for text in options.fault)
+    maps = {plain_name(text): load_map(text) for text in options.track}
     level = "" if options.menu or not options.track else options.track[0]
     from runtime.sim.reference.server import SimulatorOptions, run
 
     addresses = WireAddresses(
-        options.host,
-        options.port,
-        options.action_port,
-        options.pose_host,
-        options.pose_port,
-        options.camera_port,
+        options.host, options.port, options.action_port, options.pose_host, options.pose_port, options.camera_port
     )
-    gc.freeze()  # what is loaded stays; looking through it again and again costs more than it frees
+    gc.freeze()  # modules stay for good, and every full collection would walk them
     run(SimulatorOptions(addresses, options.vehicles, options.fast, options.fps, options.seed, maps, level, faults))

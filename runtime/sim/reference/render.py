@@ -1,7 +1,8 @@
-"""What a camera on a car sees of a course: the ground, looked up in a painted map for every pixel, and other cars.
+"""Camera images of a course: ground looked up in a map from above for every pixel, and boxes of other cars.
 
-Each pixel's ray meets the flat ground at a point that is fixed in the car's frame; so a frame is one rotation of a
-table of points and one lookup, about a millisecond for 512 by 384. Colour and segmentation differ in the map alone.
+The ground is flat, so the ray of each pixel meets it at a point that is fixed in the car's frame. A frame is one
+rotation of that table of points and one lookup, about a millisecond for 512 by 384. Colour and segmentation images
+differ in the map alone.
 """
 
 from __future__ import annotations
@@ -14,28 +15,30 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.envs.track import Track
-from runtime.sim.camera import Image
+from runtime.sim.wire.camera import Image
+from runtime.tracks.track import Track
 
 Colours = NDArray[np.uint32]
+Cells = NDArray[np.float32]
+"""Coordinates on a map, in cells."""
 
 SKY, GRASS, ASPHALT, LINE, KERB, CAR = range(6)
 _COLOUR: Final = ((235, 206, 160), (62, 130, 70), (92, 92, 96), (240, 240, 240), (40, 40, 200), (200, 80, 30))
 _SEGMENT: Final = ((180, 130, 70), (35, 142, 107), (128, 64, 128), (255, 255, 255), (232, 35, 244), (142, 0, 0))
-"""BGR by class: as it looks, and as it is labelled (the road scene's usual colours)."""
+"""BGR by class: colour image, and segmentation in the palette of Cityscapes."""
 MARGIN: Final = 40.0
 """Metres of grass around the course on the map."""
-MOST_CELLS: Final = 6_000_000
+MAX_CELLS: Final = 6_000_000
 SIGHT: Final = 400.0
-"""Metres; beyond, ground and sky are one."""
+"""Metres; beyond it the ground has the colour of the sky."""
 CAR_LENGTH: Final = 3.0
 CAR_WIDTH: Final = 1.68
 """m, Learn-to-Race's box of a car"""
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
-    """Where on the car a camera sits (m forward, left, up) and where it looks (rad down, left)."""
+class CameraMount:
+    """Position of a camera on the car (m forward, left, up) and its direction (rad down, left)."""
 
     x: float
     y: float
@@ -45,22 +48,22 @@ class Mount:
 
 
 _SIDE: Final = (math.radians(20), math.radians(50))
-_MOUNTS: Final[Mapping[str, Mount]] = {
-    "Front": Mount(2.1, 0.0, 0.7),
-    "Left": Mount(1.28, 0.38, 0.55, *_SIDE),
-    "Right": Mount(1.28, -0.38, 0.55, _SIDE[0], -_SIDE[1]),
-    "BirdsEye": Mount(0.0, 0.0, 30.0, math.radians(60)),
+_MOUNTS: Final[Mapping[str, CameraMount]] = {
+    "Front": CameraMount(2.1, 0.0, 0.7),
+    "Left": CameraMount(1.28, 0.38, 0.55, *_SIDE),
+    "Right": CameraMount(1.28, -0.38, 0.55, _SIDE[0], -_SIDE[1]),
+    "BirdsEye": CameraMount(0.0, 0.0, 30.0, math.radians(60)),
 }
 
 
-def mount_of(camera: str) -> Mount:
-    """Return where the camera of this name sits."""
+def mount_of(camera: str) -> CameraMount:
+    """Return the mount of the camera with this name."""
     return next(mount for name, mount in _MOUNTS.items() if camera.startswith(f"Camera{name}"))
 
 
 @dataclass(frozen=True, slots=True)
 class GroundMap:
-    """A course painted from above: BGR and an unused byte for each cell."""
+    """Map of a course from above: BGR and an unused byte for each cell."""
 
     cells: Colours
     """(rows, columns); row 0 is the southern edge."""
@@ -71,12 +74,14 @@ class GroundMap:
 
 
 def paint(track: Track, *, segmented: bool, seed: int = 0) -> GroundMap:
-    """Draw a course from above."""
+    """Draw the map of a course."""
     reach = float(max(track.left.max(), track.right.max())) + MARGIN
     low, high = track.centre.min(axis=0) - reach, track.centre.max(axis=0) + reach
-    size = max(0.2, math.sqrt(float(np.prod(high - low)) / MOST_CELLS))
+    # Coarser cells for a large course, which bounds the memory of the map.
+    size = max(0.2, math.sqrt(float(np.prod(high - low)) / MAX_CELLS))
     columns, rows = (int(extent / size) + 1 for extent in (high - low).tolist())
     classes = np.full((rows, columns), GRASS, dtype=np.uint8)
+    # Points every half cell along the course and 0.6 of a cell across it leave no hole in a curve.
     along = np.arange(0.0, len(track.heading), 0.5 * size / track.step)
     before = along.astype(np.intp)
     share = (along - before)[:, None]
@@ -96,23 +101,24 @@ def paint(track: Track, *, segmented: bool, seed: int = 0) -> GroundMap:
     palette = np.zeros((len(_COLOUR), 4), dtype=np.uint8)
     palette[:, :3] = _SEGMENT if segmented else _COLOUR
     cells = palette[classes]
-    if not segmented:  # grass and asphalt are not of one colour: something for the eye to follow
+    if not segmented:  # a grain on grass and asphalt, without which motion would not show in the image
         grain = np.random.default_rng(seed).integers(-9, 10, classes.shape, dtype=np.int16)[..., None]
         cells[..., :3] = np.clip(cells[..., :3] + grain, 0, 255).astype(np.uint8)
     return GroundMap(cells.view(np.uint32)[..., 0].copy(), float(low[0]), float(low[1]), size)
 
 
 class Camera:
-    """Renders what a camera of this size sees; one buffer, overwritten by each frame."""
+    """Renderer of one camera; its image buffer is overwritten by each frame."""
 
     def __init__(
-        self, mount: Mount, width: int, height: int, view_angle: float, ground: GroundMap, *, segmented: bool
+        self, mount: CameraMount, width: int, height: int, view_angle: float, ground: GroundMap, *, segmented: bool
     ) -> None:
         self._ground = ground
         colours = _SEGMENT if segmented else _COLOUR
         self._car = np.uint32(int.from_bytes(bytes((*colours[CAR], 0)), "little"))
         self.image: Image = np.empty((height, width, 3), dtype=np.uint8)
         self.image[:] = colours[SKY]
+        # A pinhole camera: the horizontal angle of view gives the focal length in pixels.
         focal = width / 2 / math.tan(math.radians(view_angle) / 2)
         across = (width / 2 - 0.5 - np.arange(width)) / focal
         down = (np.arange(height) - height / 2 + 0.5) / focal
@@ -133,7 +139,7 @@ class Camera:
         self._sideways = (sideways / ground.size).astype(np.float32)
 
     def render(self, x: float, y: float, yaw: float, others: Sequence[tuple[float, float, float]] = ()) -> Image:
-        """Render the view from a car at x east, y north, heading ``yaw``; ``others`` are cars that it may see."""
+        """Render the view from a car at x east, y north (m), ``yaw`` (rad); ``others`` are poses of other cars."""
         ground, rows = self._ground, self._ground.cells.shape[0]
         columns = ground.cells.shape[1]
         cos, sin = np.float32(math.cos(yaw)), np.float32(math.sin(yaw))
@@ -145,27 +151,22 @@ class Camera:
         north += np.float32((y - ground.south) / ground.size)
         np.clip(east, 0, columns - 1, out=east)
         np.clip(north, 0, rows - 1, out=north)
+        # One flat index and ndarray.take: faster than an index of rows and columns.
         at = north.astype(np.int32)
         at *= columns
         at += east.astype(np.int32)
-        seen = ground.cells.ravel().take(at)
+        pixels = ground.cells.ravel().take(at)
         for other_x, other_y, other_yaw in others:
             if math.hypot(other_x - x, other_y - y) < SIGHT / 4:
-                self._draw_car(seen, east, north, (other_x, other_y, other_yaw))
-        self.image[self._top :] = seen.view(np.uint8).reshape(*seen.shape, 4)[..., :3]
+                self._draw_car(pixels, east, north, (other_x, other_y, other_yaw))
+        self.image[self._top :] = pixels.view(np.uint8).reshape(*pixels.shape, 4)[..., :3]
         return self.image
 
-    def _draw_car(
-        self,
-        seen: Colours,
-        east: NDArray[np.float32],
-        north: NDArray[np.float32],
-        other: tuple[float, float, float],
-    ) -> None:
-        """Paint the box of a car onto the ground."""
+    def _draw_car(self, pixels: Colours, east: Cells, north: Cells, other: tuple[float, float, float]) -> None:
+        """Draw the box of a car onto the ground."""
         ground, (x, y, yaw) = self._ground, other
         cos, sin = np.float32(math.cos(yaw)), np.float32(math.sin(yaw))
         right = east - np.float32((x - ground.west) / ground.size)
         up = north - np.float32((y - ground.south) / ground.size)
         long, wide = CAR_LENGTH / 2 / ground.size, CAR_WIDTH / 2 / ground.size
-        seen[(np.abs(right * cos + up * sin) < long) & (np.abs(up * cos - right * sin) < wide)] = self._car
+        pixels[(np.abs(right * cos + up * sin) < long) & (np.abs(up * cos - right * sin) < wide)] = self._car

@@ -1,4 +1,4 @@
-"""The control methods as plain calls: a request's text in, the answer's text out; no sockets."""
+"""Control methods as plain calls: text of a request in, text of the response out; no sockets."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from runtime.sim import protocol
 from runtime.sim.reference.car import VEHICLE_CLASS, Car
 from runtime.sim.reference.sensors import ParameterError, Sensor, WireAddresses, sensors_of, set_all
 from runtime.sim.reference.world import World
+from runtime.sim.wire import protocol
 
 PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
 OK: Final = 0
-"""What the sensor methods answer where they succeed."""
+"""Result of the sensor methods on success."""
 
 
-class Refusal(Exception):  # noqa: N818  (an answer, not a fault of the program)
-    """An error for the client: JSON-RPC's code and a sentence."""
+class RpcRefusal(Exception):  # noqa: N818  (a response, not a fault of the program)
+    """Error response: JSON-RPC's code and a sentence."""
 
     def __init__(self, code: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -26,11 +26,9 @@ class Refusal(Exception):  # noqa: N818  (an answer, not a fault of the program)
 
 
 class ControlMethods:
-    """Every method of the control port over one world.
+    """Methods of the control port over one world; a ParameterError in one of them is the client's response.
 
-    Args:
-        changed: Called after a call that may have changed what is published or listened to; it may raise
-            ParameterError, which the client is told.
+    ``changed`` is called after a call that may have changed sensors or cars.
     """
 
     def __init__(self, world: World, addresses: WireAddresses, changed: Callable[[], None]) -> None:
@@ -58,38 +56,35 @@ class ControlMethods:
             "disable_sensor": lambda params: self._switch(params, enabled=False),
         }
 
-    def answer(self, text: str | bytes) -> str | None:
-        """Answer one request; None for a notification, which asks for no answer."""
+    def respond(self, text: str | bytes) -> str | None:
+        """Carry out a request and return the response; None for a notification, which has none (JSON-RPC 2.0)."""
         try:
-            asked = json.loads(text)
+            request = json.loads(text)
         except (ValueError, RecursionError) as error:
-            return _refused(None, Refusal(PARSE_ERROR, f"not JSON: {error}"))
-        if not isinstance(asked, dict) or not isinstance(asked.get("method"), str):
-            return _refused(None, Refusal(INVALID_REQUEST, "a request is an object with a method"))
-        number = asked.get("id")
+            return _refused(None, RpcRefusal(PARSE_ERROR, f"not JSON: {error}"))
+        if not isinstance(request, dict) or not isinstance(request.get("method"), str):
+            return _refused(None, RpcRefusal(INVALID_REQUEST, "a request is an object with a method"))
+        number = request.get("id")
         try:
-            result = self._call(asked["method"], asked.get("params"))
-        except Refusal as refusal:
+            result = self._call(request["method"], request.get("params"))
+        except RpcRefusal as refusal:
             return _refused(number, refusal)
-        return json.dumps({"jsonrpc": "2.0", "result": result, "id": number}) if "id" in asked else None
+        return json.dumps({"jsonrpc": "2.0", "result": result, "id": number}) if "id" in request else None
 
     def _call(self, method: str, params: Any) -> Any:
-        handler = self._methods.get(method)
-        if handler is None:
-            raise Refusal(NO_METHOD, f"there is no method {method[:100]!r}")
-        if params is None:
-            params = {}
-        if not isinstance(params, dict):
-            raise Refusal(INVALID_PARAMS, "params must be an object")
+        if (handler := self._methods.get(method)) is None:
+            raise RpcRefusal(NO_METHOD, f"there is no method {method[:100]!r}")
+        if not isinstance(params, dict | None):
+            raise RpcRefusal(INVALID_PARAMS, "params must be an object")
         try:
-            return handler(params)
+            return handler(params or {})
         except ParameterError as error:
-            raise Refusal(INVALID_PARAMS, str(error)) from error
+            raise RpcRefusal(INVALID_PARAMS, str(error)) from error
 
     def _vehicle(self, params: Mapping[str, Any]) -> int:
         number = params.get("veh_id", 0)
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.world.cars):
-            raise Refusal(INVALID_PARAMS, f"there is no vehicle {number!r}")
+            raise ParameterError(f"there is no vehicle {number!r}")
         return number
 
     def _car(self, params: Mapping[str, Any]) -> Car:
@@ -98,7 +93,7 @@ class ControlMethods:
     def _sensor(self, params: Mapping[str, Any]) -> Sensor:
         sensors, name = self.sensors[self._vehicle(params)], params.get("sensor_name")
         if not isinstance(name, str) or name not in sensors:
-            raise Refusal(INVALID_PARAMS, f"there is no sensor {name!r}; there are {', '.join(sensors)}")
+            raise ParameterError(f"there is no sensor {name!r}; there are {', '.join(sensors)}")
         return sensors[name]
 
     def _open_level(self, params: Mapping[str, Any]) -> None:
@@ -106,8 +101,8 @@ class ControlMethods:
         try:
             self.world.open(level if isinstance(level, str) else "")
         except KeyError as error:
-            there_are = ", ".join(self.world.levels())
-            raise Refusal(INVALID_PARAMS, f"there is no level {level!r}; there are {there_are}") from error
+            levels = ", ".join(self.world.levels())
+            raise ParameterError(f"there is no level {level!r}; there are {levels}") from error
         self._apply()
 
     def _reset_level(self, _: Mapping[str, Any]) -> None:
@@ -125,23 +120,18 @@ class ControlMethods:
             x, y = float(location["x"]), float(location["y"])  # type: ignore[index]  # TypeError says so too
             yaw = math.radians(float(rotation.get("yaw", 0.0)))
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise Refusal(
-                INVALID_PARAMS, "location {x, y, z} and rotation {yaw, pitch, roll} are needed"
-            ) from error
+            raise ParameterError("location {x, y, z} and rotation {yaw, pitch, roll} are needed") from error
         if not all(map(math.isfinite, (x, y, yaw))):
-            raise Refusal(INVALID_PARAMS, "a position of numbers that are not finite")
-        self._car(params).place(x, y, yaw + math.pi / 2)
+            raise ParameterError("a position of numbers that are not finite")
+        self._car(params).set_pose(x, y, yaw + math.pi / 2)  # from the north to from the east
         self._apply()
 
     def _set_vehicle_params(self, params: Mapping[str, Any]) -> None:
-        car, given = self._car(params), params.get("parameters")
-        if not isinstance(given, list) or not all(isinstance(each, dict) and "name" in each for each in given):
-            raise Refusal(INVALID_PARAMS, "parameters must be a list of {name, value}")
-        for each in given:
-            try:
-                car.set_parameter(str(each["name"]), each.get("value"))
-            except ValueError as error:
-                raise Refusal(INVALID_PARAMS, str(error)) from error
+        car, pairs = self._car(params), params.get("parameters")
+        if not isinstance(pairs, list) or not all(isinstance(pair, dict) and "name" in pair for pair in pairs):
+            raise ParameterError("parameters must be a list of {name, value}")
+        for pair in pairs:
+            car.set_parameter(str(pair["name"]), pair.get("value"))
 
     def _get_sensors_params(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [sensor.described() for sensor in self.sensors[self._vehicle(params)].values()]
@@ -149,15 +139,16 @@ class ControlMethods:
     def _get_sensor_param(self, params: Mapping[str, Any]) -> Any:
         sensor, name = self._sensor(params), params.get("parameter_name")
         if name not in sensor.parameters:
-            raise Refusal(INVALID_PARAMS, f"{sensor.name} has no parameter {name!r}")
+            raise ParameterError(f"{sensor.name} has no parameter {name!r}")
         return sensor.parameters[name]
 
     def _set_sensor_param(self, params: Mapping[str, Any]) -> int:
-        given = [{"name": params.get("parameter_name"), "value": params.get("value")}]
-        return self._set_sensor_params({**params, "parameters": given})
+        pairs = [{"name": params.get("parameter_name"), "value": params.get("value")}]
+        return self._set_sensor_params({**params, "parameters": pairs})
 
     def _set_sensor_params(self, params: Mapping[str, Any]) -> int:
         sensor = self._sensor(params)
+        # All or nothing: when the new settings cannot be applied, the old ones are.
         before = dict(sensor.parameters)
         set_all(sensor, params.get("parameters"))
         try:
@@ -179,12 +170,12 @@ class ControlMethods:
         return OK
 
     def _apply(self) -> None:
-        """Let the cars and the sockets follow the sensors."""
+        """Apply the sensors' settings to the cars and the sockets."""
         for car, sensors in zip(self.world.cars, self.sensors, strict=True):
             driver = sensors[protocol.DRIVER]
             car.is_ai = bool(driver.parameters[protocol.DRIVER_MODE]) and driver.enabled
         self._changed()
 
 
-def _refused(number: Any, refusal: Refusal) -> str:
+def _refused(number: Any, refusal: RpcRefusal) -> str:
     return json.dumps({"jsonrpc": "2.0", "error": {"code": refusal.code, "message": str(refusal)}, "id": number})

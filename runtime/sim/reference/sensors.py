@@ -1,12 +1,12 @@
-"""The sensors of one car, as the control port shows them: names, whether enabled, parameters with defaults."""
+"""Sensors of one car as the control port shows them: names, switches, parameters with defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from runtime.sim import protocol
+from runtime.sim.wire import protocol
 
 MAX_SIDE: Final = 2048
 """Largest width and height of an image, pixels."""
@@ -30,16 +30,14 @@ class Sensor:
 
     @property
     def is_camera(self) -> bool:
-        """Whether it publishes images."""
+        """True for a sensor that publishes images."""
         return self.name in protocol.CAMERA_PORTS
 
     def set(self, name: str, value: Any) -> None:
-        """Set a parameter, known or not: clients of other versions set some that mean nothing here.
-
-        ParameterError for a value that a known one cannot take; numbers may come as text.
-        """
+        """Set a parameter; numbers may come as text. Raises ParameterError for a wrong value of a known one."""
+        # Unknown ones are stored: clients of other versions set some that have no effect here.
         if self.is_camera and name in ("Width", "Height", "FOVAngle"):
-            value = _number(name, value, least=1, most=170 if name == "FOVAngle" else MAX_SIDE)
+            value = _number(name, value, low=1, high=170 if name == "FOVAngle" else MAX_SIDE)
         elif name == protocol.DRIVER_MODE:
             value = value if isinstance(value, bool) else str(value).lower() in ("true", "1")
         elif (
@@ -51,27 +49,27 @@ class Sensor:
         self.parameters[name] = value
 
     def described(self) -> dict[str, Any]:
-        """What ``get_sensor_params`` answers."""
+        """Return the result of ``get_sensor_params``."""
         named = [{"name": name, "value": value} for name, value in self.parameters.items()]
         return {"sensor_name": self.name, "enabled": self.enabled, "parameters": named}
 
 
-def _number(name: str, value: Any, *, least: float, most: float) -> int | float:
+def _number(name: str, value: Any, *, low: float, high: float) -> int | float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = -1.0
-    if not least <= number <= most:
-        raise ParameterError(f"{name} must be a number from {least:g} to {most:g}, not {value!r}")
+    if not low <= number <= high:
+        raise ParameterError(f"{name} must be a number from {low:g} to {high:g}, not {value!r}")
     return int(number) if number == int(number) else number
 
 
 @dataclass(frozen=True, slots=True)
 class WireAddresses:
-    """Where a simulator listens and sends, before a client says otherwise."""
+    """Default addresses at which a simulator listens and to which it sends."""
 
     host: str = "127.0.0.1"
-    """Where control, actions and cameras are bound."""
+    """Address for control, actions and cameras."""
     control: int = protocol.CONTROL_PORT
     action: int = protocol.ACTION_PORT
     pose_host: str = "127.0.0.1"
@@ -80,23 +78,20 @@ class WireAddresses:
     """Port of the first camera, the others follow; None for the lab's own ports."""
 
     def camera(self, vehicle: int, name: str) -> str:
-        """ZeroMQ address of a camera of the car ``vehicle``."""
-        if self.cameras is None:
-            port = protocol.CAMERA_PORTS[name] + VEHICLE_CAMERA_STEP * vehicle
-        else:
-            port = self.cameras + len(protocol.CAMERA_PORTS) * vehicle + list(protocol.CAMERA_PORTS).index(name)
-        return f"tcp://{self.host}:{port}"
+        """Return the ZeroMQ address of a camera of the car ``vehicle``."""
+        step = VEHICLE_CAMERA_STEP if self.cameras is None else len(protocol.CAMERA_PORTS)
+        return f"tcp://{self.host}:{protocol.camera_port(name, self.cameras) + step * vehicle}"
 
 
 def sensors_of(vehicle: int, addresses: WireAddresses) -> dict[str, Sensor]:
-    """Return the sensors of a car as they are after the start: a driver that listens, cameras that do not send."""
+    """Return the sensors of a car after the start: an enabled driver, disabled cameras."""
     driver: Mapping[str, Any] = {
         "DriverAPIClass": "VApiUdp",
         "DriverAPI_UDP_SendAddress": addresses.pose_host,
         "InputSource": "AI",
         protocol.DRIVER_MODE: True,
     }
-    found = {protocol.DRIVER: Sensor(protocol.DRIVER, enabled=True, parameters=dict(driver))}
+    sensors = {protocol.DRIVER: Sensor(protocol.DRIVER, enabled=True, parameters=dict(driver))}
     for name in protocol.CAMERA_PORTS:
         parameters = {
             protocol.CAMERA_ADDRESS: addresses.camera(vehicle, name),
@@ -106,21 +101,22 @@ def sensors_of(vehicle: int, addresses: WireAddresses) -> dict[str, Sensor]:
             "Height": 384,
             "bAutoAdvertise": True,
         }
-        found[name] = Sensor(name, enabled=False, parameters=parameters)
-    return found
+        sensors[name] = Sensor(name, enabled=False, parameters=parameters)
+    return sensors
 
 
 def set_all(sensor: Sensor, parameters: Any) -> None:
-    """Set parameters given as ``[{name, value}, ...]`` or as an object, all of them or none. ParameterError."""
-    pairs: Iterable[tuple[Any, Any]]
-    if isinstance(parameters, dict):
-        pairs = parameters.items()
-    elif isinstance(parameters, list) and all(
-        isinstance(each, dict) and {"name", "value"} <= each.keys() for each in parameters
-    ):
-        pairs = [(each["name"], each["value"]) for each in parameters]
-    else:
-        raise ParameterError("parameters must be a list of {name, value}")
+    """Set parameters from ``[{name, value}, ...]`` or an object, all of them or none. Raises ParameterError."""
+    try:
+        # Pairs and not a dict: each value is checked, also where a name comes twice.
+        pairs = (
+            list(parameters.items())
+            if isinstance(parameters, dict)
+            else [(pair["name"], pair["value"]) for pair in parameters]
+        )
+    except (TypeError, KeyError) as error:
+        raise ParameterError("parameters must be a list of {name, value}") from error
+    # On a copy: a wrong value in the middle must not leave the ones before it set.
     trial = Sensor(sensor.name, sensor.enabled, dict(sensor.parameters))
     for name, value in pairs:
         trial.set(str(name), value)

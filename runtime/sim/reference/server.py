@@ -1,14 +1,15 @@
-"""The reference simulator's sockets and clock: one asyncio loop, one thread.
+"""Sockets and clock of the reference simulator, in one asyncio loop.
 
-In real time the world moves on by 10 ms a hundred times a second, whatever clients do. With ``--fast`` it stands
-still until an action for the first car arrives, moves on by a tenth of a second at once, and sends what came of it:
-the same protocol in lock-step, as fast as both sides can, and with the same actions the same poses.
+In real time the world advances by 10 ms a hundred times a second. With ``--fast`` it runs in lock-step: each action
+for the first car advances it by 0.1 s at once, and the pose follows. So it is as fast as both sides can be, and the
+same actions give the same poses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import signal
 import socket
 import sys
@@ -19,30 +20,30 @@ from typing import TYPE_CHECKING, Any, Final
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from runtime.sim import protocol
-from runtime.sim.maps import TrackMap
 from runtime.sim.reference.faults import SLOW_SECONDS, Fault, Faults
 from runtime.sim.reference.rpc import ControlMethods
 from runtime.sim.reference.sensors import VEHICLE_PORT_STEP, ParameterError, WireAddresses
 from runtime.sim.reference.world import World
+from runtime.sim.wire import protocol
+from runtime.tracks.maps import TrackMap
 
 if TYPE_CHECKING:
-    from runtime.sim.reference.studio import Studio
+    from runtime.sim.reference.cameras import CameraRig
 
 TICK_SECONDS: Final = 0.01
 STEP_SECONDS: Final = 0.1
-"""Of one action in lock-step; with the substeps of the racing environment."""
+"""Simulated time of one action in lock-step; with the substeps of the racing environment."""
 SUBSTEPS: Final = 5
 IDLE_SECONDS: Final = 0.25
-"""In lock-step, the last pose is sent again this often: whoever watches sees that we live."""
+"""In lock-step, the last pose is sent again this often, as a sign of life."""
 LATE_SECONDS: Final = 0.25
-"""A clock that far behind is set anew instead of being caught up with."""
+"""A clock that is further behind skips the missed ticks: a burst of poses would help nobody."""
 MAX_REQUEST_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatorOptions:
-    """What a reference simulator is started with."""
+    """Options of a reference simulator."""
 
     addresses: WireAddresses = field(default_factory=WireAddresses)
     vehicles: int = 1
@@ -57,44 +58,41 @@ class SimulatorOptions:
 
 
 class _Actions(asyncio.DatagramProtocol):
-    """The socket on which one car takes actions."""
+    """UDP socket for the actions of one car."""
 
     def __init__(self, simulator: ReferenceSimulator, number: int) -> None:
         self._simulator = simulator
         self._number = number
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        """Let the car drive on with it; what is no action is left out, as there is nobody to tell."""
+        """Apply an action; malformed datagrams are dropped, since UDP has no response."""
         del addr
         with contextlib.suppress(protocol.WireError):
-            self._simulator.drive(self._number, protocol.Action.unpack(data))
-
-    def error_received(self, exc: Exception) -> None:
-        """Nothing that we sent from here can have failed."""
+            self._simulator.apply_action(self._number, protocol.Action.unpack(data))
 
 
 class ReferenceSimulator:
-    """One simulator: everything between its sockets."""
+    """One simulator: world, control methods, faults and sockets."""
 
     def __init__(self, options: SimulatorOptions) -> None:
         self._options = options
         self.world = World(options.vehicles, options.seed, options.maps)
         self.methods = ControlMethods(self.world, options.addresses, self._sensors_changed)
         self._faults = Faults(options.faults)
-        self._studio: Studio | None = None
+        self._cameras: CameraRig | None = None
         self._loop = asyncio.get_running_loop()
         self._sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._sender.setblocking(False)
         self._posed = 0.0
         self._next_frame = 0.0
-        """Simulated seconds at which cameras shoot again."""
+        """Simulated time of the next frames, s."""
         self._opened: float | None = None
         self._transports: list[asyncio.DatagramTransport] = []
         self._targets: list[tuple[str, int]] = []
         self._sensors_changed()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop`` is set. OSError where an address is taken."""
+        """Serve until ``stop`` is set. Raises OSError where an address is in use."""
         self._faults.begin()
         addresses = self._options.addresses
         try:
@@ -110,14 +108,8 @@ class ReferenceSimulator:
                 self._sensors_changed()
             async with contextlib.AsyncExitStack() as stack:
                 if not self._faults.has("refuse"):
-                    server = serve(
-                        self._control,
-                        addresses.host,
-                        addresses.control,
-                        max_size=MAX_REQUEST_BYTES,
-                        compression=None,
-                        ping_interval=None,
-                    )
+                    settings: dict[str, Any] = {"max_size": MAX_REQUEST_BYTES, "compression": None}
+                    server = serve(self._control, addresses.host, addresses.control, ping_interval=None, **settings)
                     await stack.enter_async_context(server)
                 print(f"simulator: control at port {addresses.control}", flush=True)
                 clock = self._loop.create_task(self._clock())
@@ -128,29 +120,30 @@ class ReferenceSimulator:
         finally:
             for transport in self._transports:
                 transport.close()
-            if self._studio is not None:
-                self._studio.close()
+            if self._cameras is not None:
+                self._cameras.close()
             self._sender.close()
 
-    def drive(self, number: int, action: protocol.Action) -> None:
-        """Take an action for a car; in lock-step the first car's moves the world on."""
+    def apply_action(self, number: int, action: protocol.Action) -> None:
+        """Apply an action to a car; in lock-step that of the first car advances the world."""
         if self.world.map is None or not self.world.cars[number].is_ai:
             return
         self.world.cars[number].action = action
         if self._options.fast and number == 0:
-            self._look_for_faults()
+            self._begin_faults()
             self.world.advance(STEP_SECONDS, SUBSTEPS)
             self._send()
 
     async def _clock(self) -> None:
-        """Let time pass."""
+        """Advance the world in real time; in lock-step only repeat the last pose."""
         now = due = self._loop.time()
         while True:
             period = IDLE_SECONDS / 5 if self._options.fast else TICK_SECONDS
+            # From the last due time, not from now: delays of the loop would add up to a slow clock.
             due = max(due + period, now - LATE_SECONDS)
             await asyncio.sleep(max(0.0, due - now))
             now = self._loop.time()
-            self._look_for_faults()
+            self._begin_faults()
             if self.world.map is None:
                 continue
             if not self._options.fast:
@@ -159,36 +152,36 @@ class ReferenceSimulator:
             elif now - self._posed >= IDLE_SECONDS:
                 self._send(again=True)
 
-    def _look_for_faults(self) -> None:
+    def _begin_faults(self) -> None:
         if self.world.map is not None:
             if self._opened is None:
                 self._opened = self._loop.time()
-            self._faults.look(self._loop.time() - self._opened)
+            self._faults.begin_due(self._loop.time() - self._opened)
 
     def _send(self, *, again: bool = False) -> None:
-        """Send the pose of every car, and frames when they are due, or the last ones again."""
+        """Send the pose of every car, and the frames that are due; with ``again`` repeat all of them."""
         self._posed = self._loop.time()
         if not self._faults.has("freeze"):
             garbage = self._faults.has("garbage")
             for number, target in enumerate(self._targets):
                 datagram = b"\xff" * 100 if garbage else self.world.pose(number)
-                with contextlib.suppress(OSError):  # the network is full or gone: a pose is lost, as on any network
+                with contextlib.suppress(OSError):  # a full or broken network loses a pose, as UDP may
                     self._sender.sendto(datagram, target)
-        if self._studio is None or not self._studio.is_on:
+        if self._cameras is None or not self._cameras.is_on:
             return
         if again or self.world.seconds >= self._next_frame:
             period = 1.0 / self._options.fps
             self._next_frame = max(self._next_frame + period, self.world.seconds - period)
-            self._studio.shoot(garbage=self._faults.has("garbage"))
+            self._cameras.publish_frames(garbage=self._faults.has("garbage"))
 
     def _sensors_changed(self) -> None:
-        """Follow what a client has set: where poses go, which cameras publish."""
+        """Apply the sensors' settings: targets of the poses, publishers of the cameras."""
         targets = []
         for number, sensors in enumerate(self.methods.sensors):
-            given = str(sensors[protocol.DRIVER].parameters["DriverAPI_UDP_SendAddress"])
-            host, colon, port = given.rpartition(":")
-            # A client gives the address at which it listens itself; what is "all addresses" there is here "us".
-            host = (host if colon else given).replace("0.0.0.0", "127.0.0.1") or "127.0.0.1"  # noqa: S104
+            address_text = str(sensors[protocol.DRIVER].parameters["DriverAPI_UDP_SendAddress"])
+            host, colon, port = address_text.rpartition(":")
+            # Clients give the address at which they listen; "all addresses" of theirs is this machine for us.
+            host = (host if colon else address_text).replace("0.0.0.0", "127.0.0.1") or "127.0.0.1"  # noqa: S104
             default = self._options.addresses.pose + VEHICLE_PORT_STEP * number
             try:
                 address = socket.gethostbyname(host)  # once, since each pose would wait for the name server
@@ -196,36 +189,35 @@ class ReferenceSimulator:
                 raise ParameterError(f"poses cannot be sent to {host!r}: {error}") from error
             targets.append((address, int(port) if colon and port.isdigit() else default))
         self._targets = targets
-        if any(each.is_camera and each.enabled for of_car in self.methods.sensors for each in of_car.values()):
-            if self._studio is None:
-                from runtime.sim.reference.studio import Studio  # its libraries only where there are images
+        cameras = (sensor for of_car in self.methods.sensors for sensor in of_car.values() if sensor.is_camera)
+        if self._cameras is None and any(camera.enabled for camera in cameras):
+            from runtime.sim.reference.cameras import CameraRig  # its libraries only where there are images
 
-                self._studio = Studio(self.world, self._options.seed)
-            self._studio.follow(self.methods.sensors)
-        elif self._studio is not None:
-            self._studio.follow(self.methods.sensors)
+            self._cameras = CameraRig(self.world, self._options.seed)
+        if self._cameras is not None:
+            self._cameras.follow(self.methods.sensors)
         self._next_frame = min(self._next_frame, self.world.seconds)
         if self.world.map is not None:
             self._send()
 
     async def _control(self, connection: ServerConnection) -> None:
-        """Answer one client, call by call."""
+        """Serve one client, call by call."""
         with contextlib.suppress(ConnectionClosed):
             async for text in connection:
-                self._look_for_faults()
+                self._begin_faults()
                 if self._faults.has("deaf"):
                     continue
                 if self._faults.has("slow"):
                     await asyncio.sleep(SLOW_SECONDS)
-                answer = self.methods.answer(text)
+                response = self.methods.respond(text)
                 if self._faults.has("garbage"):
-                    answer = '{"jsonrpc": "2.0", "id": "' + "\x7f" * 8 + '"'
-                if answer is not None:
-                    await connection.send(answer)
+                    response = '{"jsonrpc": "2.0", "id": "' + "\x7f" * 8 + '"'
+                if response is not None:
+                    await connection.send(response)
 
 
 async def _first(clock: asyncio.Task[None], stop: asyncio.Event) -> None:
-    """Wait until asked to stop; a failure of the clock is raised."""
+    """Wait for ``stop``; raise a failure of the clock, which would otherwise stop in silence."""
     waiter = asyncio.ensure_future(stop.wait())
     done, _ = await asyncio.wait({clock, waiter}, return_when=asyncio.FIRST_COMPLETED)
     waiter.cancel()
@@ -234,18 +226,15 @@ async def _first(clock: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 
 def run(options: SimulatorOptions) -> None:
-    """Serve until SIGTERM or SIGINT. OSError where an address is taken."""
+    """Serve until SIGTERM or SIGINT. Raises OSError where an address is in use."""
 
     async def serve_until_signalled() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        stubborn = any(each.kind == "ignore-sigterm" for each in options.faults)
-        loop.add_signal_handler(signal.SIGTERM, _ignored if stubborn else stop.set)
+        stubborn = any(fault.kind == "ignore-sigterm" for fault in options.faults)
+        ignored = functools.partial(print, "simulator: SIGTERM is ignored", file=sys.stderr, flush=True)
+        loop.add_signal_handler(signal.SIGTERM, ignored if stubborn else stop.set)
         loop.add_signal_handler(signal.SIGINT, stop.set)
         await ReferenceSimulator(options).run(stop)
 
     asyncio.run(serve_until_signalled())
-
-
-def _ignored() -> None:
-    print("simulator: SIGTERM is ignored", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What the reference simulator simulates: a level, its cars, and their places at the start."""
+"""World of the reference simulator: levels, the open one, its cars and the starting grid."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from runtime.envs.track import COURSES
-from runtime.sim import protocol
-from runtime.sim.maps import LAB_LEVELS, STAND_INS, TrackMap, own_map, plain_name, short_name
 from runtime.sim.reference.car import VEHICLE_CLASS, Car
+from runtime.sim.wire import protocol
+from runtime.tracks.maps import LAB_LEVELS, STAND_INS, TrackMap, own_map, plain_name, short_name
+from runtime.tracks.track import COURSES
 
 GRID_GAP: Final = 8.0
 """Metres between two cars on the starting grid."""
@@ -20,12 +20,12 @@ GRID_OFFSET: Final = 2.0
 
 
 class World:
-    """Levels by name, the open one, and its cars."""
+    """Levels by name, the open level, and its cars."""
 
     def __init__(self, vehicles: int, seed: int, maps: Mapping[str, TrackMap]) -> None:
         self._seed = seed
         self._maps = dict(maps)
-        """Those from files, by plain name; they go before stand-ins and courses of the same name."""
+        """Maps from files by plain name; they take precedence over courses of the same name."""
         self.level = protocol.MAIN_MENU
         self.map: TrackMap | None = None
         """None in the main menu."""
@@ -35,11 +35,11 @@ class World:
         self.cars = self._new_cars()
 
     def levels(self) -> list[str]:
-        """Names that ``open`` takes; the paths that contain them are taken too."""
+        """Return the names that ``open`` accepts; it accepts paths that contain them too."""
         return [*self._maps, *(name for name in (*COURSES, *LAB_LEVELS) if plain_name(name) not in self._maps)]
 
     def open(self, level: str) -> None:
-        """Open a level and put all cars on its grid. KeyError for one that there is not."""
+        """Open a level and put all cars on its grid. Raises KeyError for an unknown one."""
         plain = plain_name(level)
         if plain in self._maps:
             self.map = self._maps[plain]
@@ -52,25 +52,26 @@ class World:
         self.reset()
 
     def _new_cars(self) -> list[Car]:
-        """Cars with default parameters and the same noise at every opening: only actions make a difference."""
+        """Create cars with default parameters and noise that depends on the seed alone: runs repeat exactly."""
         return [Car(np.random.default_rng([self._seed, number])) for number in range(self._count)]
 
     def reset(self) -> None:
-        """Put all cars back on the grid; their parameters stay, and their noise begins anew."""
+        """Put all cars back on the grid; parameters stay, and the noise restarts."""
         self.seconds = 0.0
         if self.map is None:
             return
         track = self.map.track
         for number, car in enumerate(self.cars):
+            # Backwards from the finish line, alternating sides.
             at = -round(number * GRID_GAP / track.step) % len(track.heading)
             heading = float(track.heading[at])
             side = 0.0 if len(self.cars) == 1 else GRID_OFFSET * (-1) ** number
             x, y = track.centre[at].tolist()
-            car.place(x - side * math.sin(heading), y + side * math.cos(heading), heading)
+            car.set_pose(x - side * math.sin(heading), y + side * math.cos(heading), heading)
             car.begin(np.random.default_rng([self._seed, number]))
 
     def advance(self, seconds: float, substeps: int = 1) -> None:
-        """Move every car on."""
+        """Advance every car."""
         for car in self.cars:
             car.advance(seconds, substeps)
         self.seconds += seconds
@@ -82,7 +83,7 @@ class World:
         return protocol.pack_pose(self.cars[number].pose(self.map.frame))
 
     def state(self, number: int) -> dict[str, Any]:
-        """What ``get_vehicle_state`` answers."""
+        """Return the result of ``get_vehicle_state``."""
         car = self.cars[number]
         x, y, _ = car.position
         return {"pos_xyz": [x, y, 0.0], "yaw": car.compass_yaw, "vehicle_class_name": VEHICLE_CLASS}

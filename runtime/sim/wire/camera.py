@@ -1,7 +1,7 @@
-"""Camera images over ZeroMQ: the one that publishes and the one that receives.
+"""Camera images over ZeroMQ: publisher and receiver.
 
-The protocol's own transport is a PUB socket at the simulator; this is the one place beside the learner's channels
-where ZeroMQ is used.
+The protocol of the lab prescribes a PUB socket at the simulator. Besides the learner's channels this is the only
+use of ZeroMQ.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from runtime.sim.protocol import CAMERA_HEADER_BYTES, DEPTH_UINT8, FrameHeader, WireError
+from runtime.sim.wire.protocol import CAMERA_HEADER_BYTES, DEPTH_UINT8, FrameHeader, WireError
 
 _BIND_SECONDS = 1.0
-"""ZeroMQ lets go of an address a moment after its socket is closed: so long a new one at the same port waits."""
+"""Longest wait for an address: ZeroMQ releases it in a thread of its own, a moment after its socket was closed."""
 
 Image = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One image as it came."""
+    """One received image."""
 
     image: Image
     """(height, width, channels), BGR, read-only."""
     sequence: int
-    """The sender's, where it gives one, else the count of those received."""
+    """The sender's number, where it sends one, else the count of received frames."""
     time_ns: int
-    """Of the simulation, where the sender gives it; else 0."""
+    """Simulated time, where the sender sends it; else 0."""
     received: float
     """Seconds, monotonic clock."""
 
@@ -39,30 +39,22 @@ class Cameras:
     """A ZeroMQ context for one simulator's cameras, on either side of the wire."""
 
     def __init__(self) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-
-    def publisher(self, address: str) -> CameraPublisher:
-        """Publish at an address. OSError where it cannot be bound."""
-        return CameraPublisher(self._context, address)
-
-    def receiver(self, address: str) -> CameraReceiver:
-        """Receive from an address; whether somebody publishes there yet makes no difference."""
-        return CameraReceiver(self._context, address)
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
     def close(self) -> None:
-        """End the context; its publishers and receivers are closed before."""
-        self._context.term()
+        """End the context. Close its publishers and receivers first, or this waits for ever."""
+        self.context.term()
 
 
 class CameraPublisher:
-    """Publishes frames at one address. OSError where it cannot be bound."""
+    """Publisher of frames at one address. Raises OSError where it cannot be bound."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+    def __init__(self, cameras: Cameras, address: str) -> None:
         self.address = address
         self._sequence = 0
-        self._socket = context.socket(zmq.PUB)
+        self._socket = cameras.context.socket(zmq.PUB)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.SNDHWM, 2)  # whoever cannot keep up gets fewer frames, not old ones
+        self._socket.setsockopt(zmq.SNDHWM, 2)  # a slow receiver gets fewer frames, not old ones
         until = time.monotonic() + _BIND_SECONDS
         while True:
             try:
@@ -75,43 +67,45 @@ class CameraPublisher:
                 time.sleep(0.01)
 
     def send(self, image: Image, time_ns: int) -> None:
-        """Send one (height, width, channels) image; nobody listening is no failure."""
+        """Send one (height, width, channels) image; without receivers it is dropped."""
         self._sequence += 1
         height, width, channels = image.shape
         header = FrameHeader(height, width, channels, DEPTH_UINT8, self._sequence, time_ns).pack()
         self._socket.send(b"".join((header, image.data)), zmq.NOBLOCK, copy=True)
 
     def send_raw(self, message: bytes) -> None:
-        """Send any bytes at all; for a simulator that is to send garbage."""
+        """Send any bytes; for the fault that sends garbage."""
         self._socket.send(message, zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Let go of the address."""
+        """Release the address."""
         self._socket.close()
 
 
 class CameraReceiver:
-    """Receives the newest frame of one camera; frames that come before it is asked are replaced by newer ones."""
+    """Receiver of one camera's newest frame, which replaces an unread one. The publisher may come later."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str) -> None:
+    def __init__(self, cameras: Cameras, address: str) -> None:
         self.garbage = 0
-        """Messages that were no frame."""
+        """Number of messages that were no frame."""
         self.frames = 0
         self.newest: Frame | None = None
-        self._socket = context.socket(zmq.SUB)
+        self._socket = cameras.context.socket(zmq.SUB)
         self._socket.setsockopt(zmq.LINGER, 0)
+        # One message of queue, the newest: an agent acts on the present.
         self._socket.setsockopt(zmq.CONFLATE, 1)
+        # Milliseconds. A simulator that was restarted binds the same port again within seconds.
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         self._socket.setsockopt(zmq.SUBSCRIBE, b"")
         self._socket.connect(address)
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when something has happened: by edges, so look now and then too."""
+        """Return ZeroMQ's descriptor, which is edge-triggered (zmq_getsockopt(3)): also poll from time to time."""
         return int(self._socket.getsockopt(zmq.FD))
 
     def receive(self) -> bool:
-        """Take what has come, without waiting; True where that was a frame."""
+        """Read a message without waiting; True where it was a frame."""
         try:
             message = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -124,11 +118,12 @@ class CameraReceiver:
             self.garbage += 1
             return False
         self.frames += 1
+        # No copy: the array holds the message, and is read-only since bytes are.
         pixels = np.frombuffer(message, np.uint8, offset=CAMERA_HEADER_BYTES)
         image = pixels.reshape(header.height, header.width, header.channels)
         self.newest = Frame(image, header.sequence or self.frames, header.time_ns, time.monotonic())
         return True
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()

@@ -1,8 +1,8 @@
-"""The simulator's control port, as a synchronous and an asyncio client over the same calls.
+"""Clients of the simulator's control port, synchronous and asyncio, over the same calls.
 
-A call fails with a type (``errors``) that names the method and its params, and within its timeout whatever the
-simulator does. An answer that comes too late is left out by its id when the next call waits for its own. A broken
-connection is made anew by the next call; a call that may have been carried out is not repeated.
+A call fails within its timeout, whatever the simulator does, with an error that names the method and its params
+(``errors``). A late response is skipped by its id when the next call waits for its own. The next call opens a
+broken connection again; a call that may have been carried out is not repeated.
 """
 
 from __future__ import annotations
@@ -10,47 +10,48 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from runtime.sim.calls import Call
-from runtime.sim.errors import (
+from runtime.sim.wire.errors import (
     BadReplyError,
     CallError,
+    CallRefusedError,
     CallTimeoutError,
     ConnectionLostError,
-    RefusedError,
 )
-from runtime.sim.protocol import CONTROL_PORT, Reply, WireError, reply_of, request
-from runtime.sim.websocket import MAX_MESSAGE_BYTES, WebSocket, WebSocketError, WebSocketTimeoutError
+from runtime.sim.wire.protocol import CONTROL_PORT, RpcReply, WireError, reply_of, request
+from runtime.sim.wire.rpc_methods import Call
+from runtime.sim.wire.websocket import MAX_MESSAGE_BYTES, WebSocket, WebSocketError, WebSocketTimeoutError
 
 T = TypeVar("T")
 
 CALL_SECONDS: Final = 10.0
-"""Time allowed for a call unless told otherwise."""
+"""Default timeout of a call."""
 MAX_STRAY_REPLIES: Final = 1000
-"""Answers that belong to no call, during one call: more is no simulator that can be talked to."""
+"""Limit for responses to other calls during one call; more means that the peer is no simulator."""
 
 
-class Controller:
-    """The control port for code that waits. One thread at a time may use it."""
-
+class _ControlClient:
     def __init__(
         self, host: str = "127.0.0.1", port: int = CONTROL_PORT, *, timeout_seconds: float = CALL_SECONDS
     ) -> None:
-        self.host = host
-        self.port = port
+        self.host, self.port = host, port
         self._timeout = timeout_seconds
         self._numbers = itertools.count(1)
-        self._socket: WebSocket | None = None
-        self.heard: float | None = None
-        """When anything came that was an answer, late ones included (monotonic seconds): the sign of life."""
+
+
+class Controller(_ControlClient):
+    """Synchronous client of the control port. One thread at a time may use it."""
+
+    _socket: WebSocket | None = None
+    heard: float | None = None
+    """Time of the last response, late ones included (monotonic seconds): a sign of life."""
 
     def call(self, call: Call[T], *, timeout_seconds: float | None = None) -> T:
-        """Make a call, connecting first where there is no connection. Raises CallError within the timeout."""
+        """Make a call, on a new connection where there is none. Raises CallError within the timeout."""
         deadline = time.monotonic() + (self._timeout if timeout_seconds is None else timeout_seconds)
         number = next(self._numbers)
         try:
@@ -61,20 +62,21 @@ class Controller:
                 reply = _decoded(call, self._socket.receive(deadline))
                 self.heard = time.monotonic()
                 if reply.number == number:
-                    return _meaning(call, reply)
+                    return _result_of(call, reply)
         except WebSocketTimeoutError as error:
+            # The connection stays: a late response is skipped by its id, and closing would lose the sign of life.
             raise CallTimeoutError(call.method, call.params, f"no answer in time ({error})") from error
         except WebSocketError as error:
             self.close()
             raise ConnectionLostError(call.method, call.params, str(error)) from error
-        except BadReplyError:
+        except BadReplyError:  # the stream may be out of step
             self.close()
             raise
         self.close()
         raise BadReplyError(call.method, call.params, "only answers to other calls came")
 
     def close(self) -> None:
-        """Let go of the connection; the next call makes another."""
+        """Close the connection; the next call opens another."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -82,29 +84,27 @@ class Controller:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class AsyncController:
-    """The control port for asyncio; calls may overlap, each waits for its own answer."""
+class AsyncController(_ControlClient):
+    """Asyncio client of the control port; calls may overlap, each waits for its own response."""
+
+    _connection: ClientConnection | None = None
+    _reader: asyncio.Task[None] | None = None
 
     def __init__(
         self, host: str = "127.0.0.1", port: int = CONTROL_PORT, *, timeout_seconds: float = CALL_SECONDS
     ) -> None:
-        self.host = host
-        self.port = port
-        self._timeout = timeout_seconds
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, tuple[Call[Any], asyncio.Future[Reply]]] = {}
+        super().__init__(host, port, timeout_seconds=timeout_seconds)
+        self._waiting: dict[int, tuple[Call[Any], asyncio.Future[RpcReply]]] = {}
         self._connecting = asyncio.Lock()
-        self._connection: ClientConnection | None = None
-        self._reader: asyncio.Task[None] | None = None
 
     async def call(self, call: Call[T], *, timeout_seconds: float | None = None) -> T:
-        """Make a call, connecting first where there is no connection. Raises CallError within the timeout."""
+        """Make a call, on a new connection where there is none. Raises CallError within the timeout."""
         number = next(self._numbers)
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[RpcReply] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._timeout if timeout_seconds is None else timeout_seconds):
                 connection = await self._connected(call)
@@ -113,7 +113,7 @@ class AsyncController:
                     await connection.send(request(number, call.method, call.params))
                 except (WebSocketException, OSError) as error:
                     raise ConnectionLostError(call.method, call.params, f"cannot send: {error}") from error
-                return _meaning(call, await future)
+                return _result_of(call, await future)
         except TimeoutError as error:
             raise CallTimeoutError(call.method, call.params, "no answer in time") from error
         finally:
@@ -121,7 +121,7 @@ class AsyncController:
             future.cancel()
 
     async def close(self) -> None:
-        """Let go of the connection; the next call makes another."""
+        """Close the connection; the next call opens another."""
         reader, self._reader = self._reader, None
         connection, self._connection = self._connection, None
         if reader is not None:
@@ -133,12 +133,11 @@ class AsyncController:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _connected(self, call: Call[Any]) -> ClientConnection:
+        # Overlapping calls without a connection must open one, not several.
         async with self._connecting:
             if self._connection is not None and self._reader is not None and not self._reader.done():
                 return self._connection
@@ -148,7 +147,7 @@ class AsyncController:
                     f"ws://{self.host}:{self.port}",
                     max_size=MAX_MESSAGE_BYTES,
                     compression=None,
-                    ping_interval=None,
+                    ping_interval=None,  # hangs are judged by the supervisor, from calls
                     proxy=None,
                     close_timeout=0.2,
                 )
@@ -158,7 +157,7 @@ class AsyncController:
             return self._connection
 
     async def _read(self, connection: ClientConnection) -> None:
-        """Hand every answer to the call that waits for it, until the connection ends."""
+        """Deliver every response to the call that waits for it, until the connection ends."""
         problem = "the simulator closed the connection"
         try:
             async for text in connection:
@@ -179,18 +178,18 @@ class AsyncController:
                 future.set_exception(kind(call.method, call.params, problem))
 
 
-def _decoded(call: Call[Any], text: bytes) -> Reply:
+def _decoded(call: Call[Any], text: bytes) -> RpcReply:
     try:
         return reply_of(text)
     except WireError as error:
         raise BadReplyError(call.method, call.params, str(error)) from error
 
 
-def _meaning(call: Call[T], reply: Reply) -> T:
+def _result_of(call: Call[T], reply: RpcReply) -> T:
     if reply.error is not None:
-        raise RefusedError(call.method, call.params, reply.error)
+        raise CallRefusedError(call.method, call.params, reply.error)
     try:
         return call.read(reply.result)
+    # Any of these: `read` unpacks JSON that a foreign program has made.
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
-        problem = f"the answer cannot be read: {error}"
-        raise BadReplyError(call.method, call.params, problem) from error
+        raise BadReplyError(call.method, call.params, f"the answer cannot be read: {error}") from error

@@ -1,7 +1,7 @@
-"""The simulator's wire, as bytes and names (stdlib only): what either side sends, and how it is read.
+"""The simulator's wire protocol as bytes and names, for both sides (standard library only).
 
-Facts of Learn-to-Race's public client. Both our controller and our reference simulator read this file, so the
-tests speak the protocol a second time, from the facts alone.
+Taken from Learn-to-Race's public client. Our controller and our reference simulator share this file, so a mistake
+here would go unnoticed between them; the tests therefore implement the protocol a second time (``lab_client``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ CONTROL_PORT: Final = 16000
 ACTION_PORT: Final = 7077
 POSE_PORT: Final = 7078
 DRIVER: Final = "ArrivalVehicleDriver"
-"""Name of the sensor that is the driver of a vehicle."""
+"""Name of the sensor that drives a vehicle."""
 DRIVER_MODE: Final = "bADModeInput"
 MAIN_MENU: Final = "MainMenu"
-"""What ``get_level`` answers before a level is open."""
-SLOW_SECONDS: Final = 3.0
-"""What the lab's simulator needs after a change of level, place or sensor."""
-HUNG_SECONDS: Final = 30.0
+"""Response of ``get_level`` before a level is open."""
 
 CAMERA_PORTS: Final[Mapping[str, int]] = {
     "CameraFrontRGB": 8008,
@@ -35,11 +32,18 @@ CAMERA_PORTS: Final[Mapping[str, int]] = {
     "CameraBirdsEye": 10008,
     "CameraBirdsEyeSegm": 10009,
 }
-"""Cameras, and the port on which each publishes unless told otherwise."""
+"""Cameras and their default ports."""
 CAMERA_ADDRESS: Final = "ColorPublisher : Addr"
-"""Name of the parameter that holds a camera's ZeroMQ address."""
+"""Name of the parameter with a camera's ZeroMQ address."""
+
+
+def camera_port(camera: str, base: int | None) -> int:
+    """Return the port of a camera of the first car: counted from ``base``, or the lab's own where that is None."""
+    return CAMERA_PORTS[camera] if base is None else base + list(CAMERA_PORTS).index(camera)
+
 
 # --- action ---------------------------------------------------------------------------------------------
+# `=`: standard sizes without alignment, as the lab's client packs.
 _ACTION: Final = struct.Struct("=ffb")
 ACTION_BYTES: Final = _ACTION.size
 MIN_ACCELERATION: Final = -16.0
@@ -50,19 +54,19 @@ NEUTRAL, DRIVE, REVERSE, PARK = range(4)
 
 
 class WireError(ValueError):
-    """Bytes that are not what the protocol has at this place."""
+    """Bytes that violate the protocol."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a driver asks for: ``steering`` in [-1, 1], ``acceleration`` in m/s^2, and a gear."""
+    """Action of a driver: ``steering`` in [-1, 1], ``acceleration`` in m/s^2, and a gear."""
 
     steering: float
     acceleration: float
     gear: int = DRIVE
 
     def pack(self) -> bytes:
-        """Return the datagram. WireError for what the protocol does not allow."""
+        """Return the datagram. Raises WireError for values outside the protocol's bounds."""
         if not (-1.0 <= self.steering <= 1.0 and MIN_ACCELERATION <= self.acceleration <= MAX_ACCELERATION):
             raise WireError(
                 f"steering {self.steering} and acceleration {self.acceleration} must lie within [-1, 1] and "
@@ -74,7 +78,7 @@ class Action:
 
     @classmethod
     def unpack(cls, datagram: bytes) -> Action:
-        """Read a datagram; numbers beyond the bounds are clipped. WireError for another size or no numbers."""
+        """Decode a datagram; values beyond the bounds are clipped. Raises WireError for a wrong size or NaN."""
         if len(datagram) != ACTION_BYTES:
             raise WireError(f"an action has {ACTION_BYTES} bytes, this has {len(datagram)}")
         steering, acceleration, gear = _ACTION.unpack(datagram)
@@ -92,7 +96,7 @@ STEERING, GEAR, MODE = 0, 1, 2
 VELOCITY: Final = slice(3, 6)
 """m/s: forward, left, up"""
 ACCELERATION: Final = slice(6, 9)
-"""m/s^2, as an accelerometer in the car has it: standing on the flat it shows 9.81 upwards."""
+"""m/s^2, as an accelerometer in the car measures it: 9.81 upwards at rest on level ground."""
 ANGULAR_VELOCITY: Final = slice(9, 12)
 """rad/s about the forward, left and upward axis"""
 YAW, PITCH, ROLL = 12, 13, 14
@@ -111,7 +115,7 @@ def pack_pose(values: tuple[float, ...] | list[float]) -> bytes:
 
 
 def unpack_pose(datagram: bytes) -> tuple[float, ...]:
-    """Read a datagram into its 30 values. WireError for another size, or for numbers that are not finite."""
+    """Decode a datagram into its 30 values. Raises WireError for a wrong size or values that are not finite."""
     if len(datagram) != POSE_BYTES:
         raise WireError(f"a pose has {POSE_BYTES} bytes, this has {len(datagram)}")
     values = _POSE.unpack(datagram)
@@ -121,17 +125,18 @@ def unpack_pose(datagram: bytes) -> tuple[float, ...]:
 
 
 # --- camera ---------------------------------------------------------------------------------------------
+# Native alignment: 4 bytes of padding before the 8-byte numbers, as the lab's simulator writes a C struct.
 _CAMERA: Final = struct.Struct("iiiiiqq")
 CAMERA_HEADER_BYTES: Final = _CAMERA.size
 DEPTH_UINT8: Final = 0
-_DEPTH_BYTES: Final = (1, 1, 2, 2, 4, 4, 8)
+_DEPTH_BYTES: Final = (1, 1, 2, 2, 4, 4, 8)  # of OpenCV's CV_8U, 8S, 16U, 16S, 32S, 32F, 64F
 MAX_SIDE: Final = 8192
-"""Pixels; a header with more is taken for garbage."""
+"""Pixels; a header with more counts as garbage."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """What stands before a frame's pixels. The client of the lab reads neither sequence nor time."""
+    """Header before a frame's pixels. The client of the lab reads neither sequence nor time."""
 
     height: int
     width: int
@@ -140,7 +145,7 @@ class FrameHeader:
     """OpenCV's code: 0 is 8-bit unsigned."""
     sequence: int = 0
     time_ns: int = 0
-    """Of the simulation."""
+    """Simulated time."""
 
     def pack(self) -> bytes:
         """Return the 40 bytes."""
@@ -148,47 +153,46 @@ class FrameHeader:
 
     @classmethod
     def unpack(cls, message: bytes | memoryview) -> FrameHeader:
-        """Read the header of a whole message. WireError where header and size do not fit together."""
+        """Decode the header of a complete message. Raises WireError where header and size do not match."""
         if len(message) < CAMERA_HEADER_BYTES:
             raise WireError(f"a camera message has at least {CAMERA_HEADER_BYTES} bytes, this has {len(message)}")
         _, height, width, channels, depth, sequence, time_ns = _CAMERA.unpack_from(message)
         fits = 0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and 0 < channels <= 4 and 0 <= depth <= 6
         size = CAMERA_HEADER_BYTES + height * width * channels * (_DEPTH_BYTES[depth] if fits else 0)
         if not fits or size != len(message):
-            raise WireError(
-                f"a camera message of {len(message)} bytes says {height}x{width}x{channels} of depth {depth}"
-            )
+            size_text = f"{height}x{width}x{channels} of depth {depth}"
+            raise WireError(f"a camera message of {len(message)} bytes says {size_text}")
         return cls(height, width, channels, depth, sequence, time_ns)
 
 
 # --- control --------------------------------------------------------------------------------------------
 def request(number: int, method: str, params: Mapping[str, Any]) -> str:
-    """Return a JSON-RPC request as text."""
+    """Return a JSON-RPC 2.0 request as text."""
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": dict(params), "id": number})
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer that has an id; ``error`` is None where there is a result."""
+class RpcReply:
+    """Response with an id; ``error`` is None where there is a result."""
 
     number: int
     result: Any
     error: str | None
 
 
-def reply_of(text: str | bytes) -> Reply:
-    """Read an answer. WireError for what is no JSON-RPC answer, or has no id that a request could have had."""
+def reply_of(text: str | bytes) -> RpcReply:
+    """Decode a response. Raises WireError where it is no JSON-RPC response, or has no id of a request."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise WireError("an answer that is not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise WireError("an answer that is no JSON object")
-    number = found.get("id")
-    if type(number) is not int:
+    number = document.get("id")
+    if type(number) is not int:  # not isinstance: true is an int in Python
         raise WireError("an answer without the id of a request")
-    if "result" in found:
-        return Reply(number, found["result"], None)
-    given = found.get("error", "neither result nor error")
-    message = given.get("message", given) if isinstance(given, dict) else given
-    return Reply(number, None, str(message)[:500])
+    if "result" in document:
+        return RpcReply(number, document["result"], None)
+    problem = document.get("error", "neither result nor error")
+    message = problem.get("message", problem) if isinstance(problem, dict) else problem
+    return RpcReply(number, None, str(message)[:500])

@@ -1,7 +1,7 @@
-"""Every call of the control port as a value: its method, its params, and what its answer means.
+"""Calls of the control port as values: method, params, and the decoder of the response.
 
-Both faces of the controller send these, so a method is written down once; reading the answer is part of the call,
-and an answer that cannot mean it is refused here.
+Both clients (``controller``) send these, so each method is written once. A response that the decoder rejects is an
+error of the call.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from runtime.sim.protocol import DRIVER, DRIVER_MODE
+from runtime.sim.wire.protocol import DRIVER, DRIVER_MODE
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """One call; ``read`` turns its result into what it means, or raises ValueError, TypeError or KeyError."""
+    """One call; ``read`` decodes its result or raises ValueError, TypeError or KeyError."""
 
     method: str
     params: Mapping[str, Any]
     read: Callable[[Any], T]
     is_slow: bool = False
-    """The lab's simulator needs about three seconds afterwards."""
+    """The lab's simulator needs about three seconds after it."""
 
 
 @dataclass(frozen=True, slots=True)
-class VehicleState:
-    """Where a vehicle is: east, north, up in m about the level's reference point, and its heading in rad."""
+class VehiclePose:
+    """Position of a vehicle: east, north, up in m from the level's reference point, and its heading in rad."""
 
     position: tuple[float, float, float]
     yaw: float
@@ -37,7 +37,7 @@ class VehicleState:
 
 @dataclass(frozen=True, slots=True)
 class SensorState:
-    """A sensor as it is set."""
+    """Settings of a sensor."""
 
     enabled: bool
     parameters: Mapping[str, Any]
@@ -49,39 +49,39 @@ def open_level(level: str) -> Call[None]:
 
 
 def reset_level() -> Call[None]:
-    """Put every vehicle back to its start; parameters stay."""
+    """Put every vehicle back on its grid position; parameters stay."""
     return Call("reset_level", {}, _nothing)
 
 
 def get_level() -> Call[str]:
-    """Name of the open level, in lower case; ``MainMenu`` after the start."""
+    """Get the name of the open level, in lower case; ``MainMenu`` after the start."""
     return Call("get_level", {}, _text)
 
 
 def get_levels() -> Call[list[str]]:
-    """Levels that can be opened."""
-    return Call("get_levels", {}, lambda result: [_text(each) for each in _list(result)])
+    """Get the levels that can be opened."""
+    return Call("get_levels", {}, lambda result: [_text(level) for level in _list(result)])
 
 
 def get_level_vehicles() -> Call[dict[int, str]]:
-    """Vehicles of the level: id to name of the class."""
+    """Get the vehicles of the level: id to name of the class."""
     return Call("get_level_vehicles", {}, _vehicles)
 
 
 def get_vehicle_classes() -> Call[list[str]]:
-    """Classes of vehicles that there are."""
-    return Call("get_vehicle_classes", {}, lambda result: [str(each) for each in _list(result)])
+    """Get the classes of vehicles."""
+    return Call("get_vehicle_classes", {}, lambda result: [str(name) for name in _list(result)])
 
 
-def get_vehicle_state(vehicle: int = 0) -> Call[VehicleState]:
-    """Where a vehicle is."""
+def get_vehicle_state(vehicle: int = 0) -> Call[VehiclePose]:
+    """Get the position of a vehicle."""
     return Call("get_vehicle_state", {"veh_id": vehicle}, _state)
 
 
 def set_vehicle_position(
     x: float, y: float, z: float, *, yaw: float, pitch: float = 0.0, roll: float = 0.0, vehicle: int = 0
 ) -> Call[None]:
-    """Put a vehicle somewhere: m about the level's reference point, angles in degrees."""
+    """Set the position of a vehicle: m from the level's reference point, angles in degrees."""
     location = {"x": x, "y": y, "z": z}
     rotation = {"yaw": yaw, "pitch": pitch, "roll": roll}
     params = {"veh_id": vehicle, "location": location, "rotation": rotation}
@@ -89,7 +89,7 @@ def set_vehicle_position(
 
 
 def get_vehicle_params(vehicle: int = 0) -> Call[Mapping[str, Any]]:
-    """Parameters of a vehicle by name."""
+    """Get the parameters of a vehicle by name."""
     return Call("get_vehicle_params", {"veh_id": vehicle}, _mapping)
 
 
@@ -99,22 +99,22 @@ def set_vehicle_params(parameters: Mapping[str, Any], vehicle: int = 0) -> Call[
 
 
 def reset_default_vehicle_params(vehicle: int = 0) -> Call[None]:
-    """Set all parameters of a vehicle back."""
+    """Reset all parameters of a vehicle."""
     return Call("reset_default_vehicle_params", {"veh_id": vehicle}, _nothing)
 
 
 def get_sensors_params(vehicle: int = 0) -> Call[list[Any]]:
-    """Every sensor of a vehicle with its parameters, as the simulator describes them."""
+    """Get every sensor of a vehicle with its parameters, as the simulator sends them."""
     return Call("get_sensors_params", {"veh_id": vehicle}, _list)
 
 
 def get_sensor_params(sensor: str, vehicle: int = 0) -> Call[SensorState]:
-    """One sensor of a vehicle."""
+    """Get the settings of one sensor."""
     return Call("get_sensor_params", {"veh_id": vehicle, "sensor_name": sensor}, _sensor)
 
 
 def get_sensor_param(sensor: str, parameter: str, vehicle: int = 0) -> Call[Any]:
-    """Value of one parameter of a sensor."""
+    """Get the value of one parameter of a sensor."""
     params = {"veh_id": vehicle, "sensor_name": sensor, "parameter_name": parameter}
     return Call("get_sensor_param", params, lambda result: result)
 
@@ -122,6 +122,7 @@ def get_sensor_param(sensor: str, parameter: str, vehicle: int = 0) -> Call[Any]
 def set_sensor_param(sensor: str, parameter: str, value: Any, vehicle: int = 0) -> Call[None]:
     """Set one parameter of a sensor."""
     params = {"veh_id": vehicle, "sensor_name": sensor, "parameter_name": parameter, "value": value}
+    # The mode takes effect at once.
     return Call("set_sensor_param", params, _zero, is_slow=parameter != DRIVER_MODE)
 
 
@@ -132,7 +133,7 @@ def set_sensor_params(sensor: str, parameters: Mapping[str, Any], vehicle: int =
 
 
 def enable_sensor(sensor: str, vehicle: int = 0) -> Call[None]:
-    """Switch a sensor on; before its parameters are set, as every client does it."""
+    """Switch a sensor on; clients do so before they set its parameters."""
     return Call("enable_sensor", {"veh_id": vehicle, "sensor_name": sensor}, _zero)
 
 
@@ -142,22 +143,23 @@ def disable_sensor(sensor: str, vehicle: int = 0) -> Call[None]:
 
 
 def set_mode_ai(*, ai: bool = True, vehicle: int = 0) -> Call[None]:
-    """Let actions from the wire drive the vehicle, or a person at its wheel."""
+    """Choose the driver of a vehicle: actions from the wire, or a person at the wheel."""
     return set_sensor_param(DRIVER, DRIVER_MODE, ai, vehicle)
 
 
 def use_udp(pose_address: str, vehicle: int = 0) -> Call[None]:
-    """Let the vehicle be driven over UDP, and its poses be sent to ``pose_address``."""
-    wanted = {"DriverAPIClass": "VApiUdp", "DriverAPI_UDP_SendAddress": pose_address, "InputSource": "AI"}
-    return set_sensor_params(DRIVER, wanted, vehicle)
+    """Drive the vehicle by actions over UDP, and send its poses to ``pose_address``."""
+    parameters = {"DriverAPIClass": "VApiUdp", "DriverAPI_UDP_SendAddress": pose_address, "InputSource": "AI"}
+    return set_sensor_params(DRIVER, parameters, vehicle)
 
 
 def _nothing(_: Any) -> None:
-    """Any answer will do."""
+    """Accept any response."""
 
 
 def _zero(result: Any) -> None:
-    """0 is success; an answer of nothing is what older versions give."""
+    """Check for success, which is 0."""
+    # Older versions of the simulator respond with null.
     if result not in (0, None, True):
         raise ValueError(f"the simulator answered {result!r} instead of 0")
 
@@ -175,23 +177,24 @@ def _list(result: Any) -> list[Any]:
 
 
 def _mapping(result: Any) -> Mapping[str, Any]:
+    # Parameters of vehicles are an object, those of sensors a list of {name, value}.
     if isinstance(result, list):
-        return {_text(each["name"]): each.get("value") for each in result}
+        return {_text(pair["name"]): pair.get("value") for pair in result}
     if not isinstance(result, dict):
         raise TypeError("an object was expected")
     return result
 
 
 def _vehicles(result: Any) -> dict[int, str]:
-    return {int(each["veh_id"]): str(each["vehicle_class_name"]) for each in _list(result)}
+    return {int(vehicle["veh_id"]): str(vehicle["vehicle_class_name"]) for vehicle in _list(result)}
 
 
-def _state(result: Any) -> VehicleState:
-    x, y, z = (float(each) for each in _list(result["pos_xyz"]))
+def _state(result: Any) -> VehiclePose:
+    x, y, z = (float(value) for value in _list(result["pos_xyz"]))
     yaw = float(result["yaw"])
     if not all(map(math.isfinite, (x, y, z, yaw))):
         raise ValueError("a position of numbers that are not finite")
-    return VehicleState((x, y, z), yaw)
+    return VehiclePose((x, y, z), yaw)
 
 
 def _sensor(result: Any) -> SensorState:

@@ -1,12 +1,13 @@
-"""Action out, pose and images in: the newest of each, with its number and how old it is.
+"""Actions out, poses and images in: the newest of each, with its number and its time of arrival.
 
-One thread of the process reads all pose sockets and cameras of all its simulators, so that the newest is always at
-hand, nothing piles up in the kernel while nobody looks, and the time of arrival is the true one.
+One thread of the process reads the pose sockets and cameras of all its simulators. So the newest value is always
+there, old ones do not fill the kernel's buffers during an update of the policy, and times of arrival are exact.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import socket
@@ -17,23 +18,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from runtime.sim import protocol
-from runtime.sim.errors import SpecError
+from runtime.sim.wire import protocol
+from runtime.sim.wire.errors import SimulatorSpecError
 
 if TYPE_CHECKING:
-    from runtime.sim.camera import CameraReceiver, Cameras, Frame
+    from runtime.sim.wire.camera import CameraReceiver, Cameras, Frame
 
 _FLOAT: Final = struct.Struct("=f")
 _WORD: Final = struct.Struct("=I")
-_TAG_BITS: Final = 6
-_LEAST_STEERING: Final = 1e-6
-LOOK_SECONDS: Final = 0.05
-"""Cameras are looked at this often even if their descriptor says nothing: ZeroMQ's is triggered by edges."""
+_TAG_MASK: Final = (1 << 6) - 1
+_MIN_STEERING: Final = 1e-6
+CAMERA_POLL_SECONDS: Final = 0.05
+"""Cameras are polled this often even without an event: ZeroMQ's descriptor is edge-triggered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """One pose as it came."""
+    """One received pose."""
 
     values: tuple[float, ...]
     """The 30 values of the protocol."""
@@ -43,12 +44,12 @@ class Pose:
     """Seconds, monotonic clock."""
 
     def age_seconds(self) -> float:
-        """How long ago it came."""
+        """Return the time since its arrival."""
         return time.monotonic() - self.received
 
 
 class Receiver:
-    """The one thread that reads. Sources are added with a callback that reads without waiting."""
+    """Thread that reads all sockets. A source is added with a callback that reads without waiting."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -62,32 +63,35 @@ class Receiver:
         self._thread.start()
 
     def add(self, fileno: int, on_ready: Callable[[], None], *, edge: bool = False) -> None:
-        """Call ``on_ready`` in the reading thread whenever ``fileno`` can be read."""
+        """Call ``on_ready`` in the reading thread whenever ``fileno`` is readable.
+
+        With ``edge`` its readiness is edge-triggered: also call it regularly without an event.
+        """
         with self._lock:
             self._selector.register(fileno, selectors.EVENT_READ, on_ready)
             if edge:
                 self._edges[fileno] = on_ready
-        self._rouse()
+        self._wake_thread()
 
     def remove(self, fileno: int) -> None:
-        """No longer read it; after this returns, no callback of it runs."""
+        """Stop reading a source; after this returns, its callback does not run any more."""
         with self._lock:
             self._selector.unregister(fileno)
             self._edges.pop(fileno, None)
-        self._rouse()
+        self._wake_thread()
 
     def close(self) -> None:
-        """End the thread; once is enough, twice does no harm."""
+        """End the thread; further calls have no effect."""
         if self._ends:
             return
         self._ends = True
-        self._rouse()
+        self._wake_thread()
         self._thread.join()
         self._selector.close()
         os.close(self._wake)
         os.close(self._waker)
 
-    def _rouse(self) -> None:
+    def _wake_thread(self) -> None:
         os.write(self._wake, b"\0")
 
     def _drain(self) -> None:
@@ -96,7 +100,9 @@ class Receiver:
 
     def _run(self) -> None:
         while not self._ends:
-            ready = self._selector.select(LOOK_SECONDS if self._edges else None)
+            ready = self._selector.select(CAMERA_POLL_SECONDS if self._edges else None)
+            # With the lock, which `remove` takes too: a source may have been removed since select() returned, and
+            # its descriptor may already be another file.
             with self._lock:
                 current = self._selector.get_map()
                 callbacks = [key.data for key, _ in ready if key.fd in current]
@@ -106,7 +112,7 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class ActionBounds:
-    """What an agent may ask for, within what the protocol has. SpecError beyond it."""
+    """Bounds of an agent's actions, within those of the protocol. Raises SimulatorSpecError beyond them."""
 
     min_steering: float = -1.0
     max_steering: float = 1.0
@@ -119,14 +125,14 @@ class ActionBounds:
             and protocol.MIN_ACCELERATION <= self.min_acceleration <= 0.0
             and 0.0 <= self.max_acceleration <= protocol.MAX_ACCELERATION
         ):
-            raise SpecError(
+            raise SimulatorSpecError(
                 f"action bounds {self} must lie within steering [-1, 1] and acceleration "
                 f"[{protocol.MIN_ACCELERATION:g}, {protocol.MAX_ACCELERATION:g}] m/s^2, and contain 0"
             )
 
     def scaled(self, steering: float, acceleration: float) -> tuple[float, float]:
-        """Turn an agent's action in [-1, 1] into the protocol's units, each half to its own bound."""
-        steering, acceleration = (max(-1.0, min(1.0, each)) for each in (steering, acceleration))
+        """Scale an agent's action in [-1, 1] to the protocol's units, each sign to its own bound."""
+        steering, acceleration = (max(-1.0, min(1.0, value)) for value in (steering, acceleration))
         return (
             steering * (self.max_steering if steering > 0 else -self.min_steering),
             acceleration * (self.max_acceleration if acceleration > 0 else -self.min_acceleration),
@@ -134,10 +140,11 @@ class ActionBounds:
 
 
 class ActionSender:
-    """Sends actions of one car.
+    """Sender of one car's actions.
 
-    Each carries a running number in the last bits of its steering, less than a hundred-thousandth of the value: the
-    simulator echoes the steering in the pose, so a pose tells which action it answers, on the protocol as it is.
+    The lowest 6 bits of the steering's mantissa carry a running number, which changes the value by less than 1e-5
+    of itself. The simulator echoes the steering in its poses, so a pose identifies the action that it follows,
+    without a change of the protocol.
     """
 
     def __init__(self, host: str, port: int, bounds: ActionBounds | None = None) -> None:
@@ -147,61 +154,56 @@ class ActionSender:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def begin(self) -> None:
-        """Count anew: with the same actions, an episode sends the same bytes."""
+        """Restart the numbers: with the same actions, an episode sends the same bytes."""
         self._number = 0
 
     def send(self, steering: float, acceleration: float, gear: int = protocol.DRIVE) -> float:
-        """Send an action in the protocol's units; returns the steering of its echo. Raises WireError, OSError."""
-        self._number = (self._number + 1) % (1 << _TAG_BITS)
+        """Send an action in the protocol's units; return the steering that poses will echo.
+
+        Raises WireError for a value outside the protocol's bounds, OSError where it cannot be sent.
+        """
+        self._number = (self._number + 1) & _TAG_MASK
         tagged = _tagged(steering, self._number)
         self._socket.sendto(protocol.Action(tagged, acceleration, gear).pack(), self._to)
         return tagged
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()
 
 
 def untagged(steering: float) -> float:
-    """Return a steering without its number: what was asked for, to a hundred-thousandth."""
+    """Remove the number from a steering: the original value with a relative error below 1e-5."""
     (word,) = _WORD.unpack(_FLOAT.pack(steering))
-    (plain,) = _FLOAT.unpack(_WORD.pack(word & ~((1 << _TAG_BITS) - 1)))
-    return 0.0 if abs(plain) < 2 * _LEAST_STEERING else float(plain)
+    (plain,) = _FLOAT.unpack(_WORD.pack(word & ~_TAG_MASK))
+    return 0.0 if abs(plain) < 2 * _MIN_STEERING else float(plain)
 
 
 def _tagged(steering: float, number: int) -> float:
-    """Write ``number`` into the last bits of a steering, never beyond its size."""
-    if abs(steering) < _LEAST_STEERING:
-        steering = _LEAST_STEERING
+    """Write ``number`` into the last bits of a steering; the result stays within [-1, 1]."""
+    # At 0 the number alone would make a denormal float, which many programs flush to 0.
+    if abs(steering) < _MIN_STEERING:
+        steering = _MIN_STEERING
     packed = _FLOAT.pack(steering)
     (rounded,) = _FLOAT.unpack(packed)
     (word,) = _WORD.unpack(packed)
-    mask = (1 << _TAG_BITS) - 1
-    if abs(rounded) >= 1.0:  # the bits below 1.0 are those of the next smaller numbers
-        word -= mask + 1
-    (tagged,) = _FLOAT.unpack(_WORD.pack((word & ~mask) | number))
+    if abs(rounded) >= 1.0:  # 1.0 has no larger neighbour in bounds: take the bits of the next smaller floats
+        word -= _TAG_MASK + 1
+    (tagged,) = _FLOAT.unpack(_WORD.pack((word & ~_TAG_MASK) | number))
     return float(tagged)
 
 
 class Observations:
-    """Pose and images of one car, newest first; any thread may ask.
+    """Newest pose and images of one car; any thread may read them.
 
-    Args:
-        receiver: The thread that reads.
-        pose_port: UDP port to bind; 0 picks one.
-        cameras: Name to ZeroMQ address.
+    ``pose_port`` is the UDP port to bind; ``cameras`` are ZeroMQ addresses by name.
     """
 
     def __init__(
-        self,
-        receiver: Receiver,
-        *,
-        pose_port: int,
-        pose_host: str = "",
-        cameras: Mapping[str, str] | None = None,
+        self, receiver: Receiver, *, pose_port: int, pose_host: str = "", cameras: Mapping[str, str] | None = None
     ) -> None:
         self.garbage = 0
-        """Datagrams that were no pose."""
+        """Number of datagrams that were no pose."""
         self._receiver = receiver
         self._changed = threading.Condition()
         self._pose: Pose | None = None
@@ -220,52 +222,40 @@ class Observations:
             self._connect(cameras)
 
     @property
-    def pose_port(self) -> int:
-        """Where poses are expected."""
-        port: int = self._socket.getsockname()[1]
-        return port
-
-    @property
     def pose(self) -> Pose | None:
         """The newest pose; None before the first."""
         return self._pose
 
     def frame(self, camera: str) -> Frame | None:
-        """The newest frame of a camera; None before the first."""
+        """Return the newest frame of a camera; None before the first."""
         return self._cameras[camera].newest
 
-    @property
-    def frames(self) -> int:
-        """Frames received, of all cameras."""
-        return sum(each.frames for each in self._cameras.values())
-
-    def wait(self, is_wanted: Callable[[Pose], bool], timeout_seconds: float) -> Pose | None:
-        """Return the first newest pose that is wanted, the present one included; None when none came in time."""
+    def wait(self, matches: Callable[[Pose], bool], timeout_seconds: float) -> Pose | None:
+        """Wait until the newest pose matches, and return it; None at the timeout."""
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
-            while self._pose is None or not is_wanted(self._pose):
+            while self._pose is None or not matches(self._pose):
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
-                    found = self._pose
-                    return found if found is not None and is_wanted(found) else None
+                    newest = self._pose
+                    return newest if newest is not None and matches(newest) else None
             return self._pose
 
-    def wait_frames(self, is_wanted: Callable[[Frame], bool], timeout_seconds: float) -> dict[str, Frame] | None:
-        """Return the newest frame of every camera, as soon as all are wanted; None when they are not in time."""
+    def wait_frames(self, matches: Callable[[Frame], bool], timeout_seconds: float) -> dict[str, Frame] | None:
+        """Wait until the newest frame of every camera matches, and return them; None at the timeout."""
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             while True:
-                found = {name: camera.newest for name, camera in self._cameras.items()}
-                frames = {name: frame for name, frame in found.items() if frame is not None and is_wanted(frame)}
-                if len(frames) == len(found):
+                newest = {name: camera.newest for name, camera in self._cameras.items()}
+                frames = {name: frame for name, frame in newest.items() if frame is not None and matches(frame)}
+                if len(frames) == len(newest):
                     return frames
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if (left := deadline - time.monotonic()) <= 0:
                     return None
                 self._changed.wait(left)
 
     def close(self) -> None:
-        """Let go of all sockets."""
+        """Close all sockets."""
         self._receiver.remove(self._socket.fileno())
         self._socket.close()
         for camera in self._cameras.values():
@@ -275,24 +265,21 @@ class Observations:
             self._context.close()
 
     def _connect(self, cameras: Mapping[str, str]) -> None:
-        from runtime.sim.camera import Cameras
+        from runtime.sim.wire.camera import CameraReceiver, Cameras
 
         self._context = Cameras()
         for name, address in cameras.items():
-            camera = self._context.receiver(address)
-            self._cameras[name] = camera
-            self._receiver.add(camera.fileno(), self._drained(camera), edge=True)
+            camera = self._cameras[name] = CameraReceiver(self._context, address)
+            self._receiver.add(camera.fileno(), functools.partial(self._read_frame, camera), edge=True)
 
-    def _drained(self, camera: CameraReceiver) -> Callable[[], None]:
-        def read() -> None:
-            if camera.receive():
-                with self._changed:
-                    self._changed.notify_all()
-
-        return read
+    def _read_frame(self, camera: CameraReceiver) -> None:
+        if camera.receive():
+            with self._changed:
+                self._changed.notify_all()
 
     def _read_poses(self) -> None:
         newest, now = None, time.monotonic()
+        # To the end of the queue, and only the last one counts: an agent acts on the present.
         with contextlib.suppress(BlockingIOError):
             while True:
                 datagram = self._socket.recv(2048)

@@ -1,7 +1,8 @@
-"""A WebSocket client without threads and without waiting for ever: each call has a deadline.
+"""WebSocket client without threads, where each call has a deadline.
 
-The handshake and the frames are those of the library `websockets`, whose protocol core does no I/O; the socket and
-the clock are here, because a simulator hangs in the middle of anything and nothing may hang with it.
+Handshake and frames come from the library `websockets`, whose protocol core does no I/O. Socket and clock are here:
+a simulator may hang in the middle of a handshake or a frame, and its client must not hang with it. The library's
+synchronous client will not do: its ``send`` has no deadline, and it starts a thread for each connection.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidURI
@@ -26,7 +26,7 @@ class WebSocketError(OSError):
 
 
 class WebSocketTimeoutError(WebSocketError):
-    """Nothing came in the time allowed."""
+    """Nothing arrived before the deadline."""
 
 
 class WebSocket:
@@ -60,10 +60,6 @@ class WebSocket:
             self._socket.close()
             raise WebSocketError(f"{host}:{port} is no WebSocket: {self._protocol.handshake_exc}")
 
-    def fileno(self) -> int:
-        """Let a poller wait for it."""
-        return self._socket.fileno()
-
     def send(self, text: str, deadline: float) -> None:
         """Send one text message by ``deadline`` (monotonic seconds). Raises WebSocketError."""
         if self._protocol.state is not State.OPEN:
@@ -78,23 +74,17 @@ class WebSocket:
         return self._messages.popleft()
 
     def close(self) -> None:
-        """Say good-bye without waiting for an answer, and let go of the socket."""
+        """Send a close frame without waiting for its reply, and close the socket."""
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(1000)
             try:
                 self._flush(time.monotonic() + 0.05)
             except WebSocketError:
-                pass  # it is gone, which is what was wanted
+                pass  # the connection is gone already
         self._socket.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self.close()
-
     def _flush(self, deadline: float) -> None:
-        """Send what the protocol has to say."""
+        """Send the bytes that the protocol core has ready."""
         for data in self._protocol.data_to_send():
             try:
                 self._socket.settimeout(max(0.001, deadline - time.monotonic()))
@@ -108,7 +98,7 @@ class WebSocket:
                 raise WebSocketError(f"the connection broke: {error}") from error
 
     def _receive(self, deadline: float) -> None:
-        """Take in what comes next."""
+        """Read once and pass the bytes to the protocol core."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise WebSocketTimeoutError("nothing came")

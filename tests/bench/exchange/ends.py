@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from runtime import keys
-from runtime.arenas import Arenas, gather
-from runtime.channels import LearnerChannel, PeerChannel, Port
-from runtime.contract import PROTOCOL_VERSION
-from runtime.endpoint import parse
-from runtime.exchange import Exchange
-from runtime.framing import decode, encode
-from runtime.layout import Columns, Field, Layout
-from runtime.members import Terms, window_of
-from runtime.membership import Membership
-from runtime.messages import BUNDLE_BYTES, Hello, Ringed, Segments, Trajectory, Welcome
-from runtime.pacing import Pace
-from runtime.policy_store import PolicyStore
-from runtime.ring import RingWriter
-from runtime.session import Session
+from runtime.base.contract import PROTOCOL_VERSION
+from runtime.base.endpoint import parse
+from runtime.exchange.learner_server import LearnerServer
+from runtime.exchange.machines.member_state import SessionTerms, window_of
+from runtime.exchange.machines.session import PeerSession
+from runtime.exchange.protocol.framing import decode, encode
+from runtime.exchange.protocol.messages import BUNDLE_BYTES, Hello, RingAccepted, Segments, Trajectory, Welcome
+from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+from runtime.exchange.segment_buffers import SegmentAllocator, gather
+from runtime.exchange.transport import curve_keys as keys
+from runtime.exchange.transport.shm_ring import RingWriter
+from runtime.exchange.transport.sockets import PeerChannel, Port
+from runtime.rl.roles.rate_limiter import RateLimiter
 
 F32, U8 = np.dtype(np.float32), np.dtype(np.uint8)
 SMALL = Layout(
     (
-        Field("obs", F32, (33,)),
-        Field("action", F32, (2,)),
-        Field("log_prob", F32),
-        Field("reward", F32),
-        Field("next_obs", F32, (33,)),
-        Field("terminated", U8),
+        SegmentField("obs", F32, (33,)),
+        SegmentField("action", F32, (2,)),
+        SegmentField("log_prob", F32),
+        SegmentField("reward", F32),
+        SegmentField("next_obs", F32, (33,)),
+        SegmentField("terminated", U8),
     )
 )
 IMAGE = Layout(
-    (Field("obs", U8, (96, 128, 3)), Field("action", F32, (2,)), Field("reward", F32), Field("done", U8))
+    (
+        SegmentField("obs", U8, (96, 128, 3)),
+        SegmentField("action", F32, (2,)),
+        SegmentField("reward", F32),
+        SegmentField("done", U8),
+    )
 )
 SHAPES = {"small": (SMALL, 128), "image": (IMAGE, 64)}
 """Layout and transitions of a segment: 36 KB and 2.4 MB."""
@@ -111,7 +113,7 @@ class Learner:
     """The real exchange over a store of slots."""
 
     def __init__(self, case: Case) -> None:
-        terms = Terms(
+        terms = SessionTerms(
             run="bench",
             run_id="bench",
             token="bench",
@@ -126,11 +128,9 @@ class Learner:
             inflight_transitions=case.inflight_bytes // case.layout.item_bytes,
         )
         self.store = Slots(case.layout, case.transitions, case.memory_bytes)
-        self.machine = Membership(terms)
-        self.policies = PolicyStore(1, "bench")
-        channel = LearnerChannel(parse(case.endpoint), terms.largest_message, case.keys[0])
-        pace = Pace(0, 1.0, 10**15)
-        self.exchange = Exchange(channel, self.machine, self.store, self.policies, pace, str, deque())
+        limiter = RateLimiter(0, 1.0, 10**15)
+        self.exchange = LearnerServer(parse(case.endpoint), case.keys[0], terms, self.store, limiter, str)
+        self.machine = self.exchange.membership
         self.exchange.start()
 
 
@@ -155,12 +155,12 @@ def hello_of(case: Case, pod: str, born: int) -> Hello:
 def worker(case: Case, pod: str, segments: int | None = None, seconds: float | None = None) -> int:
     """Send as fast as the learner gives credit; return how many segments it has taken."""
     layout, transitions = case.layout, case.transitions
-    arenas = Arenas(layout.item_bytes * transitions)
+    arenas = SegmentAllocator(layout.item_bytes * transitions)
     born = time.time_ns() // 1000
-    session = Session(hello_of(case, pod, born))
+    session = PeerSession(hello_of(case, pod, born))
     ring: RingWriter | None = None
     row = Trajectory(transitions, 0, 0, 0, 0.0, 0.0)
-    source = [arenas.take() for _ in range(SOURCE_BYTES // min(SOURCE_BYTES, layout.item_bytes * transitions))]
+    source = [arenas.allocate() for _ in range(SOURCE_BYTES // min(SOURCE_BYTES, layout.item_bytes * transitions))]
     for each in source:
         each.view[:] = bytes(each.nbytes)
     end = time.monotonic() + seconds if seconds else float("inf")
@@ -172,7 +172,7 @@ def worker(case: Case, pod: str, segments: int | None = None, seconds: float | N
             and (segments is None or session.unsettled or count < segments)
         ):
             while session.has_credit and (segments is None or count < segments):
-                session.offer(row, source[count % len(source)])
+                session.queue_segment(row, source[count % len(source)])
                 count += 1
             now = time.monotonic()
             for out in session.outgoing(now, count * transitions, 0.0, 0):
@@ -189,8 +189,8 @@ def worker(case: Case, pod: str, segments: int | None = None, seconds: float | N
                 session.receive(time.monotonic(), message)
                 if isinstance(message, Welcome) and case.ring and ring is None:
                     ring = RingWriter(session.window, layout.item_bytes * transitions)
-                    session.bring_ring(ring.message())
-                if isinstance(message, Ringed) and not message.is_taken:
+                    session.offer_ring(ring.message())
+                if isinstance(message, RingAccepted) and not message.is_taken:
                     raise RuntimeError("the ring was not taken")
         for out in session.farewell("done"):
             channel.send(Port.DATA, encode(out.message))

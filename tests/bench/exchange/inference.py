@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import zmq
 
-from runtime import keys
-from runtime.algos.actor import ActorShape, NumpyActor
-from runtime.endpoint import parse
-from runtime.inference import Inference
-from runtime.inference_channel import AnswerChannel, QuestionChannel
-from runtime.questions import Shapes, proof_of
-from runtime.remote import RemotePolicy
+from runtime.base.endpoint import parse
+from runtime.exchange.inference.client import RemotePolicy
+from runtime.exchange.inference.messages import Shapes, proof_of
+from runtime.exchange.inference.server import InferenceServer
+from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel
+from runtime.exchange.transport import curve_keys
+from runtime.rl.algos.actor import ActorShape, NumpyActor
 
 SHAPE = ActorShape(33, 2, (64, 64), head="gaussian", activation="tanh")
 PROOF = proof_of("bench", "bench")
@@ -43,13 +43,13 @@ def shapes(copies: int) -> Shapes:
 
 
 def key_pair(over: str) -> tuple[Any, Any]:
-    return keys.from_token("bench") if over == "curve" else (None, None)
+    return curve_keys.from_token("bench") if over == "curve" else (None, None)
 
 
 def answer(endpoint: str, over: str, copies: int, ready: Connection) -> None:
     """Be the learner until the other end of `ready` says so."""
     channel = AnswerChannel(parse(endpoint), shapes(copies).question_bytes, key_pair(over)[0])
-    inference = Inference(channel, NumpyActor(SHAPE), shapes(copies), PROOF)
+    inference = InferenceServer(channel, NumpyActor(SHAPE), shapes(copies), PROOF)
     inference.start()
     inference.publish(1, np.random.default_rng(0).standard_normal(SHAPE.size, dtype=np.float32) * 0.1)
     ready.send("")
@@ -139,7 +139,7 @@ def local(copies: int, seconds: float) -> list[float]:
     took: list[float] = []
     end = time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
-        actor.act_with_log_prob(obs, rng)
+        actor.draw_with_log_prob(actor.outputs(obs), rng)
         took.append(time.perf_counter() - began)
     return took
 

@@ -15,12 +15,12 @@ import time
 import psutil
 import zmq
 
-from runtime.arenas import Arenas, gather
-from runtime.channels import Port
-from runtime.endpoint import parse
-from runtime.framing import decode, encode
-from runtime.messages import Segments, Trajectory
-from runtime.session import Session
+from runtime.base.endpoint import parse
+from runtime.exchange.machines.session import PeerSession
+from runtime.exchange.protocol.framing import decode, encode
+from runtime.exchange.protocol.messages import Segments, Trajectory
+from runtime.exchange.segment_buffers import SegmentAllocator, gather
+from runtime.exchange.transport.sockets import Port
 from tests.bench.exchange.ends import SOURCE_BYTES, Case, Learner, hello_of
 from tests.bench.exchange.segments import free_port
 
@@ -30,8 +30,8 @@ COUNTS = (1, 8, 64, 256)
 
 def _workers(case: Case, count: int, seconds: float) -> None:
     address = getattr(parse(case.endpoint), Port.DATA.value)
-    arenas = Arenas(case.layout.item_bytes * case.transitions)
-    source = [arenas.take() for _ in range(SOURCE_BYTES // (case.layout.item_bytes * case.transitions))]
+    arenas = SegmentAllocator(case.layout.item_bytes * case.transitions)
+    source = [arenas.allocate() for _ in range(SOURCE_BYTES // (case.layout.item_bytes * case.transitions))]
     for each in source:
         each.view[:] = bytes(each.nbytes)
     row = Trajectory(case.transitions, 0, 0, 0, 0.0, 0.0)
@@ -45,12 +45,12 @@ def _workers(case: Case, count: int, seconds: float) -> None:
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.connect(address)
         poller.register(socket, zmq.POLLIN)
-        sessions[socket] = Session(hello)
+        sessions[socket] = PeerSession(hello)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for socket, session in sessions.items():
             while session.has_credit:
-                session.offer(row, source[session.offered % len(source)])
+                session.queue_segment(row, source[session.offered % len(source)])
             for out in session.outgoing(time.monotonic(), session.offered, 0.0, 0):
                 is_bundle = isinstance(out.message, Segments)
                 frames = encode(out.message, gather(out.arenas) if is_bundle else None)

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 import zmq
 
-from runtime.memory import keep_freed
+from runtime.exchange.transport.shared_memory import keep_freed
 from tests.bench.exchange.ends import MEMORY_BYTES, SHAPES, SOURCE_BYTES, Case, Learner, worker
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -14,14 +14,13 @@ from multiprocessing.synchronize import Event, Semaphore
 
 import numpy as np
 
-from runtime import memory
-from runtime.algos.actor import ActorShape
-from runtime.endpoint import parse
-from runtime.metrics import Console
-from runtime.peer import Peer
-from runtime.policy_store import BF2, F4
-from runtime.process import Context
-from runtime.settings import Settings
+from runtime.base.endpoint import parse
+from runtime.base.launch_context import LaunchContext
+from runtime.base.metrics import Console
+from runtime.exchange.learner_client import LearnerClient
+from runtime.exchange.policy_store import BF2, F4
+from runtime.exchange.transport import shared_memory
+from runtime.rl.algos.actor import ActorShape, NumpyActor
 from tests.bench.exchange.ends import SMALL, Case, Learner
 from tests.bench.exchange.segments import free_port
 
@@ -41,9 +40,9 @@ class Silence(Console):
 def _worker(endpoint: str, index: int, form: str, got: Semaphore, stop: Event) -> None:
     """Take every version that comes; with `form` one of the codecs, as if on another host."""
     if form != "shelf":
-        memory.place = lambda: ""
+        shared_memory.host_identity = lambda: ""
     pod = f"w-{index}"
-    context = Context(
+    context = LaunchContext(
         "bench",
         "bench",
         pod,
@@ -54,13 +53,13 @@ def _worker(endpoint: str, index: int, form: str, got: Semaphore, stop: Event) -
         "bench",
         None,
         1.0,
-        Settings(environment="bench"),
+        environment="bench",
     )
-    with Peer(context, SHAPE, SMALL, 0 if form == F4 else 1, Silence()) as peer:
+    with LearnerClient(context, NumpyActor(SHAPE), SMALL, 0 if form == F4 else 1, Silence()) as peer:
         seen = 0
-        while peer.finished is None and not stop.is_set():
+        while peer.session.done is None and not stop.is_set():
             peer.exchange(0.2)
-            peer.adopt(in_place=True)  # as a worker does
+            peer.use_newest_weights(in_place=True)  # as a worker does
             if peer.policy_version > seen:
                 seen = peer.policy_version
                 got.release()
@@ -82,8 +81,7 @@ def ours(form: str, seconds: float) -> float:
     def broadcast() -> None:
         nonlocal version
         version += 1
-        learner.policies.publish(version, arenas[version % 2])
-        learner.exchange.published(version, version)
+        learner.exchange.publish(version, arenas[version % 2], version)
         for _ in range(WORKERS):
             assert got.acquire(timeout=60)
 

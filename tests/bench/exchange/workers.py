@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 
-from runtime.contract import PROTOCOL_VERSION
-from runtime.events import Arrived, Ticked
-from runtime.framing import decode, encode
-from runtime.members import Terms
-from runtime.membership import Membership
-from runtime.messages import Hello, Rows, Segments, Trajectory
+from runtime.base.contract import PROTOCOL_VERSION
+from runtime.exchange.machines.events import Arrived, Ticked
+from runtime.exchange.machines.member_state import SessionTerms
+from runtime.exchange.machines.membership import Membership
+from runtime.exchange.protocol.framing import decode, encode
+from runtime.exchange.protocol.messages import Hello, SegmentRows, Segments, Trajectory
 
 SIZE = 128 * 281
 PER_POLL = 64
@@ -19,7 +19,7 @@ PER_POLL = 64
 
 def cost(workers: int, bundle: int, segments: int = 20_000) -> float:
     """Microseconds of CPU for a segment, decoding included."""
-    terms = Terms("r", "r", "", 1, "e", "x", 1, 281, 128, 10**9, window=64, inflight_transitions=10**9)
+    terms = SessionTerms("r", "r", "", 1, "e", "x", 1, 281, 128, 10**9, window=64, inflight_transitions=10**9)
     machine = Membership(terms)
     machine.handle(Ticked(0.0, 10**15))
     routes = [b"w-%d" % index for index in range(workers)]
@@ -34,7 +34,7 @@ def cost(workers: int, bundle: int, segments: int = 20_000) -> float:
         inbound = []
         for _ in range(min(PER_POLL, workers)):
             at = turn % workers
-            rows = Rows.of(*[Trajectory(128, 0, 0, 1, 1.5, 0.5)] * bundle)
+            rows = SegmentRows.of(*[Trajectory(128, 0, 0, 1, 1.5, 0.5)] * bundle)
             inbound.append((routes[at], encode(Segments(1, seqs[at], False, rows), arena)))
             seqs[at] += bundle
             turn += 1

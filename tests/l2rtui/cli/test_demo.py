@@ -16,6 +16,8 @@ import yaml
 
 from l2rtui.cli import main as entry
 
+pytestmark = pytest.mark.process
+
 SPEC = "kind: job\nname: mine\njob: {command: [sleep, '60'], replicas: 2, slots: 1}\n"
 
 
@@ -225,7 +227,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("scale", "racing-sac-s0/w", "500"), 3, "find no free slot"),
         (("exec", "lidar-ppo"), 2, "exec needs a command. Write `l2rtui exec TARGET -- CMD`."),
         (("exec", "lidar-ppo", "--", "ls"), 2, "lidar-ppo names 9 pods: lidar-ppo-learner-0,"),
-        (("exec", "lidar-ppo/w/0", "--", "ls"), 1, "ls cannot run beside lidar-ppo-w-0"),
+        (("exec", "lidar-ppo/w/0", "--", "ls"), 1, "ls cannot run in lidar-ppo-w-0"),
         (("launch", "-f", "/nowhere.yaml", "--yes"), 2, "/nowhere.yaml"),
         (("launch", "-f", "/nowhere.yaml"), 2, "launch asks before it acts, and there is no terminal to ask on."),
         (("kill", "lidar-ppo"), 2, "kill asks before it acts"),

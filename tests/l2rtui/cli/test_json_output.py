@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from l2rtui.cli import views
-from l2rtui.cli.documents import node_document, slot_document
+from l2rtui.cli import table_output
+from l2rtui.cli.json_output import node_document, slot_document
 from l2rtui.cli.output import Output
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, GpuUse, Node
@@ -31,11 +31,11 @@ def test_figures_stand_beside_the_gpu_that_they_are_of():
 
 @pytest.mark.parametrize(("node", "shown"), [(NODE, "- 87"), (Node("n", NODE.gpus), "-"), (Node("n"), "-")])
 def test_the_wide_table_of_nodes_has_a_figure_for_each_gpu(node, shown):
-    head, row = wide(views.NODES, [node_document(node, build_ledger([node], []))])
+    head, row = wide(table_output.NODES, [node_document(node, build_ledger([node], []))])
     assert row[head.index("GPU%") : head.index("MODEL")].strip() == shown
 
 
 def test_the_wide_table_of_slots_has_the_figure_of_the_gpu():
     slots = build_ledger([NODE], []).slots.values()
-    lines = wide(views.SLOTS, [slot_document(one, NODE) for one in slots])
+    lines = wide(table_output.SLOTS, [slot_document(one, NODE) for one in slots])
     assert [line.split()[-1] for line in lines] == ["GPU%", "-", "87.4"]

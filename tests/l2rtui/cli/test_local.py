@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.unit.cli.conftest import eventually, interrupt, processes_of
+from tests.l2rtui.cli.conftest import eventually, interrupt, processes_of
+
+pytestmark = pytest.mark.process
 
 RECORD = (
     '{"l2r":"learner","time":%f,"env_steps":%d,"updates":7,"policy_version":3,"policy_lag":[0,1,2],'
@@ -51,6 +53,7 @@ def spec(local):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_run_from_launch_to_receipt(local, spec):
     launched = local.json("launch", "-f", spec, "--yes", "--wait")
     assert launched["run"] == "t"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from l2rtui.cli.documents import when
-from l2rtui.cli.output import Column, Output, Talk, View, to_json, to_yaml
+from l2rtui.cli.json_output import when
+from l2rtui.cli.output import Column, Output, StderrReporter, View, to_json, to_yaml
+from l2rtui.cli.table_output import format_age
 from l2rtui.cli.verbs.logs import since
-from l2rtui.cli.views import format_age
 from l2rtui.domain.status import Level
 from l2rtui.errors import UsageError
 
@@ -140,7 +140,7 @@ def test_progress_is_a_live_line_on_a_terminal_and_lines_elsewhere(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     terminal, pipe = _Terminal(), io.StringIO()
     for stream in (terminal, pipe):
-        talk = Talk(stream)
+        talk = StderrReporter(stream)
         for text in ("1 left", "1 left", "0 left"):
             talk.progress(text)
         talk.say("done")

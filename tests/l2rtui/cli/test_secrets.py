@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
-from tests.unit.cli.conftest import eventually
+import pytest
+
+from tests.l2rtui.cli.conftest import eventually
+
+pytestmark = pytest.mark.process
 
 VALUE = "Zq7-very-hidden-9"
 SPEC = """\

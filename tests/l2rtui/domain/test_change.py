@@ -18,7 +18,7 @@ from l2rtui.domain.change import (
     apply,
     difference,
 )
-from l2rtui.domain.ledger import Claim
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, GpuUse, Node
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
@@ -77,7 +77,7 @@ def test_the_newest_of_two_changes_counts_and_snapshots_do_not_change():
 
 
 def _holding(uid, node, slot, **state):
-    return PodView(uid, uid, node, claims=(Claim(0, slot),), phase=Phase.RUNNING, **state)
+    return PodView(uid, uid, node, devices=(DeviceUsage(0, slot),), phase=Phase.RUNNING, **state)
 
 
 def test_the_ledger_of_a_changed_snapshot_is_the_one_that_would_be_built_anew():

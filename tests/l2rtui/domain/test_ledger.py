@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.ledger import Basis, Claim, Holder, Ledger, SlotState, build_ledger
+from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, SlotState, build_ledger
 from l2rtui.domain.node import Gpu, Node, SlotId
 
 
@@ -16,8 +16,8 @@ def node(name="n", gpus=2, slots=4, **state):
     return Node(name, tuple(Gpu(name, index, slots=slots) for index in range(gpus)), **state)
 
 
-def holder(pod, *claims, on="n", **state):
-    return Holder(f"uid-{pod}", pod, on, "me", "run", "w", claims, **state)
+def holder(pod, *devices, on="n", **state):
+    return Holder(f"uid-{pod}", pod, on, "me", "run", "w", devices, **state)
 
 
 def states(ledger: Ledger, name="n", gpu=0):
@@ -36,7 +36,7 @@ def test_an_empty_node_is_free():
 
 
 def test_a_numbered_claim_takes_its_slot_and_names_its_holder():
-    ledger = build_ledger([node()], [holder("p", Claim(0, 2))])
+    ledger = build_ledger([node()], [holder("p", DeviceUsage(0, 2))])
     slot = ledger.slots[SlotId("n", 0, 2)]
     assert states(ledger) == "..B."
     assert (slot.state, slot.owner, slot.run, slot.set_name, slot.pod, slot.pod_uid) == (
@@ -46,11 +46,11 @@ def test_a_numbered_claim_takes_its_slot_and_names_its_holder():
 
 
 def test_a_failing_holder_still_holds():
-    assert states(build_ledger([node()], [holder("p", Claim(0, 0), is_failing=True)])) == "F..."
+    assert states(build_ledger([node()], [holder("p", DeviceUsage(0, 0), is_failing=True)])) == "F..."
 
 
 def test_an_unnumbered_claim_takes_the_highest_free_slots_whoever_comes_first():
-    holders = [holder("a", Claim(0, None, 2)), holder("b", Claim(0, 3))]
+    holders = [holder("a", DeviceUsage(0, None, 2)), holder("b", DeviceUsage(0, 3))]
     for order in (holders, holders[::-1]):
         ledger = build_ledger([node()], order)
         assert states(ledger) == ".BBB"
@@ -59,31 +59,31 @@ def test_an_unnumbered_claim_takes_the_highest_free_slots_whoever_comes_first():
 
 
 def test_a_claim_on_an_unknown_device_makes_the_free_slots_of_its_node_unknown():
-    ledger = build_ledger([node(), node("m")], [holder("p", Claim(None)), holder("q", Claim(1, 0))])
+    ledger = build_ledger([node(), node("m")], [holder("p", DeviceUsage(None)), holder("q", DeviceUsage(1, 0))])
     assert (states(ledger), states(ledger, gpu=1), states(ledger, "m")) == ("????", "B???", "....")
     assert ledger.unplaced == {"n": ("p",)}
 
 
 def test_pods_that_may_not_be_listed_leave_unknown_slots():
-    ledger = build_ledger([node(is_use_known=False)], [holder("p", Claim(0, 1))])
+    ledger = build_ledger([node(is_use_known=False)], [holder("p", DeviceUsage(0, 1))])
     assert states(ledger) == "?B??"
     assert ledger.free() == ()
 
 
 def test_a_node_that_is_down_or_cordoned_is_off_and_still_shows_holders():
     for state in ({"ready": False}, {"is_schedulable": False}):
-        ledger = build_ledger([node(**state)], [holder("p", Claim(0, 1)), holder("q", Claim(None))])
+        ledger = build_ledger([node(**state)], [holder("p", DeviceUsage(0, 1)), holder("q", DeviceUsage(None))])
         assert states(ledger) == "-B--"
 
 
 def test_two_on_one_slot_are_told_and_the_first_is_shown():
-    ledger = build_ledger([node()], [holder("b", Claim(0, 0)), holder("a", Claim(0, 0))])
+    ledger = build_ledger([node()], [holder("b", DeviceUsage(0, 0)), holder("a", DeviceUsage(0, 0))])
     assert ledger.slots[SlotId("n", 0, 0)].pod == "a"
     assert ledger.problems == ("b and a both hold slot n/0.0",)
 
 
 def test_a_device_that_is_not_there_is_told():
-    ledger = build_ledger([node()], [holder("p", Claim(7, 0)), holder("q", Claim(0, 0), on="gone")])
+    ledger = build_ledger([node()], [holder("p", DeviceUsage(7, 0)), holder("q", DeviceUsage(0, 0), on="gone")])
     assert ledger.problems == (
         "p names device 7 of n, which has no such device",
         "q names device 0 of gone, which has no such device",
@@ -93,25 +93,30 @@ def test_a_device_that_is_not_there_is_told():
 
 def test_more_than_a_device_has_is_over_committed():
     ledger = build_ledger(
-        [node()], [holder("p", Claim(0, None, 3)), holder("q", Claim(0, None, 3)), holder("r", Claim(1, 9))]
+        [node()],
+        [
+            holder("p", DeviceUsage(0, None, 3)),
+            holder("q", DeviceUsage(0, None, 3)),
+            holder("r", DeviceUsage(1, 9)),
+        ],
     )
     assert states(ledger) == "BBBB"
     assert len(ledger.problems) == 2
     assert all("over-committed" in problem for problem in ledger.problems)
 
 
-CLAIMS = st.builds(
-    Claim,
+USAGES = st.builds(
+    DeviceUsage,
     gpu=st.one_of(st.none(), st.integers(0, 3)),
     slot=st.one_of(st.none(), st.integers(0, 5)),
     count=st.integers(1, 6),
 )
 HOLDERS = st.lists(
     st.builds(
-        lambda pod, on, claims, is_failing: holder(pod, *claims, on=on, is_failing=is_failing),
+        lambda pod, on, devices, is_failing: holder(pod, *devices, on=on, is_failing=is_failing),
         pod=st.sampled_from("pqrstu"),
         on=st.sampled_from(["n", "m", "gone"]),
-        claims=st.lists(CLAIMS, max_size=3),
+        devices=st.lists(USAGES, max_size=3),
         is_failing=st.booleans(),
     ),
     max_size=6,
@@ -133,13 +138,13 @@ def test_a_held_slot_never_looks_free(nodes, holders):
     ledger = build_ledger(nodes, holders)
     unnumbered: Counter[tuple[str, int]] = Counter()
     for one in holders:
-        for claim in one.claims:
-            if claim.gpu is None:
+        for usage in one.devices:
+            if usage.gpu is None:
                 assert not [slot for slot in ledger.free() if slot.node == one.node]
-            elif claim.slot is None:
-                unnumbered[one.node, claim.gpu] += claim.count
+            elif usage.slot is None:
+                unnumbered[one.node, usage.gpu] += usage.count
             else:
-                assert SlotId(one.node, claim.gpu, claim.slot) not in ledger.free()
+                assert SlotId(one.node, usage.gpu, usage.slot) not in ledger.free()
     for (on, gpu), count in unnumbered.items():
         slots = ledger.of_gpu(on, gpu)
         free = sum(slot.state is SlotState.FREE for slot in slots)
@@ -161,7 +166,9 @@ def test_the_order_of_pods_does_not_matter_to_what_is_free(nodes, holders):
 
 
 def test_what_does_not_fit_together_is_told_once():
-    there = replace(holder("p", Claim(7)), flags=("names device 7 of n, which has no such device", "sees all GPUs"))
+    there = replace(
+        holder("p", DeviceUsage(7)), flags=("names device 7 of n, which has no such device", "sees all GPUs")
+    )
     idle = replace(holder("q"), flags=("sees all GPUs",))
     assert build_ledger([node()], [there, idle]).problems == (
         "p names device 7 of n, which has no such device",
@@ -171,14 +178,18 @@ def test_what_does_not_fit_together_is_told_once():
 
 
 def test_slots_of_unknown_devices_are_counted_by_node():
-    ledger = build_ledger([node(), node("m")], [holder("p", Claim(None, None, 4)), holder("q", Claim(None))])
+    ledger = build_ledger(
+        [node(), node("m")], [holder("p", DeviceUsage(None, None, 4)), holder("q", DeviceUsage(None))]
+    )
     assert (ledger.nodes["n"].unplaced, ledger.nodes["n"].unplaced_slots) == (("p", "q"), 5)
     assert ledger.nodes["m"].unplaced_slots == 0
 
 
 def test_an_untouched_node_keeps_its_part():
-    before = build_ledger([node(), node("m")], [holder("p", Claim(0, 0)), holder("q", Claim(0, 0), on="m")])
-    after = build_ledger([node(), node("m")], [holder("r", Claim(1, 0))], Basis(before, frozenset({"n"})))
+    before = build_ledger(
+        [node(), node("m")], [holder("p", DeviceUsage(0, 0)), holder("q", DeviceUsage(0, 0), on="m")]
+    )
+    after = build_ledger([node(), node("m")], [holder("r", DeviceUsage(1, 0))], Basis(before, frozenset({"n"})))
     assert after.nodes["m"] is before.nodes["m"]
     assert (states(after), states(after, gpu=1), states(after, "m")) == ("....", "B...", "B...")
 

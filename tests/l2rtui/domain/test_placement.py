@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.domain.containers import Binding, PodSettings
-from l2rtui.domain.ledger import Claim, Holder, SlotState, build_ledger
+from l2rtui.domain.ledger import DeviceUsage, Holder, SlotState, build_ledger
 from l2rtui.domain.node import Gpu, Node, SlotId
-from l2rtui.domain.placement import Pin, Policy, Seat, parse_pins, parse_seeds, place
+from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, parse_pins, parse_seeds, place
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 
@@ -22,7 +22,7 @@ def ledger(nodes=1, gpus=2, slots=4, held=()):
         for number in range(nodes)
     ]
     holders = [
-        Holder(f"u{number}", f"other-{number}", slot.node, "u1", "", "", (Claim(slot.gpu, slot.slot),))
+        Holder(f"u{number}", f"other-{number}", slot.node, "u1", "", "", (DeviceUsage(slot.gpu, slot.slot),))
         for number, slot in enumerate(map(SlotId.parse, held))
     ]
     return build_ledger(every, holders)
@@ -47,7 +47,7 @@ def test_pack_fills_one_device_after_the_other():
 
 
 def test_spread_goes_round():
-    placed = place([run("r", workers(5))], ledger(), policy=Policy.SPREAD)
+    placed = place([run("r", workers(5))], ledger(), policy=PlacementPolicy.SPREAD)
     assert slots_of(placed) == ["n0/0.0", "n0/1.0", "n0/0.1", "n0/1.1", "n0/0.2"]
 
 
@@ -106,7 +106,7 @@ def test_a_pin_on_an_unknown_slot_has_no_holder_to_name():
 
 def test_seats_that_exist_are_kept_out_of_the_result():
     taken = [Seat("r", "w", 1, (SlotId("n0", 0, 1),))]
-    placed = place([run("r", workers(3))], ledger(held=["n0/0.1"]), taken=taken)
+    placed = place([run("r", workers(3))], ledger(held=["n0/0.1"]), existing=taken)
     assert [(seat.index, str(seat.slots[0])) for seat in placed.seats] == [(0, "n0/0.0"), (2, "n0/0.2")]
 
 
@@ -196,7 +196,7 @@ PINS = st.lists(
 )
 
 
-@given(SETS, LEDGERS, st.sampled_from(Policy), PINS)
+@given(SETS, LEDGERS, st.sampled_from(PlacementPolicy), PINS)
 def test_seats_never_clash_and_nobody_is_forgotten(sets, cluster, policy, pins):
     specs = [run("a", *sets), run("b", *sets)]
     placed = place(specs, cluster, policy=policy, pins=pins)
@@ -264,5 +264,5 @@ def test_the_device_plugin_gives_whole_devices():
 
 def test_what_is_added_to_a_run_goes_first_where_the_run_sits():
     sits = Seat("r", "w", 0, (SlotId("n1", 1, 0),))
-    placed = place([run("r", workers(5))], ledger(nodes=2, held=["n1/1.0"]), taken=[sits])
+    placed = place([run("r", workers(5))], ledger(nodes=2, held=["n1/1.0"]), existing=[sits])
     assert slots_of(placed) == ["n1/1.1", "n1/1.2", "n1/1.3", "n0/0.0"]

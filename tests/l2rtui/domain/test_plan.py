@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import Placement, Seat, place
-from l2rtui.domain.plan import LaunchPlan, Step, Verb, device_env, plan_launch
+from l2rtui.domain.plan import LaunchPlan, PlanStep, StepVerb, device_env, plan_launch, planned_view
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 SPEC = RunSpec(
@@ -55,10 +55,10 @@ def test_the_steps_are_the_objects_in_order():
     placement = place([SPEC], build_ledger(NODES.values(), []))
     plan = plan_launch([SPEC], placement, NODES, owner="me", uids=["u1"])
     assert plan.steps() == (
-        Step(Verb.CREATE, "Run", "r", "learner-workers, seed 5"),
-        Step(Verb.CREATE, "Pod", "r-learner-0", "learner on any node, no device: l2r-runtime learner"),
-        Step(Verb.CREATE, "Pod", "r-w-0", "worker on n/0.0: l2r-runtime worker"),
-        Step(Verb.CREATE, "Pod", "r-w-1", "worker on n/0.1: l2r-runtime worker"),
+        PlanStep(StepVerb.CREATE, "Run", "r", "learner-workers, seed 5"),
+        PlanStep(StepVerb.CREATE, "Pod", "r-learner-0", "learner on any node, no device: l2r-runtime learner"),
+        PlanStep(StepVerb.CREATE, "Pod", "r-w-0", "worker on n/0.0: l2r-runtime worker"),
+        PlanStep(StepVerb.CREATE, "Pod", "r-w-1", "worker on n/0.1: l2r-runtime worker"),
     )
 
 
@@ -85,10 +85,20 @@ def test_an_empty_plan_has_no_steps():
 
 
 def test_a_backend_that_makes_objects_of_its_own_says_so_in_the_steps():
-    step = Step(Verb.CREATE, "ConfigMap", "l2r-r")
+    step = PlanStep(StepVerb.CREATE, "ConfigMap", "l2r-r")
     assert LaunchPlan((), objects=(step,)).steps() == (step,)
 
 
 def test_a_replica_knows_its_device():
     plan = plan_launch([SPEC], place([SPEC], build_ledger(NODES.values(), [])), NODES, owner="me", uids=["u1"])
     assert [pod.gpu for pod in plan.runs[0].pods] == [None, *[NODES["n"].gpus[0]] * 2]
+
+
+def test_the_view_of_a_planned_pod_has_its_slots_and_the_node_that_the_backend_chose():
+    plan = plan_launch([SPEC], place([SPEC], build_ledger(NODES.values(), [])), NODES, owner="me", uids=["u1"])
+    learner, worker, _ = plan.runs[0].pods
+    view = planned_view(worker, "r", "me", 5, uid="p1", created=7.0)
+    assert (view.uid, view.name, view.node, view.owner, view.run) == ("p1", "r-w-0", "n", "me", "r")
+    assert (view.set_name, view.role, view.index, view.seed, view.created) == ("w", Role.WORKER, 0, 5, 7.0)
+    assert (view.devices, view.slots) == ((DeviceUsage(0, 0),), (SlotId("n", 0, 0),))
+    assert planned_view(learner, "r", "me", 5, node="elsewhere").node == "elsewhere"

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.ledger import Claim
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import plan_launch
-from l2rtui.domain.preflight import Finding, Weight, preflight, refusals
+from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Kind, Resources, Role, RunSpec, SetSpec
 
@@ -34,13 +34,13 @@ def judge(specs, snapshot, facts=()):
 
 
 def sentences(findings, weight):
-    return [finding.sentence for finding in findings if finding.weight is weight]
+    return [finding.sentence for finding in findings if finding.severity is weight]
 
 
 def test_a_plan_in_order_is_said_to_be():
     findings = judge([spec()], cluster())
-    assert {finding.weight for finding in findings} == {Weight.OK}
-    assert sentences(findings, Weight.OK) == ["the name is free", "n: every slot that is asked for is free"]
+    assert {finding.severity for finding in findings} == {Severity.OK}
+    assert sentences(findings, Severity.OK) == ["the name is free", "n: every slot that is asked for is free"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_node_that_vanished_since_the_plan_is_refused():
 def test_a_node_whose_use_is_unknown_is_a_warning():
     before, after = cluster(), cluster(is_use_known=False)
     plan = plan_launch([spec()], place([spec()], before.ledger), before.nodes, owner="me", uids=["0"])
-    assert any("cannot be listed" in text for text in sentences(preflight(plan, after), Weight.WARNING))
+    assert any("cannot be listed" in text for text in sentences(preflight(plan, after), Severity.WARNING))
 
 
 @pytest.mark.parametrize(
@@ -88,13 +88,13 @@ def test_a_node_whose_use_is_unknown_is_a_warning():
     ],
 )
 def test_too_little_room_is_a_warning(asked, there, words):
-    (warning,) = sentences(judge([spec(**asked)], cluster(**there)), Weight.WARNING)
+    (warning,) = sentences(judge([spec(**asked)], cluster(**there)), Severity.WARNING)
     assert warning.startswith(words)
 
 
 @pytest.mark.parametrize("there", [{}, {"cpu_cores": 64.0, "memory_bytes": 64 * GIB}])
 def test_room_that_is_enough_or_unknown_is_no_warning(there):
-    assert not sentences(judge([spec(cpu_cores=2.0, memory_bytes=GIB)], cluster(**there)), Weight.WARNING)
+    assert not sentences(judge([spec(cpu_cores=2.0, memory_bytes=GIB)], cluster(**there)), Severity.WARNING)
 
 
 def test_replicas_without_a_device_are_not_counted_on_a_node():
@@ -105,22 +105,24 @@ def test_replicas_without_a_device_are_not_counted_on_a_node():
 
 def test_facts_of_the_backend_take_their_place_in_the_order():
     facts = [
-        Finding(Weight.OK, "x", "fine"),
-        Finding(Weight.REFUSAL, "y", "no such command"),
-        Finding(Weight.WARNING, "z", "slow"),
+        Finding(Severity.OK, "x", "fine"),
+        Finding(Severity.REFUSAL, "y", "no such command"),
+        Finding(Severity.WARNING, "z", "slow"),
     ]
-    weights = [finding.weight for finding in judge([spec()], cluster(), facts)]
-    assert weights == [Weight.REFUSAL, Weight.WARNING, Weight.OK, Weight.OK, Weight.OK]
+    weights = [finding.severity for finding in judge([spec()], cluster(), facts)]
+    assert weights == [Severity.REFUSAL, Severity.WARNING, Severity.OK, Severity.OK, Severity.OK]
 
 
 def test_what_is_overcommitted_is_told_with_who_is_there():
-    pod = PodView("u", "other", "n", claims=(Claim(0, 0),))
+    pod = PodView("u", "other", "n", devices=(DeviceUsage(0, 0),))
     snapshot = ClusterSnapshot({"n": Node("n", (Gpu("n", 0, slots=1),))}, {"u": pod})
     specs = [spec()]
     placement = place(specs, snapshot.ledger, overcommit=True)
     plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=["1"])
-    assert sentences(preflight(plan, snapshot), Weight.WARNING) == ["n/0.0 is over-committed: other sits there too"]
+    assert sentences(preflight(plan, snapshot), Severity.WARNING) == [
+        "n/0.0 is over-committed: other sits there too"
+    ]
     free = replace(plan, overcommitted=(SlotId("n", 0, 7),))
     assert "n/0.7 is over-committed: another worker of this plan sits there too" in sentences(
-        preflight(free, snapshot), Weight.WARNING
+        preflight(free, snapshot), Severity.WARNING
     )

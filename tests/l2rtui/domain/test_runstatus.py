@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.runstatus import run_status, wanted_pods
+from l2rtui.domain.runstatus import replicas_of_run, run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import Role
@@ -39,4 +39,4 @@ def test_one_word_one_level_and_one_sentence(run, pods, word, level, sentence):
 
 
 def test_all_sets_want_their_replicas():
-    assert wanted_pods(replace(RUN, sets=(*RUN.sets, SetView("e", Role.EVALUATOR, 3)))) == 5
+    assert replicas_of_run(replace(RUN, sets=(*RUN.sets, SetView("e", Role.EVALUATOR, 3)))) == 5

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.keyscan import find_keys, hides_value
-from l2rtui.domain.secret import Secret, SecretKind
+from l2rtui.domain.secret import Secret, SecretKind, find_secrets, is_secret_variable
 
 ACCESS = "AKIA" + "IOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI/K7MDENG/" + "bPxRfiCYEXAMPLEKEY"
@@ -28,7 +27,7 @@ HEX = "0123456789abcdef0123456789abcdef01234567"
     ],
 )
 def test_what_looks_like_a_key_is_found_by_its_place(data, path, what):
-    assert list(find_keys(data)) == [(path, what)]
+    assert list(find_secrets(data)) == [(path, what)]
 
 
 @pytest.mark.parametrize(
@@ -45,12 +44,12 @@ def test_what_looks_like_a_key_is_found_by_its_place(data, path, what):
     ],
 )
 def test_what_only_resembles_one_is_left_alone(data):
-    assert list(find_keys(data)) == []
+    assert list(find_secrets(data)) == []
 
 
 def test_values_are_hidden_by_their_names():
     names = ("WANDB_API_KEY", "L2R_TOKEN_FILE", "db_password", "L2R_SEED")
-    assert list(filter(hides_value, names)) == ["WANDB_API_KEY", "db_password"]
+    assert list(filter(is_secret_variable, names)) == ["WANDB_API_KEY", "db_password"]
 
 
 @pytest.mark.parametrize(

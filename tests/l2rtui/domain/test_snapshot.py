@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.domain.ledger import Claim, SlotState
+from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView, SetView, has_finished
 from l2rtui.domain.status import Phase
@@ -65,11 +65,11 @@ def test_runs_are_found_by_name_and_by_experiment():
 
 def test_the_ledger_counts_pods_that_are_not_over():
     holding = (
-        pod("a", claims=(Claim(0, 0),), phase=Phase.RUNNING),
-        pod("b", claims=(Claim(0, 1),), phase=Phase.PENDING, reason="CrashLoopBackOff"),
-        pod("c", claims=(Claim(0, 2),), phase=Phase.SUCCEEDED),
-        pod("d", claims=(Claim(0, 3),), phase=Phase.FAILED),
-        pod("e", claims=(Claim(1, 0),), phase=Phase.RUNNING, is_terminating=True),
+        pod("a", devices=(DeviceUsage(0, 0),), phase=Phase.RUNNING),
+        pod("b", devices=(DeviceUsage(0, 1),), phase=Phase.PENDING, reason="CrashLoopBackOff"),
+        pod("c", devices=(DeviceUsage(0, 2),), phase=Phase.SUCCEEDED),
+        pod("d", devices=(DeviceUsage(0, 3),), phase=Phase.FAILED),
+        pod("e", devices=(DeviceUsage(1, 0),), phase=Phase.RUNNING, is_terminating=True),
     )
     nodes = {"n": Node("n", (Gpu("n", 0), Gpu("n", 1)))}
     ledger = ClusterSnapshot(nodes, {one.uid: one for one in holding}).ledger
@@ -79,7 +79,7 @@ def test_the_ledger_counts_pods_that_are_not_over():
 
 
 def test_a_pod_knows_its_exact_slots_alone():
-    one = pod("p", claims=(Claim(0, 2), Claim(1), Claim(None)))
+    one = pod("p", devices=(DeviceUsage(0, 2), DeviceUsage(1), DeviceUsage(None)))
     assert one.slots == (SlotId("n", 0, 2),)
 
 
@@ -110,3 +110,9 @@ def test_a_run_has_finished_when_those_it_is_about_have(kind, phases, is_done):
         pod(f"r-{n}", "r", *role, phase=phase) for n, (role, phase) in enumerate(zip(roles, phases, strict=False))
     ]
     assert has_finished(RunView("u", "r", "r", kind=kind, sets=sets), pods) is is_done
+
+
+def test_a_set_of_a_run_is_looked_up_by_name():
+    run = RunView("u", "r", "e", sets=(SetView("learner", Role.LEARNER, 1), SetView("w", Role.WORKER, 4)))
+    assert run.set_named("w") is run.sets[1]
+    assert run.set_named("x") is None

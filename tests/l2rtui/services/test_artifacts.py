@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from moto.server import ThreadedMotoServer
 
-from l2rtui.backends.artifacts import Artifacts
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.cloud.artifacts import Artifacts
 from l2rtui.errors import BackendError, NotFoundError, UsageError
-from l2rtui.services import lastruns
+from l2rtui.services import run_history
 from l2rtui.services.artifacts import choose, differences, resumed
-from runtime.checkpoints import Checkpoints
-from runtime.mirror import Mirror
-from runtime.places import open_place
+from runtime.base.object_store import open_store
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.checkpoints.upload import Mirror
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -49,7 +49,7 @@ def put(root: str, folder: Path, *seeds: int) -> list[str]:
         own = Checkpoints(folder / str(seed), keep=5)
         facts = {"made": {"run": f"r-s{seed}", "seed": seed, "time": 1000.0 + seed, "eval_return": seed * 1.5}}
         name = own.save(seed, seed * 10, {"x": np.full(64, seed, np.float32)}, facts)
-        mirror = Mirror(open_place(root, f"r-s{seed}", "1"), folder / str(seed), 5, print)
+        mirror = Mirror(open_store(root, f"r-s{seed}", "1"), folder / str(seed), 5, print)
         mirror.offer(name)
         mirror.close()
     return [f"ckpt-{seed:010d}-{seed * 10:012d}" for seed in seeds]
@@ -58,32 +58,34 @@ def put(root: str, folder: Path, *seeds: int) -> list[str]:
 async def test_what_learners_left_is_listed_fetched_and_compared(root: str, tmp_path: Path) -> None:
     names = put(root, tmp_path, 1, 2)
     places = Artifacts(root)
-    found = await places.list()
-    assert [(one.name, one.place, one.facts["seed"], one.problem) for one in found] == [
+    artifacts = await places.list()
+    assert [
+        (artifact.name, artifact.location, artifact.facts["seed"], artifact.problem) for artifact in artifacts
+    ] == [
         (names[0], f"{root}/r-s1/1", 1, ""),
         (names[1], f"{root}/r-s2/1", 2, ""),
     ]
     newest = await choose(places, "")
-    assert newest == found[1]
+    assert newest == artifacts[1]
     moved: list[int] = []
     await places.fetch(newest, tmp_path / "got", moved.append)
     assert sum(moved) == newest.bytes
     checkpoint, aside = Checkpoints(tmp_path / "got", keep=5).load()
     assert checkpoint is not None
     assert (checkpoint.tensors["x"][0], aside) == (2.0, [])
-    assert ("eval_return", 1.5, 3.0) in differences(*found)
-    assert ("env_steps", 10, 20) in differences(*found)
+    assert ("eval_return", 1.5, 3.0) in differences(*artifacts)
+    assert ("env_steps", 10, 20) in differences(*artifacts)
 
 
 async def test_what_is_wrong_with_a_checkpoint_is_said_and_it_is_never_chosen(root: str, tmp_path: Path) -> None:
     names = put(root, tmp_path, 1, 2, 3)
-    lost, spoiled = open_place(root, "r-s3", "1"), open_place(root, "r-s2", "1")
+    lost, spoiled = open_store(root, "r-s3", "1"), open_store(root, "r-s2", "1")
     lost.remove(f"{names[2]}.safetensors")
     manifest = tmp_path / "manifest"
     manifest.write_text(json.dumps({**json.loads(spoiled.read(f"{names[1]}.json")), "env_steps": 99}))
     spoiled.put(f"{names[1]}.json", manifest)
     places = Artifacts(root)
-    assert [one.problem for one in await places.list()] == [
+    assert [artifact.problem for artifact in await places.list()] == [
         "",
         "its manifest cannot be used: its check sum is wrong",
         "its arrays are not there",
@@ -97,7 +99,7 @@ async def test_arrays_that_were_damaged_on_the_way_are_not_kept(root: str, tmp_p
     (name,) = put(root, tmp_path, 1)
     other = tmp_path / "other"
     other.write_bytes(b"\0" * 64)
-    open_place(root, "r-s1", "1").put(f"{name}.safetensors", other)
+    open_store(root, "r-s1", "1").put(f"{name}.safetensors", other)
     places = Artifacts(root)
     with pytest.raises(BackendError, match=f"{name} is damaged: its check sum is wrong"):
         await places.fetch(await choose(places, name), tmp_path / "got", lambda _: None)
@@ -109,15 +111,15 @@ async def test_a_run_trains_on_with_the_spec_of_who_made_the_checkpoint_also_whe
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     put(str(tmp_path / "volume"), tmp_path, 1)
-    (one,) = await Artifacts(str(tmp_path / "volume")).list()
+    (artifact,) = await Artifacts(str(tmp_path / "volume")).list()
     backend = FakeBackend()
     with pytest.raises(NotFoundError, match="No destroyed run is named r-s1"):
-        await resumed(backend, one, "went-on")
+        await resumed(backend, artifact, "went-on")
     before = next(iter((await backend.snapshot()).runs.values())).name
-    lastruns.keep(replace(await backend.spec(before), name="r-s1", train='{"lr": 1}'))
-    spec = await resumed(backend, one, "went-on")
-    assert (spec.name, json.loads(spec.train)) == ("went-on", {"lr": 1, "resume_from": one.place})
-    alive = replace(one, facts={"run": before})
+    run_history.keep(replace(await backend.spec(before), name="r-s1", train='{"lr": 1}'))
+    spec = await resumed(backend, artifact, "went-on")
+    assert (spec.name, json.loads(spec.train)) == ("went-on", {"lr": 1, "resume_from": artifact.location})
+    alive = replace(artifact, facts={"run": before})
     assert (await resumed(backend, alive, "went-on")).sets == (await backend.spec(before)).sets
     with pytest.raises(UsageError, match="Went On"):
         await resumed(backend, alive, "Went On")

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
-from l2rtui.services.standing import Evaluation, NodeState, PeerState, Reading, StepState, summary
-from l2rtui.services.wrapping import Step, step
+from l2rtui.services.job_status import Evaluation, NodeState, PodReading, PsProcessState, StepState, summary
+from l2rtui.services.runtime_commands import Step, step
 
 
 def spec(*names):
@@ -17,9 +17,9 @@ def spec(*names):
 
 
 def reading(pod, *records):
-    found = Reading(pod)
+    found = PodReading(pod)
     for record in records:
-        found.take(record if isinstance(record, str) else json.dumps(record, separators=(",", ":")))
+        found.read_line(record if isinstance(record, str) else json.dumps(record, separators=(",", ":")))
     return found
 
 
@@ -59,7 +59,7 @@ def test_servers_and_workers_say_their_steps():
         {"l2r": "ps", "time": 1, "role": "worker", "index": 1, "global_step": 9, "local_step": 4, "loss": 1.5},
         {"l2r": "ps", "time": 2, "role": "worker", "index": 1, "global_step": 11, "local_step": 5},
     )
-    assert summary(spec(), [found]).peers == (PeerState("w-1", "worker", 1, 11, 5, 1.5, 2.0),)
+    assert summary(spec(), [found]).peers == (PsProcessState("w-1", "worker", 1, 11, 5, 1.5, 2.0),)
 
 
 def test_the_newest_evaluation_counts():

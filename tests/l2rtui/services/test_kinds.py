@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from l2rtui.domain.containers import Binding, Mount, Security
-from l2rtui.domain.preflight import Weight
+from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, Program, RestartPolicy, Role
 from l2rtui.errors import SpecError
-from l2rtui.services import program, specdump, specfile, wrapping
+from l2rtui.services import runtime_commands, script_source
+from l2rtui.services.spec import encode, spec_file
 
 ELASTIC = """\
 kind: elastic
@@ -67,7 +68,7 @@ def load(tmp_path):
     def _load(text, *overrides, **options):
         path = tmp_path / "spec.yaml"
         path.write_text(text)
-        return specfile.load(str(path), overrides, **options)
+        return spec_file.load(str(path), overrides, **options)
 
     return _load
 
@@ -85,40 +86,43 @@ def test_an_elastic_job_is_a_place_to_meet_and_nodes(load):
     assert (nodes.role, nodes.replicas, nodes.bounds, nodes.restart) == (
         Role.WORKER, 2, (1, 4), RestartPolicy.ON_FAILURE,
     )  # fmt: skip
-    told, command = wrapping.read_elastic(nodes.command)
-    assert (told, command) == (wrapping.Elastic("rdzv", "etcd-v2", 1, 4, processes=2), ("python", "t.py"))
+    variables, command = runtime_commands.read_elastic(nodes.command)
+    assert (variables, command) == (
+        runtime_commands.ElasticCommand("rdzv", "etcd-v2", 1, 4, processes=2),
+        ("python", "t.py"),
+    )
     assert nodes.pod.shm_bytes == 2**30
 
 
 def test_parameter_servers_have_names_and_ports(load):
     spec = load(SERVERS).spec
 
-    assert [(one.name, one.role, one.replicas, one.slots, one.port, one.stable) for one in spec.sets] == [
+    assert [(item.name, item.role, item.replicas, item.slots, item.port, item.stable) for item in spec.sets] == [
         ("ps", Role.PS, 2, 0, 2222, True),
         ("worker", Role.WORKER, 3, 1, 3000, True),
     ]
-    assert [one.command for one in spec.sets] == [("l2r-runtime", "ps"), ("l2r-runtime", "ps-worker")]
+    assert [item.command for item in spec.sets] == [("l2r-runtime", "ps"), ("l2r-runtime", "ps-worker")]
 
 
 def test_steps_wait_for_those_before_them(load):
     sets = load(STEPS).spec.sets
 
-    assert [one.name for one in sets] == ["data", "train-rdzv", "train", "look", "report"]
+    assert [item.name for item in sets] == ["data", "train-rdzv", "train", "look", "report"]
     assert sets[1].command[-2:] == ("--until", "train")
-    told = [wrapping.read_step(one.command) for one in sets if one.role is not Role.RENDEZVOUS]
-    assert [step for step, _ in told] == [
-        wrapping.Step("data", is_once=True),
-        wrapping.Step("train", ("data",)),
-        wrapping.Step("look", ("train",), parts=2),
-        wrapping.Step("report", ("data", "look"), is_once=True),
+    variables = [runtime_commands.read_step(item.command) for item in sets if item.role is not Role.RENDEZVOUS]
+    assert [step for step, _ in variables] == [
+        runtime_commands.Step("data", is_once=True),
+        runtime_commands.Step("train", ("data",)),
+        runtime_commands.Step("look", ("train",), parts=2),
+        runtime_commands.Step("report", ("data", "look"), is_once=True),
     ]
-    assert wrapping.read_elastic(told[1][1])[0].rendezvous == "train-rdzv"
+    assert runtime_commands.read_elastic(variables[1][1])[0].rendezvous == "train-rdzv"
 
 
 @pytest.mark.parametrize("text", [ELASTIC, SERVERS, STEPS, CHART])
 def test_a_spec_written_down_is_the_same_again(load, text):
     spec = load(text).spec
-    assert load(yaml.safe_dump(specdump.to_document(spec), sort_keys=False)).spec == spec
+    assert load(yaml.safe_dump(encode.to_document(spec), sort_keys=False)).spec == spec
 
 
 @pytest.mark.parametrize(
@@ -171,7 +175,7 @@ def test_a_program_comes_from_beside_the_spec_or_from_s3(load, tmp_path):
     ("source", "content", "sentence"),
     [
         ("gone.py", None, "cannot be read: No such file"),
-        ("t.py", b"#" * (program.MAX_BYTES + 1), "is larger than the 256Ki that travel with a run"),
+        ("t.py", b"#" * (script_source.MAX_BYTES + 1), "is larger than the 256Ki that travel with a run"),
         ("t.py", b"\xff\xfe", "is no text in UTF-8"),
         ("t.py", b"\n", "is empty"),
         ("'a b.py'", b"x", "is no plain name of a file"),
@@ -192,7 +196,7 @@ def test_a_program_that_cannot_travel_is_named(load, tmp_path, source, content, 
 
 
 def notes(wish):
-    return {one.subject: one.sentence for one in wish.notes}
+    return {item.subject: item.sentence for item in wish.notes}
 
 
 def test_the_charts_values_are_its_run(load):
@@ -200,8 +204,11 @@ def test_the_charts_values_are_its_run(load):
     ps, worker = wish.spec.sets
 
     assert (wish.spec.kind, wish.spec.name) == (Kind.PARAMETER_SERVER, "distributed-tensorflow")
-    assert [(one.name, one.replicas, one.port) for one in (ps, worker)] == [("ps", 2, 8000), ("worker", 2, 9000)]
-    assert {one.pod.image for one in (ps, worker)} == {"lab/tf:1.7.0"}
+    assert [(item.name, item.replicas, item.port) for item in (ps, worker)] == [
+        ("ps", 2, 8000),
+        ("worker", 2, 9000),
+    ]
+    assert {item.pod.image for item in (ps, worker)} == {"lab/tf:1.7.0"}
     assert (ps.slots, worker.slots, worker.pod.binding) == (0, 1, Binding.DEVICE_PLUGIN)
     numbers = ("--learning_rate", "0.001", "--batch_size", "20")
     assert ps.command == ("python", "train_distributed.py", *numbers)
@@ -227,7 +234,7 @@ def test_the_charts_values_run_with_our_image(load):
     assert (ps.pod.node_selector, ps.pod.security) == ((("a", "b"),), Security.RESTRICTED)
     assert "in place of lab/tf:1.7.0" in notes(wish)["image"]
     assert "label is not used" in notes(wish)["ps"]
-    assert {one.weight for one in wish.notes if one.subject == "ps"} == {Weight.WARNING}
+    assert {item.severity for item in wish.notes if item.subject == "ps"} == {Severity.WARNING}
 
 
 @pytest.mark.parametrize(

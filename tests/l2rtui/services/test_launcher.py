@@ -11,17 +11,17 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.backends.base import Leftover, Receipt
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import Gpu, Node
-from l2rtui.domain.placement import Policy, parse_pins
-from l2rtui.domain.preflight import Finding, Weight, refusals
+from l2rtui.domain.placement import PlacementPolicy, parse_pins
+from l2rtui.domain.preflight import Finding, Severity, refusals
+from l2rtui.domain.receipt import Leftover, Receipt
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import LaunchError, LeftBehindError, NotFoundError, RefusedError
-from l2rtui.services import journal, lastruns, launcher
-from l2rtui.services.specfile import Wish
+from l2rtui.services import journal, launcher, run_history
+from l2rtui.services.spec.spec_file import LaunchRequest
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def wish(workers=4):
         SetSpec("learner", Role.LEARNER, ("true",)),
         SetSpec("w", Role.WORKER, ("true",), replicas=workers),
     )
-    return Wish(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets))
+    return LaunchRequest(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets))
 
 
 @asynccontextmanager
@@ -75,7 +75,7 @@ async def test_a_launch_seats_every_replica_and_is_recorded(backend):
 
 
 async def test_pins_policy_and_seeds(backend):
-    await launched(backend, seeds=(3, 8), pins=parse_pins("n2/0-1,n1/1"), policy=Policy.SPREAD)
+    await launched(backend, seeds=(3, 8), pins=parse_pins("n2/0-1,n1/1"), policy=PlacementPolicy.SPREAD)
     snapshot = await launcher.wait_running(backend, ["r-s3", "r-s8"], 5)
 
     assert {run.seed for run in snapshot.runs.values()} == {3, 8}
@@ -103,7 +103,7 @@ async def test_a_name_in_use_is_refused(backend):
 
 async def test_the_last_slots_taken_meanwhile_refuse_and_leave_the_winner_alone(backend):
     first = await launcher.prepare(backend, wish(workers=10))
-    second = await launcher.prepare(backend, Wish(launcher.with_seeds(wish(workers=10).spec, (2,))[0]))
+    second = await launcher.prepare(backend, LaunchRequest(launcher.with_seeds(wish(workers=10).spec, (2,))[0]))
     [step async for step in launcher.launch(backend, first)]
 
     with pytest.raises(RefusedError):
@@ -265,7 +265,7 @@ async def test_what_was_destroyed_is_launched_again_with_the_spec_that_it_had(ba
     async with ticking(backend):
         async for _ in launcher.destroy(backend, snapshot.run_named("r")):
             pass
-    again = await launcher.prepare_runs(backend, lastruns.find())
+    again = await launcher.prepare_runs(backend, run_history.find())
     assert [run.spec for run in again.plan.runs] == [wish().spec]
 
 
@@ -277,6 +277,6 @@ async def test_overcommit_waves_and_binding_reach_the_plan(backend):
 
 
 async def test_what_was_changed_in_an_imported_file_is_told_with_the_plan(backend):
-    note = Finding(Weight.WARNING, "ReplicaSet x", "it was changed")
+    note = Finding(Severity.WARNING, "ReplicaSet x", "it was changed")
     prepared = await launcher.prepare(backend, replace(wish(), notes=(note,)))
     assert note in prepared.findings

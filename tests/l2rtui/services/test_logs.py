@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from l2rtui.backends.base import LogLine, LogQuery
+from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError, UsageError
 from l2rtui.services import logs

@@ -13,6 +13,7 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.workload import Role
 from l2rtui.errors import NotFoundError
 from l2rtui.services import metrics
+from runtime.base.metric_records import parse_record
 
 RECORD = {
     "l2r": "learner",
@@ -35,7 +36,7 @@ def line(record):
 
 
 def test_a_record_becomes_numbers():
-    record = metrics.parse_record(line(RECORD))
+    record = parse_record(line(RECORD))
     assert record is not None
     found = metrics.Series("r").add(record)
 
@@ -73,7 +74,7 @@ def test_history_is_bounded():
     ],
 )
 def test_other_lines_are_no_records(text):
-    assert metrics.parse_record(text) is None
+    assert parse_record(text) is None
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

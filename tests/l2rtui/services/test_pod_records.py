@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from l2rtui.backends.base import LogLine
-from l2rtui.services import podnews
-from l2rtui.services.podnews import PodNews, after, read
+from l2rtui.domain.log import LogLine
+from l2rtui.domain.metrics import PodMetrics
+from l2rtui.services import pod_records
+from l2rtui.services.pod_records import after, read
 
 
 def line(kind: str, **fields: object) -> str:
@@ -33,7 +34,7 @@ def test_each_kind_says_what_it_is_at(text, step, rank):
     news = read(text)
     assert (news.step, news.rank) == (step, rank)
     assert (news.round == 1) is ('"round":1' in text)
-    assert news.is_telling is bool(step or rank is not None)
+    assert news.is_worth_following is bool(step or rank is not None)
 
 
 def test_a_worker_tells_of_its_simulators():
@@ -51,9 +52,9 @@ def test_a_worker_tells_of_its_simulators():
 
 def test_a_worker_tells_of_its_gpu_where_its_driver_does():
     news = read(line("worker", gpu_percent=45.0, gpu_memory_bytes=3e9))
-    assert (news.gpu_percent, news.gpu_memory_bytes, news.is_telling) == (45.0, 3e9, True)
+    assert (news.gpu_percent, news.gpu_memory_bytes, news.is_worth_following) == (45.0, 3e9, True)
     odd = read(line("worker", gpu_percent="all", gpu_memory_bytes=True))
-    assert (odd.gpu_percent, odd.gpu_memory_bytes, odd.is_telling) == (None, None, False)
+    assert (odd.gpu_percent, odd.gpu_memory_bytes, odd.is_worth_following) == (None, None, False)
 
 
 @pytest.mark.parametrize("text", ["", "INFO x", '{"l2r":"learner"}', '{"l2r":3}', '{"l2r":"step"', "[]"])
@@ -62,9 +63,9 @@ def test_other_lines_are_no_news(text):
 
 
 def test_the_first_rank_of_a_pod_stands_for_all_of_its_processes():
-    first = PodNews("elastic", rank=4, world_size=8)
-    assert after(first, PodNews("elastic", rank=5, world_size=8)).rank == 4
-    assert after(first, PodNews("elastic", rank=5, world_size=6)).rank == 5, "another round"
+    first = PodMetrics("elastic", rank=4, world_size=8)
+    assert after(first, PodMetrics("elastic", rank=5, world_size=8)).rank == 4
+    assert after(first, PodMetrics("elastic", rank=5, world_size=6)).rank == 5, "another round"
     assert after(None, first) is first
 
 
@@ -87,7 +88,7 @@ def said(text: str, *, is_seam: bool = False) -> LogLine:
 
 async def found(*lines: LogLine) -> tuple[list[str], int]:
     logs = Logs(*lines)
-    return [one.step async for one in podnews.follow(logs, SimpleNamespace(name="p"))], logs.given
+    return [one.step async for one in pod_records.follow(logs, SimpleNamespace(name="p"))], logs.given
 
 
 async def test_of_what_was_written_the_newest_counts_and_then_all():
@@ -101,7 +102,7 @@ async def test_a_pod_that_is_over_tells_its_last():
 
 
 async def test_a_pod_without_anything_to_say_is_not_listened_to():
-    many = [said("INFO")] * (podnews.SILENT_LINES + 100)
-    assert await found(said("", is_seam=True), *many) == ([], podnews.SILENT_LINES + 2)
+    many = [said("INFO")] * (pod_records.SILENT_LINES + 100)
+    assert await found(said("", is_seam=True), *many) == ([], pod_records.SILENT_LINES + 2)
     quiet = line("worker", env_steps_per_second=3.0)
     assert (await found(said("", is_seam=True), *[said(quiet)] * 5))[1] == 2

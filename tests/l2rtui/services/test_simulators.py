@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.backends.base import Captured
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.log import CommandOutput
 from l2rtui.domain.workload import Role
 from l2rtui.errors import BackendError, NotFoundError
-from l2rtui.services import pictures, simulators
-from l2rtui.services.simulators import Picture, picture_of
+from l2rtui.services import simulators
+from l2rtui.services.simulators import decode_ppm
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ async def test_an_answer_that_is_none_is_a_sentence(said, monkeypatch):
     pod = await a_worker(backend)
 
     async def capture(*_):
-        return Captured(0, said, b"")
+        return CommandOutput(0, said, b"")
 
     monkeypatch.setattr(backend, "capture", capture)
     with pytest.raises(BackendError, match="can be read"):
@@ -73,7 +73,7 @@ async def test_fields_of_other_types_are_passed_over(monkeypatch):
     }
 
     async def capture(*_):
-        return Captured(0, json.dumps(facts).encode(), b"")
+        return CommandOutput(0, json.dumps(facts).encode(), b"")
 
     monkeypatch.setattr(backend, "capture", capture)
     (one,) = await simulators.status(backend, pod)
@@ -85,17 +85,4 @@ async def test_fields_of_other_types_are_passed_over(monkeypatch):
 )
 def test_what_is_no_image_is_refused(data):
     with pytest.raises(BackendError, match="no image"):
-        picture_of(data)
-
-
-def test_a_picture_keeps_its_shape_and_its_colours():
-    picture = Picture(4, 2, bytes([255, 0, 0] * 4 + [0, 0, 255] * 4))
-    rows = list(pictures.cells(picture, 80, 1))
-    assert [len(row) for row in rows] == [4]
-    assert rows[0][0] == ((255, 0, 0), (0, 0, 255))
-    coloured, *_ = pictures.ansi(picture, 80, 1, has_colours=True)
-    assert coloured.startswith("\x1b[38;2;255;0;0;48;2;0;0;255m▀")
-    assert coloured.endswith("\x1b[0m")
-    shades, *_ = pictures.ansi(Picture(2, 2, bytes([0] * 6 + [255] * 6)), 80, 1, has_colours=False)
-    assert "\x1b" not in shades
-    assert set(shades) <= set(pictures.SHADES)
+        decode_ppm(data)

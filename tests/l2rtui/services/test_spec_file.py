@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from l2rtui.domain.containers import Binding, Mount, Security, Toleration
-from l2rtui.domain.placement import Pin, Policy
+from l2rtui.domain.placement import Pin, PlacementPolicy
 from l2rtui.domain.workload import Kind, RestartPolicy, Role
 from l2rtui.errors import SpecError
-from l2rtui.services import specdump, specfile
+from l2rtui.services.spec import encode, spec_file
 
 EXAMPLES = [path for path in sorted(Path("manifests").glob("*.yaml")) if "apiVersion:" not in path.read_text()]
 
@@ -55,18 +55,18 @@ def write(tmp_path):
 
 
 def test_defaults_make_a_learner_and_one_worker(write):
-    wish = specfile.load(write(MINIMAL))
+    wish = spec_file.load(write(MINIMAL))
 
-    assert [(one.name, one.role, one.replicas) for one in wish.spec.sets] == [
+    assert [(item.name, item.role, item.replicas) for item in wish.spec.sets] == [
         ("learner", Role.LEARNER, 1),
         ("w", Role.WORKER, 1),
     ]
     assert wish.spec.sets[0].command == ("l2r-runtime", "learner")
-    assert (wish.policy, wish.pins) == (Policy.PACK, ())
+    assert (wish.policy, wish.pins) == (PlacementPolicy.PACK, ())
 
 
 def test_every_field_arrives(write):
-    wish = specfile.load(write(FULL))
+    wish = spec_file.load(write(FULL))
     learner, near, far, judge = wish.spec.sets
 
     assert wish.spec.kind is Kind.LEARNER_WORKERS
@@ -77,26 +77,26 @@ def test_every_field_arrives(write):
     assert (learner.resources.cpu_cores, learner.resources.memory_bytes) == (1.5, 2 * 2**30)
     assert (near.replicas, near.env, far.replicas) == (3, (("C", "x y"),), 0)
     assert (judge.name, judge.role, judge.grace_seconds) == ("judge", Role.EVALUATOR, 1.5)
-    assert (wish.policy, wish.pins) == (Policy.SPREAD, (Pin("n1", 0), Pin("n1", 1), Pin("n2", 3, 2)))
+    assert (wish.policy, wish.pins) == (PlacementPolicy.SPREAD, (Pin("n1", 0), Pin("n1", 1), Pin("n2", 3, 2)))
 
 
 def test_a_job(write):
-    wish = specfile.load(write("kind: job\nname: j\njob: {command: [sleep, '1'], replicas: 2}\n"))
+    wish = spec_file.load(write("kind: job\nname: j\njob: {command: [sleep, '1'], replicas: 2}\n"))
 
-    assert [(one.role, one.slots, one.replicas) for one in wish.spec.sets] == [(Role.JOB, 0, 2)]
+    assert [(item.role, item.slots, item.replicas) for item in wish.spec.sets] == [(Role.JOB, 0, 2)]
 
 
 @pytest.mark.parametrize("text", [MINIMAL, FULL, "kind: job\nname: j\njob: {command: [ls]}\n"])
 def test_writing_a_spec_back_gives_the_same_spec(write, text):
-    spec = specfile.load(write(text)).spec
+    spec = spec_file.load(write(text)).spec
 
-    again = specfile.load(write(yaml.safe_dump(specdump.to_document(spec), sort_keys=False))).spec
+    again = spec_file.load(write(yaml.safe_dump(encode.to_document(spec), sort_keys=False))).spec
 
     assert again == spec
 
 
 def test_a_spec_is_written_with_its_name_first_and_without_empty_parts(write):
-    document = specdump.to_document(specfile.load(write("kind: job\nname: j\njob: {command: [ls]}\n")).spec)
+    document = encode.to_document(spec_file.load(write("kind: job\nname: j\njob: {command: [ls]}\n")).spec)
 
     assert list(document)[:2] == ["kind", "name"]
     assert document["job"]["command"] == ["ls"]
@@ -108,10 +108,10 @@ def test_overrides_reach_fields_lists_and_names(write):
     path = write(FULL)
     overrides = ["workers.near.replicas=5", "workers.1.slots=2", "train.new.inner=[1, a]", "env.A=z=1"]
 
-    spec = specfile.load(path, overrides, name="other").spec
+    spec = spec_file.load(path, overrides, name="other").spec
 
     assert (spec.name, spec.experiment) == ("other", "other")
-    assert [one.replicas for one in spec.sets] == [1, 5, 0, 1]
+    assert [item.replicas for item in spec.sets] == [1, 5, 0, 1]
     assert spec.sets[2].slots == 2
     assert '"new":{"inner":[1,"a"]}' in spec.train
     assert spec.env[0] == ("A", "z=1")
@@ -119,9 +119,9 @@ def test_overrides_reach_fields_lists_and_names(write):
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_examples_load_and_fit_the_published_schema(path):
-    specfile.load(str(path))
+    spec_file.load(str(path))
 
-    jsonschema.validate(yaml.safe_load(path.read_text()), specfile.schema())
+    jsonschema.validate(yaml.safe_load(path.read_text()), spec_file.schema())
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_examples_load_and_fit_the_published_schema(path):
 )
 def test_a_mistake_gets_a_sentence(write, text, sentence):
     with pytest.raises(SpecError) as caught:
-        specfile.load(write(text))
+        spec_file.load(write(text))
 
     assert sentence in str(caught.value)
     assert "Traceback" not in str(caught.value)
@@ -187,38 +187,38 @@ def test_a_mistake_gets_a_sentence(write, text, sentence):
 )
 def test_a_wrong_override_gets_a_sentence(write, override, sentence):
     with pytest.raises(SpecError) as caught:
-        specfile.load(write(FULL), [override])
+        spec_file.load(write(FULL), [override])
 
     assert sentence in str(caught.value)
 
 
 def test_a_missing_and_an_unreadable_file(tmp_path):
     with pytest.raises(SpecError, match="There is no spec file"):
-        specfile.load(str(tmp_path / "none.yaml"))
+        spec_file.load(str(tmp_path / "none.yaml"))
     with pytest.raises(SpecError, match="cannot be read: Is a directory"):
-        specfile.load(str(tmp_path))
+        spec_file.load(str(tmp_path))
 
 
 def test_a_huge_file_and_an_alias_bomb_are_refused(write):
     with pytest.raises(SpecError, match="larger than 1 MiB"):
-        specfile.load(write("#" * 1_100_000))
+        spec_file.load(write("#" * 1_100_000))
     bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
         f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
     )
     with pytest.raises(SpecError, match="too many or too deeply nested"):
-        specfile.load(write(bomb))
+        spec_file.load(write(bomb))
 
 
 def test_a_file_and_an_override_that_nest_without_end_are_refused(write):
     with pytest.raises(SpecError, match="too many or too deeply nested"):
-        specfile.load(write("[" * 20_000))
+        spec_file.load(write("[" * 20_000))
     with pytest.raises(SpecError, match=r"--set train\.x: too many or too deeply nested"):
-        specfile.load(write("kind: learner-workers\nname: r\n"), ["train.x=" + "[" * 20_000])
+        spec_file.load(write("kind: learner-workers\nname: r\n"), ["train.x=" + "[" * 20_000])
 
 
 def test_an_alias_to_itself_is_refused(write):
     with pytest.raises(SpecError, match="too many or too deeply nested"):
-        specfile.load(write("a: &a [*a]\n"))
+        spec_file.load(write("a: &a [*a]\n"))
 
 
 @pytest.mark.parametrize(
@@ -238,10 +238,10 @@ def test_an_alias_to_itself_is_refused(write):
 def test_a_mistake_on_the_command_line_is_not_blamed_on_the_file(write, overrides, name, sentence):
     path = write("kind: learner-workers\nname: r\nworkers:\n - name: w\n   replicas: 2\n")
     if not sentence:
-        assert specfile.load(path, overrides, name).spec.seed == 1
+        assert spec_file.load(path, overrides, name).spec.seed == 1
         return
     with pytest.raises(SpecError) as caught:
-        specfile.load(path, overrides, name)
+        spec_file.load(path, overrides, name)
     assert str(caught.value).startswith(sentence)
 
 
@@ -262,7 +262,7 @@ workers: [{pod: {node_selector: {zone: b}, mounts: [{path: /fast, in_memory: tru
 
 
 def test_what_is_said_of_pods_holds_for_all_sets_and_a_sets_own_word_wins(write):
-    learner, workers = (one.pod for one in specfile.load(write(PODS)).spec.sets)
+    learner, workers = (item.pod for item in spec_file.load(write(PODS)).spec.sets)
 
     assert (learner.binding, workers.binding) == (Binding.ENV, Binding.SHARED)
     assert (learner.security, workers.security) == (Security.BASELINE, Security.RESTRICTED)
@@ -275,15 +275,15 @@ def test_what_is_said_of_pods_holds_for_all_sets_and_a_sets_own_word_wins(write)
 
 
 def test_a_spec_with_pods_is_written_back_the_same(write):
-    spec = specfile.load(write(PODS)).spec
-    document = specdump.to_document(spec)
-    assert specfile.load(write(yaml.safe_dump(document))).spec == spec
-    jsonschema.validate(document, specfile.schema())
+    spec = spec_file.load(write(PODS)).spec
+    document = encode.to_document(spec)
+    assert spec_file.load(write(yaml.safe_dump(document))).spec == spec
+    jsonschema.validate(document, spec_file.schema())
 
 
 def test_the_setting_decides_on_binding_where_the_spec_does_not(write):
-    assert specfile.load(write(MINIMAL), binding="cpu").spec.sets[0].pod.binding is Binding.CPU
-    assert specfile.load(write(PODS), binding="cpu").spec.sets[1].pod.binding is Binding.SHARED
+    assert spec_file.load(write(MINIMAL), binding="cpu").spec.sets[0].pod.binding is Binding.CPU
+    assert spec_file.load(write(PODS), binding="cpu").spec.sets[1].pod.binding is Binding.SHARED
 
 
 @pytest.mark.parametrize(
@@ -302,5 +302,5 @@ def test_the_setting_decides_on_binding_where_the_spec_does_not(write):
 )
 def test_a_mistake_in_pods_is_named(write, pod, sentence):
     with pytest.raises(SpecError) as caught:
-        specfile.load(write(f"kind: learner-workers\nname: r\npod: {pod}\n"))
+        spec_file.load(write(f"kind: learner-workers\nname: r\npod: {pod}\n"))
     assert sentence in str(caught.value)

@@ -76,13 +76,13 @@ async def _desk(
     backend = backend or FakeBackend(owner=user_name())
     settings = settings or Settings(backend="demo", readonly=readonly)
     app = L2RApp(settings, lambda: backend, clock=backend.now)
-    app.link.cancel_seconds = cancel_seconds
+    app.ctx.cancel_seconds = cancel_seconds
     async with app.run_test(size=size) as pilot:
         one = Desk(app, pilot, backend)
         await one.until(lambda: app.screen is app.cluster and "l2rtui" in one.words(), "the home screen")
         await one.until(lambda: app.cluster.health.is_connected, "the first snapshot")
         if ready:
-            await one.until(lambda: len(app.cluster.log_pane.ring), "the first log lines")
+            await one.until(lambda: len(app.cluster.panes.log_pane.ring), "the first log lines")
         yield one
 
 
@@ -91,7 +91,7 @@ def _own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TEXTUAL_ANIMATIONS", "none")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr("l2rtui.backends.fake.output.KEPT_LINES", 60)  # drawing long logs is not what is tested
+    monkeypatch.setattr("l2rtui.backends.fake.demo_logs.MAX_LINES", 60)  # drawing long logs is not what is tested
 
 
 @pytest.fixture

@@ -12,12 +12,13 @@ from dataclasses import replace
 from textual import events
 from textual.pilot import Pilot
 
-from l2rtui.backends.base import Backend, Captured
+from l2rtui.backends.base import Backend
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.log import CommandOutput
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 from l2rtui.ui.app import L2RApp
-from l2rtui.ui.keys import KEYS
+from l2rtui.ui.keys.table import KEYS
 
 NOT_PRESSED = ("leave", "command_palette", "shell")
 """They leave the app, open Textual's own screen, or lend the terminal that a test has not got."""
@@ -66,15 +67,14 @@ class Monkey:
 
         for verb in ("launch", "scale", "kill", "destroy", "exec"):
             setattr(backend, verb, note(verb))
-        capture = getattr(backend, "capture", None)
-        if capture is not None:
+        capture = backend.capture
 
-            def look(pod: PodView, argv: Sequence[str]) -> Awaitable[Captured]:
-                if not {"status", "frame"} & set(argv):
-                    self.changes.append(" ".join(argv))
-                return capture(pod, argv)
+        def look(pod: PodView, argv: Sequence[str]) -> Awaitable[CommandOutput]:
+            if not {"status", "frame"} & set(argv):
+                self.changes.append(" ".join(argv))
+            return capture(pod, argv)
 
-            backend.capture = look  # type: ignore[attr-defined]
+        backend.capture = look  # type: ignore[method-assign, assignment]
 
     def keep(self, app: L2RApp) -> None:
         """Let the app stay when the menu's way to leave is chosen: the keys go on."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.checkpoints import Checkpoints
-from runtime.mirror import Mirror
-from runtime.places import open_place
+from runtime.base.object_store import open_store
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.checkpoints.upload import Mirror
 
 SECOND = "ckpt-0000000020-000000000200"
 
@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Path:
     for updates in (10, 20):
         made = {"run": "dqn-s0", "seed": 0, "time": 1000.0 + updates, "eval_return": 1.5 * updates}
         own.save(updates, 10 * updates, {"x": np.full(64, updates, np.float32)}, {"made": made})
-        mirror = Mirror(open_place(str(root), "dqn-s0", "1"), tmp_path / "own", 5, print)
+        mirror = Mirror(open_store(str(root), "dqn-s0", "1"), tmp_path / "own", 5, print)
         mirror.offer(own.names()[-1])
         mirror.close()
     return root
@@ -46,7 +46,7 @@ async def test_checkpoints_are_seen_compared_and_fetched_whole(desk, place, tmp_
         await one.until(lambda: "10 updates" in one.words() and "20 updates" in one.words())
         assert "dqn-s0" in one.words()
         table = one.app.screen._table
-        keys = sorted(one.app.screen._found)
+        keys = sorted(one.app.screen._artifacts)
         table.move_to(keys[0])
         await one.press("space")
         await one.until(lambda: table.marked)

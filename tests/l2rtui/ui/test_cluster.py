@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from textual import events
 
@@ -18,8 +19,9 @@ train: {env: racing}
 """
 
 
-async def test_a_run_is_launched_watched_killed_scaled_and_destroyed_with_a_receipt(desk, tmp_path):
-    spec = tmp_path / "drive.yaml"
+async def test_a_run_is_launched_watched_killed_scaled_and_destroyed_with_a_receipt(desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a short path: the command line is not broken over two lines
+    spec = Path("drive.yaml")
     spec.write_text(SPEC, "utf-8")
     async with desk() as one:
         cluster = one.cluster
@@ -35,8 +37,8 @@ async def test_a_run_is_launched_watched_killed_scaled_and_destroyed_with_a_rece
         await one.pass_time(2, lambda: all(pod.ready for pod in cluster.snapshot.pods_of("drive")))
 
         await one.press("2", "G")
-        await one.until(lambda: "drive" in str(cluster.pods.border_title))
-        assert cluster.runs.model.rows[cluster.runs.cursor_key].cells[0].text == "drive"
+        await one.until(lambda: "drive" in str(cluster.panes.pods.border_title))
+        assert cluster.panes.runs.model.rows[cluster.panes.runs.cursor_key].cells[0].text == "drive"
         old = cluster.snapshot.pods_of("drive", "w")[0]
         await one.press("3", "down", "K")
         await one.until(lambda: one.top == "ConfirmScreen")
@@ -44,7 +46,7 @@ async def test_a_run_is_launched_watched_killed_scaled_and_destroyed_with_a_rece
         await one.until(lambda: cluster.snapshot.pods[old.uid].is_terminating)
         await one.pass_time(5, lambda: old.uid not in cluster.snapshot.pods)
         await one.pass_time(5, lambda: all(pod.ready for pod in cluster.snapshot.pods_of("drive")))
-        assert cluster.pods.model.rows[cluster.pods.cursor_key].cells[0].text == old.name
+        assert cluster.panes.pods.model.rows[cluster.panes.pods.cursor_key].cells[0].text == old.name
 
         await one.press("plus")
         await one.until(lambda: one.top == "ConfirmScreen")
@@ -125,9 +127,9 @@ async def test_a_launch_that_breaks_says_so_and_leaves_nothing(desk, tmp_path):
 
 async def test_destroying_many_pods_or_those_of_others_wants_a_typed_name(desk):
     async with desk() as one:
-        one.app.link.is_admin = True
+        one.app.ctx.is_admin = True
         run = next(run for run in one.cluster.snapshot.runs.values() if run.owner != user_name())
-        one.cluster.runs.move_to(run.uid)
+        one.cluster.panes.runs.move_to(run.uid)
         await one.press("ctrl+d")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert f"not yours: {run.owner}" in one.words()
@@ -144,26 +146,26 @@ async def test_the_selection_stays_on_its_uid_whatever_comes_and_goes(desk):
         cluster = one.cluster
         await one.press("A", "3", "down", "down", "down")
         await one.pilot.pause()
-        chosen = cluster.pods.cursor_key
-        line = cluster.pods.model.position(chosen)
-        first = cluster.snapshot.pods[cluster.pods.model.shown[0]]
+        chosen = cluster.panes.pods.cursor_key
+        line = cluster.panes.pods.model.position(chosen)
+        first = cluster.snapshot.pods[cluster.panes.pods.model.displayed[0]]
         one.backend.put_pod(replace(first, uid="new", name="aaa", run="", set_name=""))
-        await one.until(lambda: "new" in cluster.pods.model.rows)
-        assert cluster.pods.cursor_key == chosen
-        assert cluster.pods.model.position(chosen) == line + 1
+        await one.until(lambda: "new" in cluster.panes.pods.model.rows)
+        assert cluster.panes.pods.cursor_key == chosen
+        assert cluster.panes.pods.model.position(chosen) == line + 1
         one.backend.drop_pod("new")
         one.backend.drop_pod(first.uid)
-        await one.until(lambda: first.uid not in cluster.pods.model.rows)
-        assert cluster.pods.cursor_key == chosen
+        await one.until(lambda: first.uid not in cluster.panes.pods.model.rows)
+        assert cluster.panes.pods.cursor_key == chosen
         await one.press("full_stop", "comma")
-        assert cluster.pods.cursor_key == chosen
+        assert cluster.panes.pods.cursor_key == chosen
 
 
 async def test_keys_in_quick_succession_act_on_where_the_cursor_is(desk):
     async with desk() as one:
-        one.app.link.is_admin = True
+        one.app.ctx.is_admin = True
         await one.press("3")
-        third = one.cluster.snapshot.pods[one.cluster.pods.model.shown[2]].name
+        third = one.cluster.snapshot.pods[one.cluster.panes.pods.model.displayed[2]].name
         for key in ("j", "j", "K"):
             one.app.post_message(events.Key(key, key))
         await one.until(lambda: one.top == "ConfirmScreen")
@@ -176,26 +178,26 @@ async def test_what_is_typed_faster_than_the_line_opens_belongs_to_the_line(desk
         await one.press("2")
         for character in "/lK3":
             one.app.post_message(events.Key("slash" if character == "/" else character, character))
-        await one.until(lambda: one.cluster.runs.model.filter_text == "lK3")
+        await one.until(lambda: one.cluster.panes.runs.model.filter_text == "lK3")
         assert one.top == "ClusterScreen"
-        assert one.cluster.focused is one.cluster.prompt
+        assert one.cluster.focused is one.cluster.command_line.prompt
 
 
 async def test_filter_faults_and_marks(desk):
     async with desk() as one:
-        one.app.link.is_admin = True
+        one.app.ctx.is_admin = True
         cluster = one.cluster
-        everything = len(cluster.runs.model.shown)
+        everything = len(cluster.panes.runs.model.displayed)
         await one.press("slash", *"racing", "enter")
-        await one.until(lambda: 0 < len(cluster.runs.model.shown) < everything)
-        assert "/racing" in str(cluster.runs.border_title)
+        await one.until(lambda: 0 < len(cluster.panes.runs.model.displayed) < everything)
+        assert "/racing" in str(cluster.panes.runs.border_title)
         await one.press("escape")
-        await one.until(lambda: len(cluster.runs.model.shown) == everything)
+        await one.until(lambda: len(cluster.panes.runs.model.displayed) == everything)
         await one.press("exclamation_mark")
-        await one.until(lambda: len(cluster.runs.model.shown) == 1)
+        await one.until(lambda: len(cluster.panes.runs.model.displayed) == 1)
         assert "Degraded" in one.words()
         await one.press("escape", "3", "g", "space", "space")
-        assert len(cluster.pods.marked) == 2
+        assert len(cluster.panes.pods.marked) == 2
         await one.press("K")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "Kill 2 pods?" in one.words()
@@ -206,22 +208,24 @@ async def test_the_log_follows_the_selection_and_a_pod_that_comes_back(desk):
     async with desk() as one:
         cluster = one.cluster
         await one.press("2", "down")
-        await one.until(lambda: cluster.log_feed.subject.run == "racing-sac-s0")
+        await one.until(lambda: cluster.panes.logs.active.selection.run == "racing-sac-s0")
         await one.press("enter", "down", "down")
-        pod = cluster.snapshot.pods[cluster.pods.cursor_key]
-        await one.until(lambda: cluster.log_feed.subject.title == pod.name)
-        await one.until(lambda: {entry.pod for entry in cluster.log_pane.ring} == {pod.name})
+        pod = cluster.snapshot.pods[cluster.panes.pods.cursor_key]
+        await one.until(lambda: cluster.panes.logs.active.selection.title == pod.name)
+        await one.until(lambda: {entry.pod for entry in cluster.panes.log_pane.ring} == {pod.name})
         await one.press("2")
-        await one.until(lambda: cluster.log_feed.subject.is_merged and len(cluster.log_pane._hues) > 3)
+        await one.until(
+            lambda: cluster.panes.logs.active.selection.is_merged and len(cluster.panes.log_pane._hues) > 3
+        )
         one.backend.drop_pod(pod.uid)
         one.backend.put_pod(replace(pod, uid="again", started=one.backend.now()))
         await one.until(lambda: "again" in cluster.snapshot.pods)
-        lines = len(cluster.log_pane.ring)
-        await one.pass_time(30, lambda: len(cluster.log_pane.ring) > lines)
-        newest = [entry for entry in cluster.log_pane.ring if entry.pod == pod.name][-1]
+        lines = len(cluster.panes.log_pane.ring)
+        await one.pass_time(30, lambda: len(cluster.panes.log_pane.ring) > lines)
+        newest = [entry for entry in cluster.panes.log_pane.ring if entry.pod == pod.name][-1]
         await one.pass_time(30, lambda: one.backend.now() > newest.time)
-        assert len({(entry.time, entry.pod, entry.text) for entry in cluster.log_pane.ring}) == len(
-            cluster.log_pane.ring
+        assert len({(entry.time, entry.pod, entry.text) for entry in cluster.panes.log_pane.ring}) == len(
+            cluster.panes.log_pane.ring
         )
 
 
@@ -229,12 +233,12 @@ async def test_the_slot_cursor_selects_the_pod_that_holds_the_slot(desk):
     async with desk() as one:
         cluster = one.cluster
         await one.press("1", "right")
-        slot = cluster.slots.cursor_slot
+        slot = cluster.panes.slots.cursor_slot
         holder = cluster.snapshot.ledger.slots[slot].pod
         await one.until(lambda: f"is held by {holder}" in one.words())
         await one.press("enter")
-        await one.until(lambda: cluster.focused_pane == "pods")
-        assert cluster.snapshot.pods[cluster.pods.cursor_key].name == holder
+        await one.until(lambda: cluster.panes.focused_pane == "pods")
+        assert cluster.snapshot.pods[cluster.panes.pods.cursor_key].name == holder
 
 
 async def test_an_outage_is_shown_and_what_was_seen_stays(desk):

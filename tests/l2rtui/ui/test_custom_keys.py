@@ -12,17 +12,17 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import Settings, load_settings, user_name
 from l2rtui.errors import ConfigError
 from l2rtui.services import filters
-from l2rtui.ui import keydoc
 from l2rtui.ui.app import L2RApp
-from l2rtui.ui.keymap import face, key_table, keymap
-from l2rtui.ui.keys import KEYS, Place
-from tests.ui.conftest import Desk
+from l2rtui.ui.keys import docs
+from l2rtui.ui.keys.keymap import face, key_table, keymap
+from l2rtui.ui.keys.table import KEYS, KeyContext
+from tests.l2rtui.ui.conftest import Desk
 
-PAGE = Path(__file__).parents[2] / "docs" / "keys.md"
+PAGE = Path(__file__).parents[3] / "docs" / "keys.md"
 
 
 def test_the_page_of_keys_is_current():
-    assert PAGE.read_text("utf-8") == keydoc.page(), "run `python -m l2rtui.ui.keydoc > docs/keys.md`"
+    assert PAGE.read_text("utf-8") == docs.page(), "run `python -m l2rtui.ui.keys.docs > docs/keys.md`"
 
 
 def test_without_wishes_the_table_is_as_it_is():
@@ -32,7 +32,7 @@ def test_without_wishes_the_table_is_as_it_is():
 
 @pytest.mark.parametrize("key", [key for key in KEYS if "%" not in key.action], ids=lambda key: key.id)
 def test_every_entry_can_be_bound_to_its_own_keys_by_name(key):
-    assert key_table([(key.id, key.keys)]).of(key.place)
+    assert key_table([(key.id, key.keys)]).of(key.context)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_keys_that_come_before_the_home_screen_are_kept_for_it():
         one = Desk(app, pilot, backend)
         await one.until(lambda: "connecting" in one.words())
         await one.press("m")
-        assert one.top == "BootScreen"
+        assert one.top == "SplashScreen"
         gate.set()
         await one.until(lambda: one.top == "MenuScreen")
         await one.press("escape")
@@ -131,13 +131,13 @@ async def test_a_filter_is_kept_shown_and_forgotten(desk):
     async with desk() as one:
         await one.press("3", "slash", *"node=phortx2", "enter")
         await one.press("colon", *"keep second", "enter")
-        await one.until(lambda: "second" in filters.kept())
-        assert filters.kept() == {"second": "pods node=phortx2"}
+        await one.until(lambda: "second" in filters.saved_filters())
+        assert filters.saved_filters() == {"second": "pods node=phortx2"}
         await one.press("escape", "2", "colon", *"filter second", "enter")
-        await one.until(lambda: one.cluster.pods.model.filter_text == "node=phortx2")
-        assert one.cluster.focused_pane == "pods"
+        await one.until(lambda: one.cluster.panes.pods.model.filter_text == "node=phortx2")
+        assert one.cluster.panes.focused_pane == "pods"
         await one.press("colon", *"forget second", "enter")
-        await one.until(lambda: not filters.kept())
+        await one.until(lambda: not filters.saved_filters())
         await one.press("colon", *"filter second", "enter")
         await one.until(lambda: any("There is no filter 'second'" in said for said in one.says()))
 
@@ -146,7 +146,7 @@ async def test_filters_of_the_settings_are_there_and_stay(desk, tmp_path):
     settings = settings_of(tmp_path, '[filters]\nroomy = "nodes free>=20"\n', backend="demo")
     async with desk(settings=settings) as one:
         await one.press("colon", *"filter roomy", "enter")
-        await one.until(lambda: one.cluster.nodes.model.shown == ["phortx2"])
+        await one.until(lambda: one.cluster.panes.nodes.model.displayed == ["phortx2"])
         await one.press("colon", *"forget roomy", "enter")
         await one.until(lambda: any("stands in the settings file" in said for said in one.says()))
 
@@ -156,7 +156,7 @@ def test_a_broken_file_of_filters_is_as_none(tmp_path):
     path.parent.mkdir(parents=True)
     for text in ("[]", "{", '{"a": 3, "b": "", "c": "pods x", "d": "nowhere x"}'):
         path.write_text(text, "utf-8")
-        assert filters.kept() in ({}, {"c": "pods x"})
+        assert filters.saved_filters() in ({}, {"c": "pods x"})
 
 
 # --- contexts ---
@@ -225,7 +225,7 @@ async def test_a_protected_context_has_a_frame_and_wants_its_name(desk, tmp_path
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "type demo to confirm" in one.words()
         await one.press("escape", "P")
-        await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.stage.specs)
+        await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs)
         await one.press("a", "enter")
         await one.until(lambda: one.top == "ReviewScreen")
         before = await one.backend.snapshot()
@@ -239,4 +239,4 @@ async def test_a_protected_context_has_a_frame_and_wants_its_name(desk, tmp_path
 
 
 def test_places_have_names_for_the_page():
-    assert all(f"## {place}" in PAGE.read_text("utf-8") for place in Place)
+    assert all(f"## {place}" in PAGE.read_text("utf-8") for place in KeyContext)

@@ -8,11 +8,11 @@ import pytest
 from textual import events
 from textual.geometry import Size
 
-from l2rtui.backends.fake.crowd import crowd
+from l2rtui.backends.fake.load_generator import generate_cluster
 from l2rtui.errors import UsageError
 from l2rtui.services import launcher
-from l2rtui.ui.screens.detail import DetailScreen
-from l2rtui.ui.screens.selection import Pane
+from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.run_table import RunRows, run_row, sets_of
 
@@ -70,10 +70,12 @@ async def test_a_dialog_is_answered_once(desk):
 async def test_a_line_that_is_pasted_or_sent_by_a_script_reaches_its_field_whole(desk):
     async with desk() as one:
         strike(one, "3", "slash", *"lidar w-1", "enter")
-        await one.until(lambda: not one.cluster.is_typing and one.cluster.pods.model.filter_text, "the filter")
-        assert one.cluster.pods.model.filter_text == "lidar w-1"
+        await one.until(
+            lambda: not one.cluster.command_line.is_open and one.cluster.panes.pods.model.filter_text, "the filter"
+        )
+        assert one.cluster.panes.pods.model.filter_text == "lidar w-1"
         assert one.top == "ClusterScreen", "none of the letters was a key"
-        assert one.cluster.focused is one.cluster.pods
+        assert one.cluster.focused is one.cluster.panes.pods
 
 
 async def test_the_key_behind_a_filter_acts_on_what_the_filter_left(desk):
@@ -87,7 +89,7 @@ async def test_a_letter_takes_the_place_of_the_search_before(desk):
     async with desk() as one:
         for text in ("first", "second"):
             strike(one, "5", "slash", *text, "enter")
-            await one.until(lambda text=text: one.cluster.log_pane.search == text, "the search")
+            await one.until(lambda text=text: one.cluster.panes.log_pane.search == text, "the search")
 
 
 async def test_a_command_and_the_key_behind_it(desk):
@@ -102,23 +104,26 @@ async def test_a_paste_and_enter_behind_it(desk):
         strike(one, "3", "slash")
         one.app.post_message(events.Paste("lidar"))
         strike(one, "enter")
-        await one.until(lambda: not one.cluster.is_typing and one.cluster.pods.model.filter_text, "the filter")
-        assert one.cluster.pods.model.filter_text == "lidar"
+        await one.until(
+            lambda: not one.cluster.command_line.is_open and one.cluster.panes.pods.model.filter_text, "the filter"
+        )
+        assert one.cluster.panes.pods.model.filter_text == "lidar"
 
 
 @pytest.mark.parametrize(("key", "field"), [("ampersand", "include"), ("exclamation_mark", "exclude")])
 async def test_a_pattern_that_is_pasted_behind_its_key_reaches_the_line_whole(desk, key, field):
     async with desk() as one:
         strike(one, "5", key, *"wKxn lidar", "enter")
-        await one.until(lambda: getattr(one.cluster.log_pane, field) == "wKxn lidar", "the pattern")
-        assert (one.top, one.cluster.focused_pane) == ("ClusterScreen", Pane.LOG)
+        panes = one.cluster.panes
+        await one.until(lambda: getattr(panes.log_pane.log_filter, field) == "wKxn lidar", "the pattern")
+        assert (one.top, one.cluster.panes.focused_pane) == ("ClusterScreen", Pane.LOG)
 
 
 async def test_the_name_of_a_file_may_follow_its_key_at_once(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with desk() as one:
         await one.press("3")
-        await one.until(lambda: one.cluster.log_pane.received, "lines")
+        await one.until(lambda: one.cluster.panes.log_pane.received, "lines")
         strike(one, "5", "ctrl+s", *"kept.log", "enter")
         await one.until((tmp_path / "kept.log").exists, "the file")
 
@@ -126,18 +131,28 @@ async def test_the_name_of_a_file_may_follow_its_key_at_once(desk, tmp_path, mon
 async def test_a_span_of_time_is_of_the_pane_that_has_just_got_the_focus(desk):
     async with desk() as one:
         await one.press("3", "vertical_line")
-        await one.until(lambda: len(one.cluster.deck.desks) == 2 and one.cluster.deck.desks[1].pane.has_focus)
+        await one.until(
+            lambda: (
+                len(one.cluster.panes.logs.controllers) == 2
+                and one.cluster.panes.logs.controllers[1].pane.has_focus
+            )
+        )
         strike(one, "x", "2")
-        await one.until(lambda: one.cluster.deck.desks[0].since == 2, "the last 5m of the first log")
-        assert len(one.cluster.deck.desks) == 1
+        await one.until(lambda: one.cluster.panes.logs.controllers[0].since == 2, "the last 5m of the first log")
+        assert len(one.cluster.panes.logs.controllers) == 1
 
 
 async def test_a_log_that_is_closed_twice_is_closed_once(desk):
     async with desk() as one:
         await one.press("3", "vertical_line")
-        await one.until(lambda: one.cluster.deck.desks[-1].pane.has_focus and len(one.cluster.deck.desks) == 2)
+        await one.until(
+            lambda: (
+                one.cluster.panes.logs.controllers[-1].pane.has_focus
+                and len(one.cluster.panes.logs.controllers) == 2
+            )
+        )
         strike(one, "x", "x", "2")
-        await one.until(lambda: len(one.cluster.deck.desks) == 1, "the first log alone")
+        await one.until(lambda: len(one.cluster.panes.logs.controllers) == 1, "the first log alone")
         await one.pilot.pause()
         assert one.app._exception is None
 
@@ -195,9 +210,9 @@ async def test_a_path_may_be_typed_where_an_example_is_chosen(desk):
 
 async def test_keys_behind_a_step_of_the_cursor_act_on_the_row_it_has_reached(desk):
     async with desk() as one:
-        pods = one.cluster.pods
+        pods = one.cluster.panes.pods
         await one.press("2", "j", "3", "g")
-        second = one.cluster.snapshot.pods[pods.model.shown[1]].name
+        second = one.cluster.snapshot.pods[pods.model.displayed[1]].name
         strike(one, "j", "K")
         await one.until(lambda: one.top == "ConfirmScreen", "the question")
         await one.until(lambda: second in "".join(one.words().split("Kill")[1:]), "the second pod's name")
@@ -216,7 +231,7 @@ async def test_a_key_that_nothing_took_does_not_answer_a_question_that_comes_beh
 
 
 def test_rows_that_were_made_ahead_are_shown_only_while_they_are_true():
-    snapshot = crowd(60, 1_000.0)
+    snapshot = generate_cluster(60, 1_000.0)
     pods = {run.name: snapshot.pods_of(run.name) for run in snapshot.runs.values()}
     rows, first = RunRows(), next(iter(snapshot.runs.values()))
     sets = sets_of(snapshot.runs.values())
@@ -234,7 +249,7 @@ def test_rows_that_were_made_ahead_are_shown_only_while_they_are_true():
 
 async def test_slots_are_drawn_on_a_narrower_terminal_before_they_hear_of_it(desk, monkeypatch):
     async with desk(size=(160, 45)) as one:
-        grid = one.app.cluster.slots
+        grid = one.app.cluster.panes.slots
         grid.move_to(max(grid.snapshot.ledger.slots, key=lambda slot: grid._grid.slots[slot].x))
         # As Textual has it for a moment when a screen comes up again.
         monkeypatch.setattr(type(grid), "size", Size(60, grid.size.height))

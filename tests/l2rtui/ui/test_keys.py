@@ -5,35 +5,35 @@ from __future__ import annotations
 import pytest
 
 from l2rtui.ui.app import L2RApp
-from l2rtui.ui.commands import COMMANDS
-from l2rtui.ui.keys import KEYS, Key, KeyTable, Place, bindings, changing_actions
-from l2rtui.ui.screens.artifacts import ArtifactsScreen
-from l2rtui.ui.screens.cluster import ClusterScreen
-from l2rtui.ui.screens.dialog import Dialog
-from l2rtui.ui.screens.help import GREYED, help_lines
-from l2rtui.ui.screens.images import ImagesScreen
-from l2rtui.ui.screens.place import PlaceScreen
-from l2rtui.ui.screens.simulators import SimulatorsScreen
-from l2rtui.ui.screens.volumes import VolumesScreen
+from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
+from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.dialogs.help import GREYED, help_lines
+from l2rtui.ui.dialogs.images import ImagesScreen
+from l2rtui.ui.dialogs.simulators import SimulatorsScreen
+from l2rtui.ui.dialogs.volumes import VolumesScreen
+from l2rtui.ui.home.screen import ClusterScreen
+from l2rtui.ui.keys.palette import COMMANDS
+from l2rtui.ui.keys.table import KEYS, Key, KeyContext, KeyTable, bindings, changing_actions
+from l2rtui.ui.placing.screen import PlaceScreen
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 OWNERS = {
-    Place.CLUSTER: ClusterScreen,
-    Place.GRID: GpuGrid,
-    Place.TABLE: VirtualTable,
-    Place.LOG: LogPane,
-    Place.PLACE: PlaceScreen,
-    Place.DIALOG: Dialog,
-    Place.SIMULATOR: SimulatorsScreen,
-    Place.VOLUME: VolumesScreen,
-    Place.IMAGE: ImagesScreen,
-    Place.ARTIFACT: ArtifactsScreen,
-    Place.APP: L2RApp,
+    KeyContext.CLUSTER: ClusterScreen,
+    KeyContext.GRID: GpuGrid,
+    KeyContext.TABLE: VirtualTable,
+    KeyContext.LOG: LogPane,
+    KeyContext.PLACEMENT: PlaceScreen,
+    KeyContext.DIALOG: Dialog,
+    KeyContext.SIMULATOR: SimulatorsScreen,
+    KeyContext.VOLUME: VolumesScreen,
+    KeyContext.IMAGE: ImagesScreen,
+    KeyContext.ARTIFACT: ArtifactsScreen,
+    KeyContext.APP: L2RApp,
 }
 TABLE = KeyTable()
-FOCUS = {Place.GRID: "1", Place.TABLE: "3", Place.LOG: "5"}
+FOCUS = {KeyContext.GRID: "1", KeyContext.TABLE: "3", KeyContext.LOG: "5"}
 PREPARED = {  # what must have happened before a key can do something
     "grid.left": ["right"],
     "grid.up": ["down"],
@@ -74,20 +74,25 @@ PREPARED = {  # what must have happened before a key can do something
 def state(desk) -> tuple[object, ...]:
     """All that a key can change, as far as a user can see it."""
     cluster = desk.cluster
-    log = cluster.log_pane
+    log = cluster.panes.log_pane
     return (
         [type(screen).__name__ for screen in desk.app.screen_stack],
         cluster.focused.id if cluster.focused else None,
-        cluster.zoomed,
-        cluster.has_all_pods,
-        [(desk.is_previous, desk.since, desk.feed.subject.key) for desk in cluster.deck.desks],
-        (cluster.lower, cluster.is_mine_only, cluster.runs.cursor_cell, cluster.is_typing),
-        cluster.slots.cursor_slot,
-        tuple(
-            (table.cursor_key, tuple(sorted(table.marked)), tuple(table.model.shown), table.model.sort_column)
-            for table in (cluster.runs, cluster.pods)
+        cluster.panes.zoomed,
+        cluster.content.has_all_pods,
+        [(desk.is_previous, desk.since, desk.selection.key) for desk in cluster.panes.logs.controllers],
+        (
+            cluster.panes.lower,
+            cluster.content.is_mine_only,
+            cluster.panes.runs.cursor_cell,
+            cluster.command_line.is_open,
         ),
-        (cluster.pods.model.is_descending, cluster.pods.model.faults_only),
+        cluster.panes.slots.cursor_slot,
+        tuple(
+            (table.cursor_key, tuple(sorted(table.marked)), tuple(table.model.displayed), table.model.sort_column)
+            for table in (cluster.panes.runs, cluster.panes.pods)
+        ),
+        (cluster.panes.pods.model.is_descending, cluster.panes.pods.model.faults_only),
         (
             log.is_following,
             log.is_wrapping,
@@ -95,7 +100,7 @@ def state(desk) -> tuple[object, ...]:
             None if log.is_following else log._top,  # it goes by itself with the lines that come
             log._pan,
             log._hit,
-            log.json_as,
+            log.log_filter.json_as,
             sum(entry.is_mark for entry in log.ring),
         ),
         len(desk.says()),
@@ -106,17 +111,17 @@ def state(desk) -> tuple[object, ...]:
 def test_ids_are_unique_and_every_action_is_defined_where_its_key_works():
     assert len({key.id for key in KEYS}) == len(KEYS)
     for key in KEYS:
-        assert hasattr(OWNERS[key.place], f"action_{key.action.partition('(')[0]}"), key
+        assert hasattr(OWNERS[key.context], f"action_{key.action.partition('(')[0]}"), key
 
 
-@pytest.mark.parametrize("place", list(Place))
+@pytest.mark.parametrize("place", list(KeyContext))
 def test_no_key_stands_twice_in_one_place(place):
     pressed = [one for key in TABLE.of(place) for one in key.keys.split(",")]
     assert len(pressed) == len(set(pressed))
 
 
 def test_bindings_come_from_the_table():
-    bound = {(binding.id, binding.key, binding.action) for place in Place for binding in bindings(place)}
+    bound = {(binding.id, binding.key, binding.action) for place in KeyContext for binding in bindings(place)}
     plain = {(key.id, key.keys, key.action) for key in KEYS if "%" not in key.action}
     digits = {
         (f"{key.id}.{digit}", digit, key.action.replace("%", digit))
@@ -127,7 +132,7 @@ def test_bindings_come_from_the_table():
     assert bound == plain | digits
     assert TABLE.pressed("L").id == "run.launch"
     assert TABLE.pressed("no such key") is None
-    assert TABLE.pressed("f", Place.LOG).id == "log.follow"
+    assert TABLE.pressed("f", KeyContext.LOG).id == "log.follow"
 
 
 def test_nothing_needs_a_function_key_or_a_control_shift_chord():
@@ -146,15 +151,15 @@ def test_the_help_screen_shows_the_whole_table():
     assert grey.count("off: a reason") == sum(len(TABLE.of(place)) for place in GREYED)
 
 
-WORKING = [key for key in KEYS if key.place in (Place.CLUSTER, Place.APP, *FOCUS)]
+WORKING = [key for key in KEYS if key.context in (KeyContext.CLUSTER, KeyContext.APP, *FOCUS)]
 
 
 @pytest.mark.parametrize("key", WORKING, ids=lambda key: key.id)
 async def test_every_key_does_something(desk, key: Key):
     # A terminal in which the log is longer than its pane and lines are longer than the pane is wide.
     async with desk(size=(124, 34)) as one:
-        if key.place in FOCUS:
-            await one.press(FOCUS[key.place])
+        if key.context in FOCUS:
+            await one.press(FOCUS[key.context])
         await one.press(*PREPARED.get(key.id, []))
         await one.pilot.pause()
         before = state(one)
@@ -170,7 +175,7 @@ PLACING = {  # what must have happened in place mode before a key can do somethi
 }
 
 
-@pytest.mark.parametrize("key", TABLE.of(Place.PLACE), ids=lambda key: key.id)
+@pytest.mark.parametrize("key", TABLE.of(KeyContext.PLACEMENT), ids=lambda key: key.id)
 async def test_every_key_of_place_mode_does_something(desk, key: Key, tmp_path, monkeypatch):
     for name in ("first", "second"):
         spec = f"kind: learner-workers\nname: {name}\nworkers: [{{name: w, replicas: 2}}, {{name: v}}]\n"
@@ -179,21 +184,24 @@ async def test_every_key_of_place_mode_does_something(desk, key: Key, tmp_path, 
     monkeypatch.chdir(tmp_path)
     async with desk() as one:
         await one.press("P")
-        await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.stage.specs)
+        await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs)
         place = one.app.screen
         await one.press("right", *PLACING.get(key.id, []))
-        await one.until(lambda: place.stage.specs)
+        await one.until(lambda: place.draft.specs)
 
         def seen() -> tuple[object, ...]:
-            stage = (place.stage, place._form, place._set, place._range, place._field.display)
-            return (*stage, one.top, len(one.says()))
+            editor, view = place.editor, place._view
+            edited = (editor.draft, editor.options, editor.set_number, view.range_start, view.prompt.display)
+            return (*edited, one.top, len(one.says()))
 
         before = seen()
         await one.press(key.keys.split(",")[0])
         await one.until(lambda: seen() != before, f"{key.face} did nothing")
 
 
-@pytest.mark.parametrize("key", [key for key in TABLE.of(Place.CLUSTER) if key.changes], ids=lambda key: key.id)
+@pytest.mark.parametrize(
+    "key", [key for key in TABLE.of(KeyContext.CLUSTER) if key.changes], ids=lambda key: key.id
+)
 async def test_readonly_forbids_what_changes_and_says_why(desk, key: Key):
     async with desk(readonly=True) as one:
         snapshot = await one.backend.snapshot()

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from l2rtui.backends.base import LogLine
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.log import LogLine
 from l2rtui.errors import BackendError
 
 
 async def test_up_to_four_panes_keep_what_they_were_opened_with(desk):
     async with desk() as one:
-        deck = one.cluster.deck
+        logs = one.cluster.panes.logs
         for _ in range(3):
             await one.press("vertical_line")
-            await one.until(lambda: one.cluster.focused_pane == "log")
+            await one.until(lambda: one.cluster.panes.focused_pane == "log")
             await one.press("escape", "down")
         await one.press("vertical_line")
         await one.until(lambda: any("Four panes are open" in sentence for sentence in one.says()))
-        assert len(deck.desks) == 4
-        await one.until(lambda: all(len(desk.pane.ring) for desk in deck.desks))
-        assert len({desk.feed.subject.title for desk in deck.desks}) == 3
+        assert len(logs.controllers) == 4
+        await one.until(lambda: all(len(log.pane.ring) for log in logs.controllers))
+        assert len({log.selection.title for log in logs.controllers}) == 3
         await one.press("5")
         for left in (3, 2, 1):
             await one.press("x")
-            await one.until(lambda left=left: len(deck.desks) == left)
+            await one.until(lambda left=left: len(logs.controllers) == left)
         await one.press("x")
         await one.until(lambda: any("last log stays" in sentence for sentence in one.says()))
 
@@ -34,8 +34,8 @@ async def test_a_log_that_may_not_be_read_is_told_once(desk, monkeypatch):
 
     monkeypatch.setattr(FakeBackend, "logs", refuses)
     async with desk() as one:
-        feed, pane = one.cluster.log_feed, one.cluster.log_pane
-        await one.until(lambda: feed._reading._has_backlog and not feed._reading._open)
+        stream, pane = one.cluster.panes.logs.active.stream, one.cluster.panes.log_pane
+        await one.until(lambda: stream._reader._has_backlog and not stream._reader._open)
         texts = [entry.text for entry in pane.ring if "may not read" in entry.text]
         assert texts
         assert len(texts) == len(set(texts))
@@ -44,44 +44,44 @@ async def test_a_log_that_may_not_be_read_is_told_once(desk, monkeypatch):
 async def test_marked_pods_are_one_log_with_a_colour_and_a_prefix_each(desk):
     async with desk() as one:
         await one.press("A", "3", "g", "space", "space", "space", "l")
-        await one.until(lambda: one.cluster.log_feed.subject.title == "3 marked pods")
-        pane = one.cluster.log_pane
+        await one.until(lambda: one.cluster.panes.logs.active.selection.title == "3 marked pods")
+        pane = one.cluster.panes.log_pane
         await one.until(lambda: len({entry.pod for entry in pane.ring}) == 3)
         assert len(set(pane._hues.values())) == 3
 
 
 async def test_patterns_hide_lines_that_are_there_and_lines_that_come(desk):
     async with desk() as one:
-        pane = one.cluster.log_pane
+        pane = one.cluster.panes.log_pane
         await one.press("5", "ampersand", *"learner", "enter")
-        await one.until(lambda: pane.include == "learner" and len(pane.ring))
+        await one.until(lambda: pane.log_filter.include == "learner" and len(pane.ring))
         assert all("learner" in entry.text for entry in pane.ring)
         pane.extend([LogLine(1.0, "p", "a learner"), LogLine(2.0, "p", "something else")])
         assert pane.ring[len(pane.ring) - 1].text == "a learner"
         await one.press("exclamation_mark", *"a l", "enter")
-        await one.until(lambda: pane.exclude == "a l")
+        await one.until(lambda: pane.log_filter.exclude == "a l")
         assert not any("a learner" in entry.text for entry in pane.ring)
         await one.press("ampersand", *[key for _ in "learner" for key in ["backspace"]], *"((", "enter")
         await one.until(lambda: any("is no pattern" in sentence for sentence in one.says()))
-        assert pane.include == "learner"
+        assert pane.log_filter.include == "learner"
 
 
 async def test_digits_choose_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):
     async with desk() as one:
-        desk_ = one.cluster.deck.desks[0]
+        desk_ = one.cluster.panes.logs.controllers[0]
         await one.press("5", "1")
-        await one.until(lambda: desk_.feed.subject.since_seconds == 60.0)
+        await one.until(lambda: desk_.selection.since_seconds == 60.0)
         await one.until(lambda: "last 1m" in str(desk_.pane.border_title))
         await one.press("M", "J", "J")
         await one.until(lambda: any("marked at" in entry.text for entry in desk_.pane.ring))
         assert any(entry.text.startswith('{"l2r"') for entry in desk_.pane.ring)
         await one.press("ctrl+s")
-        one.cluster.prompt.value = str(tmp_path / "out.log")
+        one.cluster.command_line.prompt.value = str(tmp_path / "out.log")
         await one.press("enter")
         await one.until((tmp_path / "out.log").exists)
         assert len((tmp_path / "out.log").read_text().splitlines()) == len(desk_.pane.ring)
         await one.press("5", "ctrl+s")
-        one.cluster.prompt.value = str(tmp_path / "out.log")
+        one.cluster.command_line.prompt.value = str(tmp_path / "out.log")
         await one.press("enter")
         await one.until(lambda: any("it is there already" in sentence for sentence in one.says()))
 
@@ -89,8 +89,8 @@ async def test_digits_choose_how_far_back_and_save_writes_what_is_shown(desk, tm
 async def test_the_command_line_of_a_log_says_all_that_the_pane_shows(desk):
     async with desk() as one:
         await one.press("5", "2", "ampersand", *"reward", "enter")
-        await one.until(lambda: one.cluster.log_pane.include)
-        name = one.cluster.log_feed.subject.title
-        assert one.cluster.log_twin() == f"l2rtui logs {name} -f --since 5m --grep reward"
+        await one.until(lambda: one.cluster.panes.log_pane.log_filter.include)
+        name = one.cluster.panes.logs.active.selection.title
+        assert one.cluster.log_actions.cli_equivalent() == f"l2rtui logs {name} -f --since 5m --grep reward"
         await one.press("c")
-        assert one.app.clipboard == one.cluster.log_twin()
+        assert one.app.clipboard == one.cluster.log_actions.cli_equivalent()

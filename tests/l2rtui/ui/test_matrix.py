@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from l2rtui.backends.base import Leak
+from l2rtui.domain.receipt import Leak
 from l2rtui.domain.status import Phase
 
 
 def cells(one, run: str) -> dict[str, str]:
-    model = one.cluster.runs.model
+    model = one.cluster.panes.runs.model
     row = next(row for row in model.rows.values() if row.cells[0].text == run)
     return {column.key: model.text(row, number) for number, column in enumerate(model.columns)}
 
 
 def select_run(one, name: str) -> None:
-    one.cluster.runs.move_to(one.cluster.snapshot.run_named(name).uid)
+    one.cluster.panes.runs.move_to(one.cluster.snapshot.run_named(name).uid)
 
 
 async def test_each_set_of_a_run_has_a_cell_with_ready_replicas_and_a_mark_for_failures(desk):
@@ -31,8 +31,8 @@ async def test_a_cell_is_killed_scaled_and_stopped_as_one(desk):
     async with desk() as one:
         select_run(one, "racing-sac-s0")
         await one.press("right", "right")
-        assert one.cluster.runs.cursor_set == "w"
-        await one.until(lambda: one.cluster.log_feed.subject.title == "racing-sac-s0/w")
+        assert one.cluster.panes.runs.cursor_set == "w"
+        await one.until(lambda: one.cluster.panes.logs.active.selection.title == "racing-sac-s0/w")
         await one.press("K")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "l2rtui kill racing-sac-s0/w" in one.words()
@@ -55,7 +55,7 @@ async def test_no_second_learner_is_asked_for(desk):
     async with desk() as one:
         select_run(one, "racing-sac-s0")
         await one.press("right", "plus")
-        assert one.cluster.runs.cursor_set == "learner"
+        assert one.cluster.panes.runs.cursor_set == "learner"
         await one.until(lambda: any("a run has exactly one" in said for said in one.says()))
         assert one.top == "ClusterScreen"
 
@@ -93,8 +93,8 @@ async def test_what_was_confirmed_can_be_called_back_for_some_seconds(desk):
 
 async def test_a_protected_context_wants_its_name_typed(desk):
     async with desk() as one:
-        one.app.link.is_admin = True
-        one.app.link.protected = "production"
+        one.app.ctx.is_admin = True
+        one.app.ctx.protected = "production"
         await one.press("3", "K")
         await one.until(lambda: one.top == "ConfirmScreen")
         await one.press("y", "enter")
@@ -105,7 +105,7 @@ async def test_a_protected_context_wants_its_name_typed(desk):
 
 async def test_missing_rights_turn_a_key_off_and_say_why(desk):
     async with desk() as one:
-        one.app.link.denied["destroy"] = "you may not delete pods here"
+        one.app.ctx.denied["destroy"] = "you may not delete pods here"
         await one.press("ctrl+d")
         await one.until(one.says)
         assert "off: you may not delete pods here" in one.says()[0]
@@ -122,11 +122,11 @@ async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
         await one.press("8")
         await one.until(lambda: "policy lag" in one.words())
         await one.press("left_square_bracket", "left_square_bracket")
-        await one.until(lambda: one.cluster.focused_pane == "nodes")
+        await one.until(lambda: one.cluster.panes.focused_pane == "nodes")
         await one.press("right_square_bracket")
-        await one.until(lambda: one.cluster.focused_pane == "leaks")
+        await one.until(lambda: one.cluster.panes.focused_pane == "leaks")
         await one.press("minus")
-        await one.until(lambda: one.cluster.focused_pane == "nodes")
+        await one.until(lambda: one.cluster.panes.focused_pane == "nodes")
         await one.press("6")
         await one.until(lambda: "has no events" in one.words())
 
@@ -134,25 +134,25 @@ async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
 async def test_filters_compare_with_columns_and_slots_are_filtered_by_their_nodes(desk):
     async with desk() as one:
         await one.press("4", "slash", *"free>=20", "enter")
-        assert one.cluster.nodes.model.shown == ["phortx2"]
+        assert one.cluster.panes.nodes.model.displayed == ["phortx2"]
         await one.press("escape", "1", "slash", *"state~cordoned", "enter")
-        await one.until(lambda: one.cluster.slots.only == {"phortx3"})
+        await one.until(lambda: one.cluster.panes.slots.only == {"phortx3"})
         assert "phortx1" not in "\n".join(one.words().splitlines()[:8])
         await one.press("escape")
-        assert one.cluster.slots.only is None
+        assert one.cluster.panes.slots.only is None
 
 
 async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_path):
     async with desk() as one:
         cluster = one.cluster
         await one.press("colon", *"no", "tab", "space", *"fr", "tab", *"<1", "enter")
-        await one.until(lambda: cluster.nodes.model.filter_text == "free<1")
+        await one.until(lambda: cluster.panes.nodes.model.filter_text == "free<1")
         await one.press("colon", *"frobnicate", "enter")
         await one.until(lambda: any("no command 'frobnicate'" in sentence for sentence in one.says()))
         await one.press("colon", *"log racing-sac-s1/w", "enter")
-        await one.until(lambda: len(cluster.deck.desks) == 2)
-        await one.until(lambda: len(cluster.deck.desks[1].pane.ring))
-        assert cluster.deck.desks[1].feed.subject.title == "racing-sac-s1/w"
+        await one.until(lambda: len(cluster.panes.logs.controllers) == 2)
+        await one.until(lambda: len(cluster.panes.logs.controllers[1].pane.ring))
+        assert cluster.panes.logs.controllers[1].selection.title == "racing-sac-s1/w"
         await one.press("escape", "2", "colon", *f"export {tmp_path}/runs.csv", "enter")
         await one.until((tmp_path / "runs.csv").exists)
         assert (tmp_path / "runs.csv").read_text().startswith("run,state,seed,set:learner")
@@ -160,7 +160,7 @@ async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_pat
         await one.until(lambda: one.app.theme == "l2r-ascii")
         await one.until(lambda: one.words().isascii(), "nothing beyond ASCII")
         await one.press("colon", "up")
-        assert cluster.prompt.value == "theme l2r-ascii"
+        assert cluster.command_line.prompt.value == "theme l2r-ascii"
         await one.press("escape", "colon", *"destroy racing-sac-s1", "enter")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "Destroy racing-sac-s1?" in one.words()
@@ -182,9 +182,9 @@ async def test_mine_hides_the_runs_of_others(desk):
     async with desk() as one:
         assert "lidar-ppo" in one.words()
         await one.press("o")
-        await one.until(lambda: len(one.cluster.runs.model.shown) == 2)
+        await one.until(lambda: len(one.cluster.panes.runs.model.displayed) == 2)
         await one.press("o")
-        await one.until(lambda: len(one.cluster.runs.model.shown) == 3)
+        await one.until(lambda: len(one.cluster.panes.runs.model.displayed) == 3)
 
 
 async def test_a_run_that_fails_rings_once(desk):

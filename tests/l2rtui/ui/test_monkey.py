@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from tests.ui.monkey import Monkey
+from tests.l2rtui.ui.monkey import Monkey
 
 KEYS_PRESSED = 400
 SEED = 7

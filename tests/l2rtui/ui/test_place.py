@@ -6,13 +6,15 @@ import pytest
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
-from l2rtui.domain.ledger import Claim, build_ledger
+from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import Gpu, Node, SlotId
-from l2rtui.domain.placement import Policy, parse_pins, place
-from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.placement import PlacementPolicy, parse_pins, place
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_seeds
-from l2rtui.ui.staging import Stage, free_name, pin_text
+from l2rtui.services.spec.spec_file import LaunchRequest
+from l2rtui.ui.placing.editor import PlacementEditor
+from l2rtui.ui.state.placement_draft import PlacementDraft, free_name, pin_text
 
 SPEC = """# Four worker sets
 kind: learner-workers
@@ -40,12 +42,12 @@ def cluster(tmp_path, monkeypatch):
 
 
 def staged(one) -> dict[str, str]:
-    return {pod: " ".join(map(str, seat.slots)) for pod, seat in one.app.screen.stage.seats.items()}
+    return {pod: " ".join(map(str, seat.slots)) for pod, seat in one.app.screen.draft.seats.items()}
 
 
 async def open_place(one):
     await one.press("P")
-    await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.stage.specs, "the spec")
+    await one.until(lambda: one.top == "PlaceScreen" and one.app.screen.draft.specs, "the spec")
 
 
 async def test_twelve_seeds_of_four_sets_are_staged_and_planned_in_at_most_twelve_keys(desk, cluster):
@@ -54,7 +56,7 @@ async def test_twelve_seeds_of_four_sets_are_staged_and_planned_in_at_most_twelv
         assert len(keys) <= 12
         await open_place(one)
         await one.press(*keys[1:-1])
-        await one.until(lambda: len(one.app.screen.stage.seats) == 48, "48 staged replicas")
+        await one.until(lambda: len(one.app.screen.draft.seats) == 48, "48 staged replicas")
         assert "staged 48/48" in one.words()
         assert not (await cluster.snapshot()).runs
         await one.press(keys[-1])
@@ -71,7 +73,7 @@ async def test_a_replica_is_put_taken_and_put_again_by_undo(desk, cluster):
         await open_place(one)
         await one.press("right", "space")
         assert staged(one) == {"grid-w0-0": "n0/0.1"}
-        assert one.app.screen.chosen_set == "w1"
+        assert one.app.screen.editor.current_set == "w1"
         await one.press("space")
         assert staged(one) == {}
         await one.press("u")
@@ -85,7 +87,7 @@ async def test_digits_set_the_replicas_and_a_range_takes_them(desk, cluster):
     async with desk(backend=cluster, ready=False) as one:
         await open_place(one)
         await one.press("1", "2")
-        assert one.app.screen.stage.sets[1].replicas == 12
+        assert one.app.screen.draft.sets[1].replicas == 12
         await one.press("v", "right", "right", "right", "right", "space")
         assert sorted(staged(one).values()) == ["n0/0.0", "n0/0.1", "n0/0.2", "n0/0.3", "n0/1.0"]
         await one.press("A")
@@ -113,7 +115,7 @@ async def test_the_plan_seats_every_replica_where_it_was_put(desk, cluster):
 
 
 async def test_slots_that_are_held_cannot_be_put_on_and_those_that_others_take_go_back(desk, cluster):
-    other = PodView("u", "theirs", node="n0", claims=(Claim(0, 0),), phase=Phase.RUNNING, ready=True)
+    other = PodView("u", "theirs", node="n0", devices=(DeviceUsage(0, 0),), phase=Phase.RUNNING, ready=True)
     cluster.put_pod(other)
     async with desk(backend=cluster, ready=False) as one:
         await one.until(lambda: one.cluster.snapshot.pods)
@@ -122,7 +124,7 @@ async def test_slots_that_are_held_cannot_be_put_on_and_those_that_others_take_g
         assert any("Slot n0/0.0 is busy by theirs" in sentence for sentence in one.says())
         await one.press("right", "space")
         assert staged(one)
-        cluster.put_pod(PodView("u2", "late", node="n0", claims=(Claim(0, 1),), phase=Phase.RUNNING))
+        cluster.put_pod(PodView("u2", "late", node="n0", devices=(DeviceUsage(0, 1),), phase=Phase.RUNNING))
         await one.until(lambda: not staged(one))
         assert any("1 staged replica went back" in sentence for sentence in one.says())
 
@@ -139,7 +141,7 @@ async def test_what_does_not_fit_is_said_and_cannot_be_planned(desk, cluster):
         await one.press("s", *"x", "enter")
         await one.until(lambda: any("is no seed" in sentence for sentence in one.says()))
         await one.press("escape", "n", *"other", "enter")
-        await one.until(lambda: one.app.screen.stage.specs[0].name == "other-s0")
+        await one.until(lambda: one.app.screen.draft.specs[0].name == "other-s0")
         await one.press("escape")
         await one.until(lambda: one.top == "ClusterScreen")
         assert not (await cluster.snapshot()).runs
@@ -164,16 +166,18 @@ def test_staged_seats_are_what_place_gives_for_the_command_line():
         SetSpec("e", Role.EVALUATOR, ("e",), replicas=2),
     )
     ledger = build_ledger(eight_gpu_nodes(2), ())
-    stage = Stage(with_seeds(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets), (0, 1)))
+    stage = PlacementDraft(with_seeds(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets), (0, 1)))
     stage = stage.put("e", [SlotId("n1", 7, 3), SlotId("n0", 0, 0)], ledger)
     stage = stage.put("w", [SlotId("n1", 2, 0), SlotId("n1", 2, 3), SlotId("n0", 3, 1)], ledger)
     assert len(stage.seats) == 4  # n1/2.3 has no second slot beside it
-    stage, conflicts = stage.fill(Policy.SPREAD, ledger)
+    stage, conflicts = stage.fill(PlacementPolicy.SPREAD, ledger)
     assert not conflicts
     text = pin_text(stage.pins())
     assert place(stage.specs, ledger, pins=parse_pins(text)).seats == stage.placement().seats
     assert stage.policy(ledger) is None
-    assert Stage(stage.specs).fill(Policy.SPREAD, ledger)[0].policy(ledger) is Policy.SPREAD
+    assert (
+        PlacementDraft(stage.specs).fill(PlacementPolicy.SPREAD, ledger)[0].policy(ledger) is PlacementPolicy.SPREAD
+    )
 
 
 def test_a_name_that_is_taken_gets_a_number():
@@ -182,3 +186,40 @@ def test_a_name_that_is_taken_gets_a_number():
     snapshot = asyncio.run(FakeBackend(owner="me").snapshot())
     assert free_name("fresh", snapshot) == "fresh"
     assert free_name("racing-sac", snapshot) == "racing-sac-2"
+
+
+def test_the_editor_goes_from_set_to_set_and_every_step_can_be_undone():
+    sets = (
+        SetSpec("learner", Role.LEARNER, ("l",), slots=1),
+        SetSpec("w", Role.WORKER, ("w",), replicas=2, slots=1),
+    )
+    ledger = build_ledger(eight_gpu_nodes(1), ())
+    editor = PlacementEditor()
+    assert not editor.undo()
+    editor.load("grid.yaml", LaunchRequest(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets)), EMPTY_SNAPSHOT)
+    assert editor.is_learner_current
+    steps = [editor.draft]
+    assert editor.put((SlotId("n0", 0, 0),), ledger) == ""
+    assert editor.current_set == "w"  # the learner has its slot
+    steps.append(editor.draft)
+    editor.set_replicas(1)
+    steps.append(editor.draft)
+    editor.fill(PlacementPolicy.PACK, ledger)
+    assert not editor.draft.missing()
+    assert "Every replica of w has a slot" in editor.put((SlotId("n0", 5, 0),), ledger)
+    steps.append(editor.draft)
+    editor.clear()
+    for draft in reversed(steps):
+        assert editor.undo()
+        assert editor.draft == draft
+    assert not editor.undo()
+
+
+def test_the_editor_says_why_a_slot_cannot_be_used():
+    sets = (SetSpec("w", Role.WORKER, ("w",), replicas=2, slots=2),)
+    ledger = build_ledger(eight_gpu_nodes(1), ())
+    editor = PlacementEditor()
+    editor.load("grid.yaml", LaunchRequest(RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets)), EMPTY_SNAPSHOT)
+    last = SlotId("n0", 0, 3)
+    assert editor.put((last,), ledger) == f"n0/0 has too few free slots after {last} for one replica of w."
+    assert editor.command(ledger).startswith("l2rtui launch -f grid.yaml")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from l2rtui.backends.base import Captured
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
+from l2rtui.domain.log import CommandOutput
+from l2rtui.domain.metrics import PodMetrics
 from l2rtui.domain.snapshot import PodView
-from l2rtui.services import lastruns
-from l2rtui.services.podnews import PodNews
-from l2rtui.ui.screens.beside import ports_of
+from l2rtui.services import run_history
+from l2rtui.ui.home.pod_actions import ports_of
 from l2rtui.ui.widgets.metric_strip import about_pod
 
 MINE = ["2", "down"]
@@ -24,10 +25,10 @@ MINE = ["2", "down"]
 async def to_worker(one, run: str = "racing-sac-s0", index: int = 0) -> None:
     """Put the cursor of the pods on a worker."""
     view = one.cluster.snapshot.run_named(run)
-    one.cluster.runs.move_to(view.uid)
+    one.cluster.panes.runs.move_to(view.uid)
     await one.press("3")
     pod = next(pod for pod in one.cluster.snapshot.pods_of(run, "w") if pod.index == index)
-    await one.until(lambda: one.cluster.pods.move_to(pod.uid))
+    await one.until(lambda: one.cluster.panes.pods.move_to(pod.uid))
 
 
 # --- simulators ---
@@ -106,7 +107,7 @@ async def test_rights_that_are_missing_turn_keys_off_by_name_of_the_verb(desk):
             await one.until(lambda reason=reason: reason in one.says()[-1] if one.says() else False)
             assert one.top == "ClusterScreen"
         await one.pilot.hover("KeyBar", offset=(3, 0))
-        await one.until(lambda: "create configmaps" in str(one.cluster.key_bar.tooltip))
+        await one.until(lambda: "create configmaps" in str(one.cluster.panes.key_bar.tooltip))
         await one.press("colon", *"launch", "enter")
         await one.until(lambda: ":launch is off: in l2r you may not create configmaps" in one.says()[-1])
 
@@ -140,7 +141,7 @@ async def test_all_of_mine_can_be_named_at_once(desk):
 async def test_a_run_that_is_gone_is_launched_again_by_one_key(desk):
     async with desk() as one:
         spec = await one.backend.spec("racing-sac-s0")
-        lastruns.keep(replace(spec, name="gone"))
+        run_history.keep(replace(spec, name="gone"))
         await one.press("colon", *"relaunch gone", "enter")
         await one.until(lambda: one.top == "ReviewScreen")
         assert "Launch gone" in one.words()
@@ -155,11 +156,11 @@ async def test_attach_gives_the_screen_to_one_pod_and_esc_takes_it_back(desk):
         await to_worker(one)
         await one.press("a")
         await one.until(lambda: "from now on" in one.words() and "2 Seeds" not in one.words())
-        assert len(one.cluster.deck.desks) == 2
-        await one.pass_time(10, lambda: len(one.cluster.log_pane.ring) > 0)
+        assert len(one.cluster.panes.logs.controllers) == 2
+        await one.pass_time(10, lambda: len(one.cluster.panes.log_pane.ring) > 0)
         await one.press("escape")
-        await one.until(lambda: "2 Seeds" in one.words() and len(one.cluster.deck.desks) == 1)
-        assert one.cluster.deck.desks[0].pane.display
+        await one.until(lambda: "2 Seeds" in one.words() and len(one.cluster.panes.logs.controllers) == 1)
+        assert one.cluster.panes.logs.controllers[0].pane.display
 
 
 async def test_a_signal_is_named_asked_and_sent_beside_the_process(desk, monkeypatch):
@@ -168,7 +169,7 @@ async def test_a_signal_is_named_asked_and_sent_beside_the_process(desk, monkeyp
 
         async def capture(pod, argv):
             asked.append((pod.name, *argv))
-            return Captured(0 if "USR1" in argv[-1] else 1, b"", b"no such process")
+            return CommandOutput(0 if "USR1" in argv[-1] else 1, b"", b"no such process")
 
         monkeypatch.setattr(one.backend, "capture", capture)
         await to_worker(one)
@@ -203,7 +204,7 @@ async def test_a_port_is_carried_until_the_key_is_pressed_again(desk):
     async def nothing(*_):
         return ()
 
-    backend.forward, backend.describe, backend.events = forward, nothing, nothing
+    backend.inspector = SimpleNamespace(forward=forward, describe=nothing, events=nothing)
     async with desk(backend=backend) as one:
         await to_worker(one)
         await one.press("F", *"7007:6006", "enter")
@@ -320,10 +321,12 @@ async def test_a_terminal_that_cannot_be_lent_gives_the_command_line(desk):
 
 # --- what runs without a learner are at ---
 def test_what_a_worker_says_of_its_gpu_stands_among_its_facts():
-    news = PodNews("worker", rate=12.0, gpu_percent=45.0, gpu_memory_bytes=float(3 << 30))
+    news = PodMetrics("worker", rate=12.0, gpu_percent=45.0, gpu_memory_bytes=float(3 << 30))
     said = ["".join(span.text for span in line) for line in about_pod(PodView("u", "p"), 0.0, news)]
     assert any("45 %" in line and "3" in line.partition("45 %")[2] for line in said)
-    silent = ["".join(span.text for span in line) for line in about_pod(PodView("u", "p"), 0.0, PodNews("worker"))]
+    silent = [
+        "".join(span.text for span in line) for line in about_pod(PodView("u", "p"), 0.0, PodMetrics("worker"))
+    ]
     assert not any("GPU" in line for line in silent)
 
 
@@ -331,12 +334,12 @@ async def test_steps_and_ranks_stand_in_the_tables(desk, monkeypatch):
     async with desk() as one:
         await one.press("2", "down")
         pods = one.cluster.snapshot.pods_of("racing-sac-s0", "w")
-        await one.until(lambda: all(pod.uid in one.cluster.records for pod in pods))
-        one.cluster._take_records(
+        await one.until(lambda: all(pod.uid in one.cluster.content.records for pod in pods))
+        one.cluster.content.take_records(
             {
-                pods[0].uid: PodNews("elastic", rank=0, world_size=4, step="epoch 3", round=17),
-                pods[1].uid: PodNews("elastic", rank=1, world_size=4, step="epoch 3"),
-                pods[2].uid: PodNews("step", step="train running"),
+                pods[0].uid: PodMetrics("elastic", rank=0, world_size=4, step="epoch 3", round=17),
+                pods[1].uid: PodMetrics("elastic", rank=1, world_size=4, step="epoch 3"),
+                pods[2].uid: PodMetrics("step", step="train running"),
             }
         )
         await one.until(lambda: "4 ranks  epoch 3, train run" in one.words(), "the run's row")

@@ -19,11 +19,11 @@ async def settle(pilot) -> None:
     cluster = pilot.app.cluster
     for _ in range(1000):
         await pilot.pause(0.02)
-        is_quiet = cluster.settling is None and cluster.log_pane._timer is None
-        run = cluster.selection.run(cluster.snapshot)
+        is_quiet = cluster._settling is None and cluster.panes.log_pane._timer is None
+        run = cluster.panes.selection.run(cluster.snapshot)
         pods = cluster.snapshot.pods_of(run.name, "w") if run is not None else ()
-        is_quiet = is_quiet and all(pod.uid in cluster.records for pod in pods if pod.ready)
-        if is_quiet and len(cluster.metrics) == 3 and len(cluster.log_pane.ring):
+        is_quiet = is_quiet and all(pod.uid in cluster.content.records for pod in pods if pod.ready)
+        if is_quiet and len(cluster.metrics) == 3 and len(cluster.panes.log_pane.ring):
             return
     raise AssertionError("the screen does not come to rest")
 
@@ -39,7 +39,7 @@ def test_home(snap_compare, size):
 
 
 def test_destroy_question(snap_compare, monkeypatch):
-    monkeypatch.setattr("l2rtui.ui.screens.asking.user_name", lambda: "me")
+    monkeypatch.setattr("l2rtui.ui.dialogs.questions.user_name", lambda: "me")
 
     async def before(pilot) -> None:
         await settle(pilot)
@@ -71,7 +71,7 @@ def test_place_mode(snap_compare, size, tmp_path, monkeypatch):
         await pilot.press("P")
         for _ in range(1000):
             await pilot.pause(0.02)
-            if pilot.app.screen.stage.specs:
+            if pilot.app.screen.draft.specs:
                 break
         await pilot.press("s", *"0-5", "enter", "a")
         for _ in range(1000):

@@ -16,6 +16,8 @@ import time
 import psutil
 import pytest
 
+pytestmark = pytest.mark.process
+
 DEADLINE_SECONDS = 100.0
 ENTERED_ALTERNATE_SCREEN = b"\x1b[?1049h"
 DEFECT = """
@@ -35,7 +37,7 @@ raise SystemExit(app.return_code)
 EVIL = """
 import sys
 from l2rtui.backends.base import LogLine
-from l2rtui.backends.fake import FakeBackend, output
+from l2rtui.backends.fake import FakeBackend, demo_logs
 from l2rtui.config import Settings
 from l2rtui.ui.app import L2RApp
 
@@ -47,7 +49,7 @@ texts = ["quiet \\x1b[31mred\\x1b[0m"] if sys.argv[1] == "quiet" else [
     b"evil \\xff\\xfe\\xc3".decode(errors="surrogateescape"), b"evil \\xc2\\x9b2J".decode(),
     "evil " + "x\\x1b[31m" * 1_250_000, '{"l2r":"learner","evil":"\\\\u001b]0;t\\\\u0007\\\\u202e"}',
 ]
-output.lines = lambda pod, query, now: [] if query.since else [
+demo_logs.lines = lambda pod, query, now: [] if query.since else [
     LogLine(now, pod.name, text) for text in (*texts, "the last line")
 ]
 app = L2RApp(Settings(backend="demo"), FakeBackend)
@@ -145,7 +147,7 @@ def test_q_leaves_with_code_0_and_a_terminal_as_it_was(terminal):
 
 
 def test_the_last_resort_restores_the_terminal_too(terminal):
-    one = terminal("-c", "from l2rtui.ui.watchdog import end_at_once; end_at_once(143)", module=False)
+    one = terminal("-c", "from l2rtui.ui.terminal_guard import end_at_once; end_at_once(143)", module=False)
     assert one.end() == 143
     assert LEFT_ALTERNATE_SCREEN in one.written
     assert SHOWN_CURSOR in one.written

@@ -10,14 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui import text
-from l2rtui.ui.digest import Tally
-from l2rtui.ui.health import Health, right_of
+from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
+from l2rtui.ui.state.snapshot_index import PodCounts
+from l2rtui.ui.text import HUES
+from l2rtui.ui.widgets.charts import Curve, chart_lines
 from l2rtui.ui.widgets.grid_layout import lay_out
 from l2rtui.ui.widgets.metric_strip import about_slot
 from l2rtui.ui.widgets.pod_table import slot_text
@@ -138,10 +141,10 @@ def test_the_state_of_a_run_comes_from_its_pods():
 
 
 def test_the_status_bar_tells_how_true_it_is(demo):
-    assert "connecting" in read(right_of((), Health("demo")))
-    seen = Health("demo", is_connected=True)
+    assert "connecting" in read(right_of((), ConnectionStatus("demo")))
+    seen = ConnectionStatus("demo", is_connected=True)
     assert read(right_of((), seen)).split() == ["●", "live", "RW"]
-    assert "28/96" in read(left_of(demo, seen, Tally(failing=1), slots_of(demo.ledger)))
+    assert "28/96" in read(left_of(demo, seen, PodCounts(failing=1), slots_of(demo.ledger)))
     stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
     assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
     assert "▲ partial: no rights" in read(right_of(("no rights",), seen))
@@ -160,3 +163,10 @@ def test_a_slot_shows_what_is_in_use_of_its_gpu_where_it_is_measured(use, shown)
     node = Node("n", (Gpu("n", 3, model="A100"),), gpu_use=use)
     slot = ClusterSnapshot({"n": node}).ledger.slots[SlotId("n", 3, 0)]
     assert read(about_slot(slot, node, None, 0.0)[1]).split(maxsplit=1) == ["device", shown]
+
+
+def test_a_curve_has_the_hue_of_its_name_also_beside_a_run_without_records():
+    curves = (Curve("empty", RunMetrics("empty")), Curve("full", RunMetrics("full", returns=(1.0, 2.0, 3.0))))
+    names, *rows = chart_lines(curves, 60, 12)
+    (hue,) = [span.style for span in names if span.text == "━ "]
+    assert {span.style for row in rows for span in row if span.style in HUES} == {hue}

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from textual.worker import WorkerFailed
 
-from l2rtui.backends.base import LogLine
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.domain.ledger import Claim
+from l2rtui.domain.ledger import DeviceUsage
+from l2rtui.domain.log import LogLine
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
@@ -46,16 +46,16 @@ async def test_no_text_from_outside_reaches_the_terminal_as_an_order(desk):
         run=EVIL,
         set_name=EVIL,
         role=Role.WORKER,
-        claims=(Claim(0, 0),),
+        devices=(DeviceUsage(0, 0),),
         phase=Phase.PENDING,
         reason=EVIL,
         message=EVIL,
     )
     backend.put_pod(pod)
     async with desk(backend=backend, ready=False) as one:
-        one.app.link.is_admin = True
-        await one.until(lambda: len(one.cluster.pods.model.rows))
-        one.cluster.log_pane.extend([LogLine(1.0, f"p{EVIL}", EVIL), LogLine(2.0, "p", EVIL, is_mark=True)])
+        one.app.ctx.is_admin = True
+        await one.until(lambda: len(one.cluster.panes.pods.model.rows))
+        one.cluster.panes.log_pane.extend([LogLine(1.0, f"p{EVIL}", EVIL), LogLine(2.0, "p", EVIL, is_mark=True)])
         await one.press("A", "3")
         screens = [terminal_bytes(one.app)]
         assert "[red]markup[/red]" in screens[0]

@@ -20,7 +20,7 @@ async def test_a_volume_is_browsed_and_a_folder_of_it_downloaded(desk, tmp_path)
         await to_files(one)
         await one.until(lambda: "checkpoints/" in one.words() and "README" in one.words())
         assert "l2rtui volume files racing-data:" in one.words()
-        assert (await one.backend.volumes("me").list())[0].mounted_by[-1] == "files"
+        assert (await one.backend.volumes.list())[0].mounted_by[-1] == "files"
         await one.press("enter")
         await one.until(lambda: "racing-data:/checkpoints" in one.words() and "ckpt-0000000120.json" in one.words())
         await one.press("backspace")
@@ -53,7 +53,7 @@ async def test_a_folder_of_this_machine_is_uploaded_under_its_name(desk, tmp_pat
         assert any("scratch: set has 1 file" in said for said in one.says())
         await one.press("escape")
         await one.until(lambda: one.top == "ClusterScreen")
-        volumes = one.backend.volumes("me")
+        volumes = one.backend.volumes
 
         async def is_free() -> bool:
             return (await volumes.list())[1].mounted_by == ()
@@ -75,7 +75,7 @@ async def test_a_volume_that_does_not_open_leads_back_with_the_reason(desk):
     def files(name):
         raise BackendError(f"The pod that opens {name} does not start: no image.")
 
-    backend.volumes("me").files = files
+    backend.volumes.files = files
     async with desk(backend=backend) as one:
         await one.press("V")
         await one.until(lambda: "racing-data" in one.words())

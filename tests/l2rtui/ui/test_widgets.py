@@ -9,15 +9,19 @@ from contextlib import asynccontextmanager
 import pytest
 from textual.app import App
 
-from l2rtui.backends.base import LogLine
-from l2rtui.ui.filters import number_of
+from l2rtui.domain.log import LogLine
+from l2rtui.ui.state.filters import number_of
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.log_pane import LogPane
-from l2rtui.ui.widgets.log_ring import Json, Ring, bounded, entry_of, present
-from l2rtui.ui.widgets.rows import Column, Row, RowModel
+from l2rtui.ui.widgets.log_ring import JsonMode, LogRing, bounded, entry_of, present
+from l2rtui.ui.widgets.table_model import Row, RowModel, TableColumn
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
-COLUMNS = (Column("name", "name", most=12), Column("state", "state"), Column("size", "size", right=True, rank=1))
+COLUMNS = (
+    TableColumn("name", "name", most=12),
+    TableColumn("state", "state"),
+    TableColumn("size", "size", right=True, rank=1),
+)
 
 
 def row(number: int, state: str = "ok", *, is_fault: bool = False) -> Row:
@@ -65,8 +69,8 @@ async def stage(widget, size=(60, 12)):
 def passes(text: str, one: Row) -> bool:
     model = RowModel(COLUMNS)
     model.replace([one])
-    model.select(text=text)
-    return bool(model.shown)
+    model.set_filter(text=text)
+    return bool(model.displayed)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------
@@ -125,10 +129,10 @@ def test_rows_are_made_anew_only_from_what_is_another_object():
 
     model = RowModel(COLUMNS)
     one, two, three = [(number, object()) for number in (1, 2, 3)]
-    model.take([("uid-1", one), ("uid-2", two)], make)
-    model.take([("uid-1", one), ("uid-2", two), ("uid-3", three)], make)
+    model.set_sources([("uid-1", one), ("uid-2", two)], make)
+    model.set_sources([("uid-1", one), ("uid-2", two), ("uid-3", three)], make)
     assert made == [1, 2, 3]
-    model.take([("uid-2", (2, two[1]))], make)
+    model.set_sources([("uid-2", (2, two[1]))], make)
     assert made == [1, 2, 3]
     assert list(model.rows) == ["uid-2"]
 
@@ -138,7 +142,7 @@ def test_rows_sort_filter_and_come_and_go_as_if_all_were_arranged_anew():
     model = RowModel(COLUMNS)
     truth: dict[str, Row] = {}
     model.sort_by(2, descending=True)
-    model.select(text="!bad")
+    model.set_filter(text="!bad")
     for _ in range(300):
         changed = [row(chance.randrange(60), chance.choice(["ok", "bad", "slow"])) for _ in range(3)]
         removed = [f"uid-{chance.randrange(60)}" for _ in range(2)]
@@ -147,8 +151,8 @@ def test_rows_sort_filter_and_come_and_go_as_if_all_were_arranged_anew():
         truth.update((one.key, one) for one in changed)
         model.update(changed, removed)
         good = [one for one in truth.values() if "bad" not in one.cells[1].text]
-        assert {*model.shown} == {one.key for one in good}
-        sizes = [model.rows[key].sort[2] for key in model.shown]
+        assert {*model.displayed} == {one.key for one in good}
+        sizes = [model.rows[key].sort[2] for key in model.displayed]
         assert sizes == sorted(sizes, reverse=True)
 
 
@@ -156,7 +160,7 @@ def test_without_a_sort_column_the_callers_order_counts():
     model = RowModel(COLUMNS)
     model.replace([row(1), row(2), row(3)])
     model.replace([row(3), row(1), row(4)])
-    assert model.shown == ["uid-3", "uid-1", "uid-4"]
+    assert model.displayed == ["uid-3", "uid-1", "uid-4"]
     assert model.replace([row(3), row(1), row(4)]) == (False, [])
 
 
@@ -241,7 +245,7 @@ def lines(first: int, last: int, text: str = "line {}") -> list[LogLine]:
 
 
 def test_a_full_ring_drops_the_oldest_and_counts_them():
-    ring = Ring(most=10)
+    ring = LogRing(capacity=10)
     ring.extend(map(entry_of, lines(0, 35)))
     assert [entry.text for entry in ring] == [f"line {number}" for number in range(25, 35)]
     assert (ring.dropped, ring.rows) == (25, 10)
@@ -250,7 +254,7 @@ def test_a_full_ring_drops_the_oldest_and_counts_them():
 
 
 def test_lines_are_harmless_however_they_leave_the_ring():
-    ring = Ring(most=10)
+    ring = LogRing(capacity=10)
     ring.extend(lines(0, 4, "line {}\x1b]0;title\x07\x1b[2J\u202e"))
     assert ring[1].text == "line 1\\u202e"
     assert [entry.text for entry in ring] == [f"line {number}\\u202e" for number in range(4)]
@@ -268,7 +272,7 @@ def test_of_a_line_that_is_too_long_the_rest_is_not_even_kept():
 
 @pytest.mark.parametrize("width", [0, 1, 3, 7, 80])
 def test_each_screen_line_belongs_to_one_part_of_one_line(width):
-    ring = Ring(most=20)
+    ring = LogRing(capacity=20)
     ring.wrap(width)
     for size in (0, 1, 6, 7, 8, 30, 5):
         ring.extend([entry_of(LogLine(1.0, "p", "x" * size)), entry_of(LogLine(1.0, "p", "語" * size))])
@@ -283,12 +287,12 @@ def test_each_screen_line_belongs_to_one_part_of_one_line(width):
 def test_metric_records_are_written_compactly_and_broken_ones_as_they_are():
     text = '{"l2r":"learner","time":1.5,"env_steps":7610,"policy_lag":[0,1.25,4],"mean_return":null,"ok":true}'
     entry = entry_of(LogLine(1.0, "p", text))
-    (short,) = present(entry, Json.COLUMNS)
+    (short,) = present(entry, JsonMode.COLUMNS)
     assert short.text == "learner env_steps=7,610 policy_lag=0/1.25/4 ok=True"
-    assert [one.text for one in present(entry, Json.RAW)] == [text]
-    assert [one.text for one in present(entry, Json.PRETTY)][:2] == ["{", '  "l2r": "learner",']
+    assert [one.text for one in present(entry, JsonMode.RAW)] == [text]
+    assert [one.text for one in present(entry, JsonMode.PRETTY)][:2] == ["{", '  "l2r": "learner",']
     broken = entry_of(LogLine(1.0, "p", text[:-10]))
-    assert present(broken, Json.COLUMNS) == (broken,)
+    assert present(broken, JsonMode.COLUMNS) == (broken,)
 
 
 def test_a_line_keeps_its_own_colours_but_none_that_hide_text():
@@ -304,7 +308,7 @@ def test_a_line_keeps_its_own_colours_but_none_that_hide_text():
 
 async def test_following_stops_when_scrolled_back_and_what_is_read_stays_where_it_is():
     log = LogPane()
-    log.ring = Ring(most=100)
+    log.ring = LogRing(capacity=100)
     async with stage(log) as (app, pilot):
         log.extend(lines(0, 100))
         await pilot.pause(0.2)

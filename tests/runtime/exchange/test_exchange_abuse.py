@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime import contract, keys
-from runtime.framing import decode
-from runtime.messages import ProtocolError
+from runtime.base import contract
+from runtime.exchange.protocol.framing import decode
+from runtime.exchange.protocol.messages import ProtocolError
+from runtime.exchange.transport import curve_keys
 from tests.fakes.abuse import abuse, almost
+from tests.runtime.conftest import RunUnderTest
+from tests.runtime.exchange.test_sockets import free_ports
 
-from .conftest import RunUnderTest
-from .test_channels import free_ports
+pytestmark = pytest.mark.process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.timeout(300)
 def test_a_port_that_is_abused_executes_nothing_and_trains_on(
@@ -33,7 +36,7 @@ def test_a_port_that_is_abused_executes_nothing_and_trains_on(
     if encrypted:
         folder = run.folder / "keys"
         folder.mkdir()
-        for name, content in keys.make_files().items():
+        for name, content in curve_keys.make_files().items():
             (folder / name).write_bytes(content)
         variables[contract.ENV_KEYS] = str(folder)
     learner, worker = run.start("learner", **variables), run.start("worker", **variables)

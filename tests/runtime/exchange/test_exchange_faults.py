@@ -9,6 +9,8 @@ import pytest
 
 from tests.fakes.faults import Siege
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def siege(tmp_path: Path) -> Iterator[Siege]:
@@ -17,6 +19,7 @@ def siege(tmp_path: Path) -> Iterator[Siege]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_hundred_faults_lose_nothing_and_double_nothing(siege: Siege) -> None:
     siege.moves()
@@ -26,7 +29,7 @@ def test_two_hundred_faults_lose_nothing_and_double_nothing(siege: Siege) -> Non
         siege.moves()
     siege.kill_learner()
     siege.moves()
-    found = siege.finish()
-    assert sum(found["faults"].values()) == 200
-    assert found["accepted"] > 200
-    assert found["misfit"] == 0
+    totals = siege.finish()
+    assert sum(totals["faults"].values()) == 200
+    assert totals["accepted"] > 200
+    assert totals["misfit"] == 0

@@ -12,23 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime import messages
-from runtime.framing import HEADER_LIMIT, decode, encode
-from runtime.messages import (
+import runtime
+from runtime.exchange.protocol import messages
+from runtime.exchange.protocol.framing import HEADER_LIMIT, decode, encode
+from runtime.exchange.protocol.messages import (
     KINDS,
     MAX_BUNDLE,
     MAX_INTEGER,
     MAX_TEXT,
     Message,
     ProtocolError,
-    Rows,
+    SegmentRows,
     Segments,
     Trajectory,
     has_arena,
 )
 
 VALUES = {
-    "Rows": st.just(()),
+    "SegmentRows": st.just(()),
     "int": st.integers(0, MAX_INTEGER),
     "bool": st.booleans(),
     "float": st.floats(allow_nan=False, allow_infinity=False),
@@ -41,18 +42,18 @@ VALUES = {
 def any_message(draw: st.DrawFn) -> Message:
     kind = draw(st.sampled_from(sorted(KINDS)))
     cls = KINDS[kind]
-    values = {one.name: draw(VALUES[str(one.type)]) for one in fields(cls)}
+    values = {item.name: draw(VALUES[str(item.type)]) for item in fields(cls)}
     if kind == "hello":
         values["protocol"] = messages.PROTOCOL_VERSION
     if cls is Segments:
         scalars = [VALUES["float" if name.endswith("_sum") else "int"] for name in Trajectory._fields]
         rows = draw(st.lists(st.tuples(*scalars), min_size=1, max_size=3))
-        values["rows"] = Rows.of(*(Trajectory(*row) for row in rows))
+        values["rows"] = SegmentRows.of(*(Trajectory(*row) for row in rows))
     return cls(**values)
 
 
 ROW = Trajectory(2, 0, 0, 0, 0.0, 0.0)
-TRAJECTORY = Segments(1, 1, False, Rows.of(ROW))
+TRAJECTORY = Segments(1, 1, False, SegmentRows.of(ROW))
 
 
 @given(any_message(), st.binary(max_size=64))
@@ -87,13 +88,13 @@ def test_a_message_with_one_field_changed_is_valid_or_refused(message: Message, 
         back, _ = decode(raw)
     except ProtocolError:
         return
-    for one in fields(back):
-        value = getattr(back, one.name)
-        if one.name == "rows":
-            assert {type(each) for column in value.columns[:4] for each in column} == {int}
-            assert {type(each) for column in value.columns[4:] for each in column} == {float}
+    for item in fields(back):
+        value = getattr(back, item.name)
+        if item.name == "rows":
+            assert {type(number) for column in value.columns[:4] for number in column} == {int}
+            assert {type(number) for column in value.columns[4:] for number in column} == {float}
             continue
-        assert type(value).__name__ in str(one.type).replace("| None", "| NoneType")
+        assert type(value).__name__ in str(item.type).replace("| None", "| NoneType")
 
 
 @pytest.mark.parametrize(
@@ -122,9 +123,25 @@ def test_what_is_no_message_is_refused(header: bytes) -> None:
         decode([header])
 
 
+class Trap:
+    """Pickle that would run code where it is loaded."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+def test_a_pickle_is_refused_as_a_header_and_is_only_bytes_as_an_arena() -> None:
+    poison = pickle.dumps(Trap())
+    with pytest.raises(ProtocolError, match="not JSON"):
+        decode([poison])
+    _, arena = decode([bytes(encode(TRAJECTORY, b"")[0]), poison])
+    assert arena is not None
+    assert bytes(arena) == poison
+
+
 def test_not_a_number_is_refused_both_ways() -> None:
     with pytest.raises(ProtocolError, match="traj"):
-        encode(Segments(1, 1, False, Rows.of(ROW._replace(return_sum=float("nan")))), b"")
+        encode(Segments(1, 1, False, SegmentRows.of(ROW._replace(return_sum=float("nan")))), b"")
     header = bytes(encode(TRAJECTORY, b"")[0]).replace(b"0.0", b"NaN")
     with pytest.raises(ProtocolError, match="not JSON"):
         decode([header, b""])
@@ -134,11 +151,11 @@ def test_an_arena_where_none_belongs_or_none_where_one_does() -> None:
     with pytest.raises(ProtocolError, match="needs arena"):
         encode(TRAJECTORY)
     with pytest.raises(ProtocolError, match="carries no arena"):
-        encode(messages.Who(1), b"x")
+        encode(messages.RejoinRequest(1), b"x")
     with pytest.raises(ProtocolError, match="1 frames"):
         decode([bytes(encode(TRAJECTORY, b"")[0])])
     with pytest.raises(ProtocolError, match="2 frames"):
-        decode([bytes(encode(messages.Who(1))[0]), b"x"])
+        decode([bytes(encode(messages.RejoinRequest(1))[0]), b"x"])
 
 
 def test_a_hello_of_another_version_is_told_apart_whatever_else_is_in_it() -> None:
@@ -175,15 +192,15 @@ def test_rows_that_are_no_segments_are_refused(rows: bytes) -> None:
 
 def test_nothing_in_the_runtime_unpickles_or_evaluates() -> None:
     modules = {"pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-    words = {"eval", "exec", "torch.load", "torch.save", "yaml.load", "recv_pyobj", "send_pyobj", "allow_pickle"}
-    for path in Path(messages.__file__).parent.rglob("*.py"):
+    banned = {"eval", "exec", "torch.load", "torch.save", "yaml.load", "recv_pyobj", "send_pyobj", "allow_pickle"}
+    for path in Path(runtime.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                used = {each.name.partition(".")[0] for each in node.names} & modules
+                used = {alias.name.partition(".")[0] for alias in node.names} & modules
             elif isinstance(node, ast.ImportFrom):
                 used = {(node.module or "").partition(".")[0]} & modules
             elif isinstance(node, ast.Attribute):
-                used = {ast.unparse(node), f".{node.attr}"} & (words | {".recv_pyobj", ".send_pyobj"})
+                used = {ast.unparse(node), f".{node.attr}"} & (banned | {".recv_pyobj", ".send_pyobj"})
             else:
-                used = {getattr(node, "id", ""), getattr(node, "arg", "")} & words
+                used = {getattr(node, "id", ""), getattr(node, "arg", "")} & banned
             assert not used, f"{path.name}, line {node.lineno}: {used}"

@@ -13,30 +13,32 @@ from typing import Any
 
 import pytest
 
-from runtime import contract
-from runtime.messages import KINDS, Refusal
+from runtime.base import contract
+from runtime.exchange.protocol.messages import KINDS, RefusalCode
+from tests.runtime.conftest import RunUnderTest
+from tests.runtime.exchange.test_sockets import free_ports
 
-from .conftest import RunUnderTest
-from .test_channels import free_ports
+pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PLAIN = ROOT / "tests" / "fakes" / "plain_worker.py"
 PAGE = (ROOT / "docs" / "exchange.md").read_text()
 SEGMENT = 64
 
 
 def start(run: RunUnderTest, token: str = "") -> subprocess.Popen[bytes]:
-    words = [run.endpoint, "test", "test-1", "stranger-0", "4610", str(SEGMENT), token]
-    return subprocess.Popen([sys.executable, "-I", str(PLAIN), *words], stdout=subprocess.PIPE)
+    arguments = [run.endpoint, "test", "test-1", "stranger-0", "4610", str(SEGMENT), token]
+    return subprocess.Popen([sys.executable, "-I", str(PLAIN), *arguments], stdout=subprocess.PIPE)
 
 
 def test_it_imports_nothing_but_zeromq_and_the_standard_library() -> None:
     tree = ast.parse(PLAIN.read_text())
-    names = {each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names}
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names | {"zmq"}
 
 
+@pytest.mark.slow
 def test_it_trains_along_and_outlives_the_learner(run: RunUnderTest, wait_until: Callable[..., Any]) -> None:
     run.endpoint = f"tcp://127.0.0.1:{free_ports()}"
     run.settings = {
@@ -64,10 +66,10 @@ def test_it_trains_along_and_outlives_the_learner(run: RunUnderTest, wait_until:
     assert last["accepted"] * SEGMENT == last["env_steps"]
     assert (last["malformed"], last["lost"]) == (0, 0)
     assert last["updates"] > before["updates"]
-    said, _ = worker.communicate(timeout=30)
+    output, _ = worker.communicate(timeout=30)
     assert worker.returncode == 0
-    assert json.loads(said)["over"][0] == "done"
-    assert json.loads(said)["version"] > 0
+    assert json.loads(output)["over"][0] == "done"
+    assert json.loads(output)["version"] > 0
 
 
 def test_it_is_told_why_it_is_refused(run: RunUnderTest, wait_until: Callable[..., Any]) -> None:
@@ -75,9 +77,9 @@ def test_it_is_told_why_it_is_refused(run: RunUnderTest, wait_until: Callable[..
     learner = run.start("learner")
     wait_until(lambda: "ready" in learner.text(), "the learner", log=learner)
     worker = start(run)
-    said, _ = worker.communicate(timeout=30)
+    output, _ = worker.communicate(timeout=30)
     assert worker.returncode == contract.EXIT_REFUSED
-    assert "its environment is CartPole-v1 and the learner's racing" in json.loads(said)["over"][1]
+    assert "its environment is CartPole-v1 and the learner's racing" in json.loads(output)["over"][1]
     assert learner.end() == contract.EXIT_DONE
 
 
@@ -95,5 +97,5 @@ def test_the_page_names_every_message_with_all_its_fields(kind: str) -> None:
 
 def test_the_page_names_the_version_and_every_refusal() -> None:
     assert f"Version {contract.PROTOCOL_VERSION}." in PAGE
-    for each in Refusal:
-        assert f"`refused` `{each.value}`" in PAGE
+    for code in RefusalCode:
+        assert f"`refused` `{code.value}`" in PAGE

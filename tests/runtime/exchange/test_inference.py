@@ -14,27 +14,27 @@ import numpy as np
 import pytest
 import zmq
 
-from runtime import contract, keys
-from runtime.algos.actor import ActorShape, NumpyActor
-from runtime.algos.device_actor import DeviceActor
-from runtime.algos.plan import make_plan
-from runtime.endpoint import Endpoint, EndpointError, parse
-from runtime.inference import Inference
-from runtime.inference_channel import AnswerChannel, QuestionChannel, address_of
-from runtime.questions import (
+from runtime.base import contract
+from runtime.base.endpoint import Endpoint, EndpointError, parse
+from runtime.exchange.inference.client import RemotePolicy
+from runtime.exchange.inference.messages import (
     NoQuestionError,
     Shapes,
-    answer,
+    encode_answer,
+    encode_question,
     proof_of,
-    question,
     read_answer,
     read_question,
 )
-from runtime.remote import RemotePolicy
-from runtime.settings import from_mapping
-from runtime.spaces import ActionSpace, ObsSpace
-
-from .conftest import RunUnderTest
+from runtime.exchange.inference.server import InferenceServer
+from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel, address_of
+from runtime.exchange.transport import curve_keys
+from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.device_actor import DeviceActor
+from runtime.rl.algos.plan import make_plan
+from runtime.rl.settings import from_mapping
+from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.runtime.conftest import RunUnderTest
 
 DISCRETE = ActorShape(4, 1, (16,), head="categorical", choices=(3,), activation="tanh")
 GAUSSIAN = ActorShape(4, 2, (16,), head="gaussian", activation="tanh")
@@ -63,20 +63,20 @@ def observations(rows: int, seed: int = 0) -> np.ndarray:
 def free_ports() -> int:
     """A port with a free one where questions go."""
     while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
             try:
-                other.bind(("127.0.0.1", port + 3))
+                second.bind(("127.0.0.1", port + 3))
             except OSError:
                 continue
             return port
 
 
 @contextmanager
-def learner(endpoint: Endpoint, learner_keys: keys.LearnerKeys | None = None) -> Iterator[Inference]:
+def learner(endpoint: Endpoint, learner_keys: curve_keys.LearnerKeys | None = None) -> Iterator[InferenceServer]:
     channel = AnswerChannel(endpoint, SHAPES.question_bytes, learner_keys)
-    made = Inference(channel, NumpyActor(DISCRETE), SHAPES, PROOF)
+    made = InferenceServer(channel, NumpyActor(DISCRETE), SHAPES, PROOF)
     made.start()
     try:
         yield made
@@ -84,7 +84,7 @@ def learner(endpoint: Endpoint, learner_keys: keys.LearnerKeys | None = None) ->
         made.close()
 
 
-def worker(endpoint: Endpoint, name: str = "w", peer_keys: keys.PeerKeys | None = None) -> QuestionChannel:
+def worker(endpoint: Endpoint, name: str = "w", peer_keys: curve_keys.PeerKeys | None = None) -> QuestionChannel:
     return QuestionChannel(endpoint, name.encode(), SHAPES.answer_bytes, peer_keys)
 
 
@@ -94,7 +94,7 @@ def always() -> bool:
 
 def test_questions_and_answers_are_right_to_the_byte_or_nothing() -> None:
     obs = observations(3)
-    frame = memoryview(question(PROOF, 7, obs))
+    frame = memoryview(encode_question(PROOF, 7, obs))
     number, read = read_question(frame, SHAPES, PROOF)
     assert number == 7
     assert (read == obs).all()
@@ -106,10 +106,10 @@ def test_questions_and_answers_are_right_to_the_byte_or_nothing() -> None:
             read_question(frame, SHAPES, other)
     for rows in (0, 9):
         with pytest.raises(NoQuestionError, match="1 to 8 are taken"):
-            read_question(memoryview(question(PROOF, 1, observations(rows))), SHAPES, PROOF)
-    said = memoryview(answer(7, 3, np.ones((3, SHAPES.outputs), np.float32)))
-    assert read_answer(said, SHAPES, 3)[:2] == (7, 3)
-    for wrong, rows in ((said, 2), (said[:-4], 3), (said[:3], 3), (memoryview(bytes(len(said))), 3)):
+            read_question(memoryview(encode_question(PROOF, 1, observations(rows))), SHAPES, PROOF)
+    reply = memoryview(encode_answer(7, 3, np.ones((3, SHAPES.outputs), np.float32)))
+    assert read_answer(reply, SHAPES, 3)[:2] == (7, 3)
+    for wrong, rows in ((reply, 2), (reply[:-4], 3), (reply[:3], 3), (memoryview(bytes(len(reply))), 3)):
         with pytest.raises(NoQuestionError):
             read_answer(wrong, SHAPES, rows)
 
@@ -122,9 +122,9 @@ def test_the_network_on_a_device_says_what_the_workers_own_would(shape: ActorSha
     obs: Any = rng.standard_normal((5, 4), dtype=np.float32)
     if shape.images:
         obs = shape.obs_space.pack(obs[:, :3], [rng.integers(0, 256, (5, 12, 16, 3), dtype=np.uint8)])
-    said = there.outputs(obs)
-    assert said.shape == (5, shape.answer_floats)
-    assert said == pytest.approx(here.outputs(obs), abs=1e-4)
+    outputs = there.outputs(obs)
+    assert outputs.shape == (5, shape.answer_floats)
+    assert outputs == pytest.approx(here.outputs(obs), abs=1e-4)
     drawn = here.draw(here.outputs(obs), np.random.default_rng(3))
     assert (drawn == here.act(obs, np.random.default_rng(3))).all()
 
@@ -134,7 +134,7 @@ def test_many_workers_are_answered_with_the_policy_that_the_answer_names(
     kind: str, short_folder: Path, no_leaks: None
 ) -> None:
     endpoint = parse(f"ipc://{short_folder}" if kind == "ipc" else f"tcp://127.0.0.1:{free_ports()}")
-    theirs, ours = keys.from_token("secret") if kind == "curve" else (None, None)
+    theirs, ours = curve_keys.from_token("secret") if kind == "curve" else (None, None)
     policies = {version: actor(DISCRETE, version) for version in range(1, 30)}
     wrong: list[str] = []
     versions: set[int] = set()
@@ -145,37 +145,37 @@ def test_many_workers_are_answered_with_the_policy_that_the_answer_names(
             remote = RemotePolicy(channel, SHAPES, PROOF)
             for _ in range(60):
                 obs = rng.standard_normal((1 + index, 4), dtype=np.float32)
-                found = remote.outputs(obs, always)
-                if found is None or not np.allclose(found[0], policies[found[1]].outputs(obs), atol=1e-5):
-                    wrong.append(f"{index}: {found}")
+                reply = remote.outputs(obs, always)
+                if reply is None or not np.allclose(reply[0], policies[reply[1]].outputs(obs), atol=1e-5):
+                    wrong.append(f"{index}: {reply}")
                 else:
-                    versions.add(found[1])
+                    versions.add(reply[1])
 
     with learner(endpoint, theirs) as inference:
         asking = [threading.Thread(target=ask, args=(index,)) for index in range(5)]
-        for each in asking:
-            each.start()
+        for thread in asking:
+            thread.start()
         for version in policies:
             inference.publish(version, weights(DISCRETE, version))
             asking[0].join(0.01)
-        for each in asking:
-            each.join(60)
-        said = inference.status()
+        for thread in asking:
+            thread.join(60)
+        status = inference.status()
     assert not wrong
     assert versions <= set(policies)
-    assert said["questions"] >= 300
-    assert said["batches"] <= said["questions"]
-    assert said["foreign"] == said["strangers"] == 0
+    assert status["questions"] >= 300
+    assert status["batches"] <= status["questions"]
+    assert status["foreign"] == status["strangers"] == 0
 
 
 def test_a_worker_waits_for_a_learner_that_is_away_and_for_its_first_policy(
     short_folder: Path, no_leaks: None, wait_until: Callable[..., Any]
 ) -> None:
     endpoint = parse(f"ipc://{short_folder}")
-    obs, found = observations(2), []
+    obs, replies = observations(2), []
 
     def ask(channel: QuestionChannel) -> None:
-        found.append(RemotePolicy(channel, SHAPES, PROOF).outputs(obs, always))
+        replies.append(RemotePolicy(channel, SHAPES, PROOF).outputs(obs, always))
 
     with worker(endpoint) as channel:
         waits = iter([True, True, False])
@@ -186,44 +186,50 @@ def test_a_worker_waits_for_a_learner_that_is_away_and_for_its_first_policy(
             wait_until(lambda: inference.status()["early"], "a question before there is a policy")
             inference.publish(1, weights(DISCRETE, 1))
             thread.join(30)
-        assert found[0][1] == 1
+        assert replies[0][1] == 1
         with learner(endpoint) as successor:
             successor.publish(5, weights(DISCRETE, 5))
             ask(channel)
-    assert found[1][1] == 5
-    assert found[1][0] == pytest.approx(actor(DISCRETE, 5).outputs(obs), abs=1e-5)
+    assert replies[1][1] == 5
+    assert replies[1][0] == pytest.approx(actor(DISCRETE, 5).outputs(obs), abs=1e-5)
 
 
 def test_strangers_get_no_answer_and_do_not_disturb(
     short_folder: Path, no_leaks: None, wait_until: Callable[..., Any]
 ) -> None:
     endpoint = parse(f"ipc://{short_folder}")
-    junk = [b"", b"L2Q1", bytes(100), question(proof_of("guess", "run-1"), 1, observations(1)), b"\x80\x04K\x01."]
-    with learner(endpoint) as inference, zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+    junk = [
+        b"",
+        b"L2Q1",
+        bytes(100),
+        encode_question(proof_of("guess", "run-1"), 1, observations(1)),
+        b"\x80\x04K\x01.",
+    ]
+    with learner(endpoint) as inference, zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         inference.publish(1, weights(DISCRETE, 1))
-        stranger.setsockopt(zmq.LINGER, 0)
-        stranger.connect(address_of(endpoint))
-        for each in junk:
-            stranger.send(each)
-        stranger.send_multipart([question(PROOF, 1, observations(1)), b"more"])
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(address_of(endpoint))
+        for frame in junk:
+            dealer.send(frame)
+        dealer.send_multipart([encode_question(PROOF, 1, observations(1)), b"more"])
         wait_until(lambda: inference.status()["foreign"] == len(junk), "all junk counted")
-        stranger.send(bytes(SHAPES.question_bytes + 2_000))  # libzmq hangs up on whoever sends so much
+        dealer.send(bytes(SHAPES.question_bytes + 2_000))  # libzmq hangs up on whoever sends so much
         with worker(endpoint) as channel:
             assert RemotePolicy(channel, SHAPES, PROOF).outputs(observations(2), always) is not None
-        assert not stranger.poll(0)
+        assert not dealer.poll(0)
 
 
 def test_an_unknown_key_is_turned_away(no_leaks: None, wait_until: Callable[..., Any]) -> None:
     endpoint = parse(f"tcp://127.0.0.1:{free_ports()}")
-    mine, _ = keys.from_token("secret")
-    _, other = keys.from_token("other")
-    pretender = keys.PeerKeys(other.public, other.secret, mine.public)
+    mine, _ = curve_keys.from_token("secret")
+    _, other = curve_keys.from_token("other")
+    pretender = curve_keys.PeerKeys(other.public, other.secret, mine.public)
     with learner(endpoint, mine) as inference, worker(endpoint, "w", pretender) as channel:
         inference.publish(1, weights(DISCRETE, 1))
-        asked = iter(range(10_000))
+        attempts = iter(range(10_000))
         remote = RemotePolicy(channel, SHAPES, PROOF)
         assert (
-            remote.outputs(observations(1), lambda: not inference.status()["strangers"] and next(asked) < 600)
+            remote.outputs(observations(1), lambda: not inference.status()["strangers"] and next(attempts) < 600)
             is None
         )
         assert inference.status()["questions"] == 0
@@ -232,9 +238,9 @@ def test_an_unknown_key_is_turned_away(no_leaks: None, wait_until: Callable[...,
 def test_what_cannot_be_is_a_sentence(short_folder: Path) -> None:
     with pytest.raises(EndpointError, match="3 ports behind"):
         address_of(parse("tcp://127.0.0.1:65534"))
-    taken = parse(f"ipc://{short_folder}/none")
+    missing_folder = parse(f"ipc://{short_folder}/none")
     with pytest.raises(EndpointError, match="cannot listen at"):
-        AnswerChannel(taken, 1000)
+        AnswerChannel(missing_folder, 1000)
     settings = from_mapping(
         {"environment": "CartPole-v1", "algorithm": "impala", "remote_inference": True}
         | {"impala": {"sends_gradients": True}, "num_envs": 4, "segment_steps": 256}
@@ -243,6 +249,7 @@ def test_what_cannot_be_is_a_sentence(short_folder: Path) -> None:
         make_plan(settings, ObsSpace(4), ActionSpace(1, (2,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "sac"])
 def test_a_run_whose_workers_have_no_weights_survives_its_learner_with_exact_accounts(
     run: RunUnderTest, wait_until: Callable[..., Any], algorithm: str
@@ -264,13 +271,13 @@ def test_a_run_whose_workers_have_no_weights_survives_its_learner_with_exact_acc
     wait_until(
         lambda: successor.last("learner").get("env_steps", 0) > before["env_steps"], "progress", log=successor
     )
-    for each in workers:
-        assert each.end() == contract.EXIT_DONE, each.text()
+    for process in workers:
+        assert process.end() == contract.EXIT_DONE, process.text()
     wait_until(lambda: successor.last("learner")["workers"] == 0, "goodbyes", log=successor)
     assert successor.end() == contract.EXIT_DONE
     last = successor.last("learner")
     assert last["sent"] == last["accepted"] + last["refused"] + last["lost"] + last["missing"], last
     assert last["malformed"] == 0
-    for each in run.started:
-        assert "Traceback" not in each.text(), each.text()
+    for process in run.started:
+        assert "Traceback" not in process.text(), process.text()
     assert workers[0].last("worker")["policy_version"] > 0

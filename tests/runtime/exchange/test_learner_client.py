@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,22 +12,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime import memory
-from runtime.channels import LearnerChannel
-from runtime.endpoint import parse
-from runtime.exchange import Exchange
-from runtime.members import Terms
-from runtime.membership import Membership
-from runtime.messages import Get
-from runtime.metrics import Console
-from runtime.pacing import Pace
-from runtime.peer import Peer
-from runtime.policy_store import F4, PolicyStore
-from runtime.process import Context, environment_plan, make_environment
-from runtime.replay import Replay
-from runtime.settings import Settings
-from runtime.stopping import Stop
-from runtime.worker import Worker
+from runtime.base.endpoint import parse
+from runtime.base.metrics import Console
+from runtime.base.signals import Stop
+from runtime.exchange.learner_client import LearnerClient
+from runtime.exchange.learner_server import LearnerServer
+from runtime.exchange.machines.member_state import SessionTerms
+from runtime.exchange.policy_store import F4
+from runtime.exchange.protocol.messages import Get
+from runtime.exchange.transport import shared_memory
+from runtime.rl.algos.actor import NumpyActor
+from runtime.rl.buffers.replay import Replay
+from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
+from runtime.rl.roles.rate_limiter import RateLimiter
+from runtime.rl.roles.worker import RolloutWorker
+from runtime.rl.settings import Settings
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs sealed memory files"),
@@ -39,7 +37,20 @@ SETTINGS = Settings(environment="Pendulum-v1", num_envs=2, segment_steps=4, hidd
 
 
 def context_at(folder: Path) -> Context:
-    return Context("r", "id", "w-0", "worker", 0, 1, parse(f"ipc://{folder}"), "", None, 1.0, SETTINGS)
+    return Context(
+        "r",
+        "id",
+        "w-0",
+        "worker",
+        0,
+        1,
+        parse(f"ipc://{folder}"),
+        "",
+        None,
+        1.0,
+        environment=SETTINGS.environment,
+        settings=SETTINGS,
+    )
 
 
 class Learner:
@@ -47,7 +58,7 @@ class Learner:
 
     def __init__(self, folder: Path, epoch: int) -> None:
         plan = environment_plan(SETTINGS, make_environment(SETTINGS, 1, {}))
-        terms = Terms(
+        terms = SessionTerms(
             run="r",
             run_id="id",
             token="",
@@ -60,19 +71,16 @@ class Learner:
             max_policy_lag=1_000,
         )
         self._floats = plan.shape.size
-        self._policies = PolicyStore(epoch, "")
         self.store = Replay(10_000, plan.layout, 0)
-        channel = LearnerChannel(parse(f"ipc://{folder}"), terms.largest_message)
-        pace = Pace(0, 1.0, 10**9)
-        self._exchange = Exchange(
-            channel, Membership(terms), self.store, self._policies, pace, lambda _: None, deque()
-        )
+        limiter = RateLimiter(0, 1.0, 10**9)
+        address = parse(f"ipc://{folder}")
+        self._exchange = LearnerServer(address, None, terms, self.store, limiter, lambda _: None)
         self._exchange.start()
 
     def publish(self, version: int) -> None:
-        self._policies.answer(Get("", 0, 0, F4, memory.place()))  # some worker of this host always asks
-        self._policies.publish(version, np.full(self._floats, version * 1e-6, dtype=np.float32))
-        self._exchange.published(version, 0)
+        # As if a worker of this host had requested weights, so that each version is put into shared memory at once.
+        self._exchange.policies.answer_get(Get("", 0, 0, F4, shared_memory.host_identity()))
+        self._exchange.publish(version, np.full(self._floats, version * 1e-6, dtype=np.float32), 0)
 
     def __enter__(self) -> Self:
         return self
@@ -82,16 +90,17 @@ class Learner:
 
 
 @contextmanager
-def peer_at(folder: Path) -> Iterator[Peer]:
+def peer_at(folder: Path) -> Iterator[LearnerClient[NumpyActor]]:
     context = context_at(folder)
     plan = environment_plan(SETTINGS, make_environment(SETTINGS, 1, {}))
-    with Peer(context, plan.shape, plan.layout, plan.segment_transitions, Console()) as peer:
+    actor = NumpyActor(plan.shape)
+    with LearnerClient(context, actor, plan.layout, plan.segment_transitions, Console()) as peer:
         yield peer
 
 
-def until_adopted(peer: Peer, version: int, *, in_place: bool = True) -> bool:
+def until_adopted(peer: LearnerClient[NumpyActor], version: int, *, in_place: bool = True) -> bool:
     peer.exchange(0.01)
-    peer.adopt(in_place=in_place)
+    peer.use_newest_weights(in_place=in_place)
     return peer.policy_version == version
 
 
@@ -112,7 +121,7 @@ def test_weights_in_place_are_the_learner_s_own_until_it_writes_over_them(short_
         assert is_all_of(lent, 1), "two later versions leave it as it is"
         learner.publish(4)
         assert peer.is_overtaken
-        peer.adopt(in_place=True)
+        peer.use_newest_weights(in_place=True)
         assert (peer.policy_version, peer.is_overtaken) == (4, False), "the newest, without another word"
         assert is_all_of(peer.actor.weights, 4)
         learner.publish(5)
@@ -142,18 +151,18 @@ def test_a_step_with_weights_of_two_versions_is_not_taken(short_folder, wait_unt
         wait_until(lambda: until_adopted(peer, 1), "the first version")
         env = make_environment(SETTINGS, SETTINGS.num_envs, {})
         plan = environment_plan(SETTINGS, env)
-        worker = Worker(context_at(short_folder), plan, env, peer, Console())
+        worker = RolloutWorker(context_at(short_folder), plan, env, peer, Console())
         outputs, stop, used = peer.actor.outputs, Stop(), list[tuple[int, bool]]()
 
         def disturbed(obs: NDArray[Any]) -> NDArray[np.float32]:
-            found = outputs(obs)
+            result = outputs(obs)
             if len(used) == 5:
                 for version in range(2, 5):
                     learner.publish(version)
             used.append((peer.policy_version, peer.is_overtaken))
             if len(used) == 9:
                 stop.reason = "enough"
-            return found
+            return result
 
         peer.actor.outputs = disturbed
         worker.loop(stop)

@@ -9,65 +9,65 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.accounts import Accounts
-from runtime.contract import PROTOCOL_VERSION
-from runtime.events import Arrived, Keep, Saved, Send, Ticked
-from runtime.framing import Arena
-from runtime.members import Terms
-from runtime.membership import Membership
-from runtime.messages import (
+from runtime.base.contract import PROTOCOL_VERSION
+from runtime.exchange.machines.events import Arrived, Keep, Saved, Send, Ticked
+from runtime.exchange.machines.member_state import SessionTerms
+from runtime.exchange.machines.membership import Membership
+from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.machines.session import APART_BYTES, PeerSession, SessionConfig
+from runtime.exchange.protocol.framing import SegmentArena
+from runtime.exchange.protocol.messages import (
     Ack,
     Bye,
     Done,
-    Evaluation,
+    EvaluationReport,
     Hello,
     Message,
     Ping,
     Refused,
-    Ring,
-    Ringed,
+    RejoinRequest,
+    RingAccepted,
+    RingOffer,
     Segments,
     Trajectory,
     Welcome,
-    Who,
 )
-from runtime.session import APART_BYTES, Habits, Session
 
 HELLO = Hello(PROTOCOL_VERSION, "r", "r-1", "", "worker", "w-0", 1, 1, "racing", "obs:f4", 100, 8)
 SEGMENT = Trajectory(8, 0, 0, 0, 0.0, 0.0)
 WELCOME = Welcome(epoch=5, last_seq=0, durable_seq=0, limit=2, window=4, policy_version=1, max_policy_lag=9)
 
 
-def out(session: Session, now: float) -> list[Message]:
-    return [each.message for each in session.outgoing(now, 0, 0.0, 0)]
+def out(session: PeerSession, now: float) -> list[Message]:
+    return [outgoing.message for outgoing in session.outgoing(now, 0, 0.0, 0)]
 
 
-def segments(session: Session, now: float) -> list[int]:
-    return [seq for each in out(session, now) if isinstance(each, Segments) for seq in numbers(each)]
+def segments(session: PeerSession, now: float) -> list[int]:
+    return [seq for message in out(session, now) if isinstance(message, Segments) for seq in numbers(message)]
 
 
 def numbers(message: Segments) -> list[int]:
     return [message.seq + place for place in range(len(message.rows))]
 
 
-def arena(content: bytes = b"x") -> Arena:
-    return Arena.of(content)
+def arena(content: bytes = b"x") -> SegmentArena:
+    return SegmentArena.of(content)
 
 
-def joined(limit: int = 2) -> Session:
-    session = Session(HELLO)
+def joined(limit: int = 2) -> PeerSession:
+    session = PeerSession(HELLO)
     out(session, 0.0)
     session.receive(0.0, replace(WELCOME, limit=limit))
     return session
 
 
 def test_it_says_hello_once_a_second_until_it_is_welcomed() -> None:
-    session = Session(HELLO)
+    session = PeerSession(HELLO)
     assert out(session, 0.0) == [HELLO]
     assert out(session, 0.5) == []
     assert out(session, 1.0) == [HELLO]
     session.receive(1.1, WELCOME)
-    assert [type(each) for each in out(session, 1.1)] == [Ping]
+    assert [type(message) for message in out(session, 1.1)] == [Ping]
 
 
 def test_it_says_once_that_the_learner_is_away() -> None:
@@ -82,10 +82,10 @@ def test_it_says_once_that_the_learner_is_away() -> None:
 def test_it_sends_within_its_credit_and_asks_for_no_more_than_that() -> None:
     session = joined(limit=1)
     assert session.has_credit
-    session.offer(SEGMENT, arena(b"1"))
+    session.queue_segment(SEGMENT, arena(b"1"))
     assert not session.has_credit
-    session.offer(SEGMENT, arena(b"2"))
-    (first,) = [each for each in out(session, 0.1) if isinstance(each, Segments)]
+    session.queue_segment(SEGMENT, arena(b"2"))
+    (first,) = [message for message in out(session, 0.1) if isinstance(message, Segments)]
     assert (first.epoch, numbers(first)) == (5, [1])
     session.receive(0.2, Ack(5, 1, 0, 2, 1))
     assert segments(session, 0.2) == [2]
@@ -94,22 +94,22 @@ def test_it_sends_within_its_credit_and_asks_for_no_more_than_that() -> None:
 def test_a_new_learner_gets_what_it_lacks_and_nothing_else() -> None:
     session = joined(limit=4)
     for _ in range(4):
-        session.offer(SEGMENT, arena())
+        session.queue_segment(SEGMENT, arena())
     out(session, 0.1)
     session.receive(0.2, Ack(5, 4, 2, 8, 1))
-    session.receive(0.3, Who(6))
+    session.receive(0.3, RejoinRequest(6))
     (hello,) = out(session, 0.3)
     assert isinstance(hello, Hello)
     assert hello.oldest == 3
     session.receive(0.4, replace(WELCOME, epoch=6, last_seq=2, durable_seq=2, limit=6))
-    (again,) = [each for each in out(session, 0.4) if isinstance(each, Segments)]
+    (again,) = [message for message in out(session, 0.4) if isinstance(message, Segments)]
     assert (again.epoch, numbers(again)) == (6, [3, 4])
 
 
 def test_what_the_transport_did_not_take_is_sent_again() -> None:
     session = joined()
-    session.offer(SEGMENT, arena())
-    (first,) = [each for each in out(session, 0.1) if isinstance(each, Segments)]
+    session.queue_segment(SEGMENT, arena())
+    (first,) = [message for message in out(session, 0.1) if isinstance(message, Segments)]
     session.unsent(first)
     assert segments(session, 0.2) == numbers(first)
 
@@ -117,68 +117,68 @@ def test_what_the_transport_did_not_take_is_sent_again() -> None:
 def test_an_acknowledgement_of_a_learner_that_is_gone_changes_nothing() -> None:
     session = joined()
     session.receive(0.1, Ack(4, 9, 9, 9, 9))
-    session.offer(SEGMENT, arena())
+    session.queue_segment(SEGMENT, arena())
     assert session.unsettled == 1
     assert session.policy_version == 1
 
 
 def test_what_it_keeps_is_bounded_but_what_was_not_taken_is_never_let_go() -> None:
-    session = Session(HELLO, Habits(kept_bytes=10))
+    session = PeerSession(HELLO, SessionConfig(kept_bytes=10))
     out(session, 0.0)
     session.receive(0.0, replace(WELCOME, limit=100))
     for _ in range(5):
-        session.offer(SEGMENT, arena(b"12345"))
+        session.queue_segment(SEGMENT, arena(b"12345"))
     assert len(segments(session, 0.1)) == 5
     session.receive(0.2, Ack(5, 5, 0, 100, 1))
-    session.offer(SEGMENT, arena(b"12345"))
-    session.receive(0.3, Who(5))
+    session.queue_segment(SEGMENT, arena(b"12345"))
+    session.receive(0.3, RejoinRequest(5))
     (hello,) = out(session, 0.3)
     assert isinstance(hello, Hello)
     assert hello.oldest == 5
 
 
 def test_segments_that_come_fast_go_together_and_a_slow_one_goes_at_once() -> None:
-    session = Session(HELLO, Habits(bundle_bytes=20, linger_seconds=0.01))
+    session = PeerSession(HELLO, SessionConfig(bundle_bytes=20, linger_seconds=0.01))
     out(session, 0.0)
     session.receive(0.0, replace(WELCOME, limit=100, window=100))
     now, sizes = 1.0, []
     for _ in range(9):
-        session.offer(SEGMENT, arena(b"12345"))
-        sizes += [len(each.rows) for each in out(session, now) if isinstance(each, Segments)]
+        session.queue_segment(SEGMENT, arena(b"12345"))
+        sizes += [len(message.rows) for message in out(session, now) if isinstance(message, Segments)]
         now += 0.001
     assert sizes == [1, 2, 2, 2, 2]
-    session.offer(SEGMENT, arena(b"12345"))
+    session.queue_segment(SEGMENT, arena(b"12345"))
     assert segments(session, now) == []
     assert len(segments(session, now + 0.011)) == 1
-    session.offer(SEGMENT, arena(b"12345"))
+    session.queue_segment(SEGMENT, arena(b"12345"))
     assert len(segments(session, now + 1.0)) == 1
 
 
 def test_full_messages_go_at_once_and_only_the_last_waits_for_company() -> None:
-    session = Session(HELLO, Habits(bundle_bytes=20, linger_seconds=0.01))
+    session = PeerSession(HELLO, SessionConfig(bundle_bytes=20, linger_seconds=0.01))
     out(session, 0.0)
     session.receive(0.0, replace(WELCOME, limit=100, window=100))
-    session.offer(SEGMENT, arena(b"12345"))
+    session.queue_segment(SEGMENT, arena(b"12345"))
     assert segments(session, 1.0) == [1]
     for _ in range(9):
-        session.offer(SEGMENT, arena(b"12345"))
+        session.queue_segment(SEGMENT, arena(b"12345"))
     assert segments(session, 1.001) == list(range(2, 10))
     assert segments(session, 1.002) == []
-    session.offer(SEGMENT, arena(b"12345"))
+    session.queue_segment(SEGMENT, arena(b"12345"))
     assert segments(session, 1.02) == [10, 11]
 
 
 def test_what_is_long_and_lies_apart_goes_in_messages_of_its_own() -> None:
-    session = Session(HELLO)
+    session = PeerSession(HELLO)
     out(session, 0.0)
     session.receive(0.0, replace(WELCOME, limit=100, window=100))
     slabs = [memoryview(bytes(3 * APART_BYTES)) for _ in range(2)]
     for slab in slabs:
         for start in range(0, 3 * APART_BYTES, APART_BYTES):
-            session.offer(SEGMENT, Arena(slab, start, APART_BYTES))
+            session.queue_segment(SEGMENT, SegmentArena(slab, start, APART_BYTES))
     for _ in range(2):
-        session.offer(SEGMENT, arena(b"short"))
-    assert [numbers(each) for each in out(session, 1.0) if isinstance(each, Segments)] == [
+        session.queue_segment(SEGMENT, arena(b"short"))
+    assert [numbers(message) for message in out(session, 1.0) if isinstance(message, Segments)] == [
         [1, 2, 3],
         [4, 5, 6],
         [7, 8],
@@ -187,36 +187,36 @@ def test_what_is_long_and_lies_apart_goes_in_messages_of_its_own() -> None:
 
 def test_a_ring_is_used_once_the_learner_took_it_and_its_end_parts_a_bundle() -> None:
     session = joined(limit=8)
-    session.bring_ring(Ring(0, "here", 1, 2, 4, 80, "n"))
-    (said,) = [each for each in out(session, 0.1) if isinstance(each, Ring)]
-    assert said.epoch == 5
-    session.receive(0.2, Ringed(5, "of another", True))
+    session.offer_ring(RingOffer(0, "here", 1, 2, 4, 80, "n"))
+    (offer,) = [message for message in out(session, 0.1) if isinstance(message, RingOffer)]
+    assert offer.epoch == 5
+    session.receive(0.2, RingAccepted(5, "of another", True))
     assert session.slots == 0
-    session.receive(0.2, Ringed(5, "n", True))
+    session.receive(0.2, RingAccepted(5, "n", True))
     for _ in range(5):
-        session.offer(SEGMENT, arena())
-    bundles = [each for each in out(session, 0.3) if isinstance(each, Segments)]
-    assert [(each.seq, len(each.rows), each.ring) for each in bundles] == [(1, 3, True), (4, 2, True)]
+        session.queue_segment(SEGMENT, arena())
+    bundles = [message for message in out(session, 0.3) if isinstance(message, Segments)]
+    assert [(message.seq, len(message.rows), message.ring) for message in bundles] == [(1, 3, True), (4, 2, True)]
     session.receive(0.4, replace(WELCOME, epoch=6, limit=8))
     again = out(session, 0.5)
-    assert [each.epoch for each in again if isinstance(each, Ring)] == [6]
-    assert [each.ring for each in again if isinstance(each, Segments)] == [False]
+    assert [message.epoch for message in again if isinstance(message, RingOffer)] == [6]
+    assert [message.ring for message in again if isinstance(message, Segments)] == [False]
 
 
 def test_a_message_stands_for_more_of_what_lies_in_a_ring() -> None:
-    found = []
+    sizes = []
     for has_ring in (False, True):
-        session = Session(HELLO, Habits(bundle_bytes=2, ring_bundle_bytes=4))
+        session = PeerSession(HELLO, SessionConfig(bundle_bytes=2, ring_bundle_bytes=4))
         out(session, 0.0)
         session.receive(0.0, replace(WELCOME, limit=8, window=16))
         if has_ring:
-            session.bring_ring(Ring(0, "here", 1, 2, 16, 80, "n"))
+            session.offer_ring(RingOffer(0, "here", 1, 2, 16, 80, "n"))
             out(session, 0.1)
-            session.receive(0.2, Ringed(5, "n", True))
+            session.receive(0.2, RingAccepted(5, "n", True))
         for _ in range(8):
-            session.offer(SEGMENT, arena())
-        found.append([len(each.rows) for each in out(session, 0.3) if isinstance(each, Segments)])
-    assert found == [[2, 2, 2, 2], [4, 4]]
+            session.queue_segment(SEGMENT, arena())
+        sizes.append([len(message.rows) for message in out(session, 0.3) if isinstance(message, Segments)])
+    assert sizes == [[2, 2, 2, 2], [4, 4]]
 
 
 def test_only_refused_and_done_end_it() -> None:
@@ -228,18 +228,18 @@ def test_only_refused_and_done_end_it() -> None:
 
 
 def test_goodbye_and_evaluations_are_for_a_learner_that_listens() -> None:
-    evaluation = Evaluation(0, 1, 4, 1.0, 2.0, 0.5, 0.2, None, 0, False, None)
-    silent = Session(HELLO)
+    evaluation = EvaluationReport(0, 1, 4, 1.0, 2.0, 0.5, 0.2, None, 0, False, None)
+    silent = PeerSession(HELLO)
     assert silent.farewell("x") == []
     assert silent.evaluation(evaluation) is None
     session = joined()
-    assert [each.message for each in session.farewell("x")] == [Bye(5, 0, "x")]
+    assert [outgoing.message for outgoing in session.farewell("x")] == [Bye(5, 0, "x")]
     answer = session.evaluation(evaluation)
     assert answer is not None
     assert answer.message == replace(evaluation, epoch=5)
 
 
-TERMS = Terms("r", "r-1", "", 1, "racing", "obs:f4", 100, 10, 8, max_policy_lag=10)
+TERMS = SessionTerms("r", "r-1", "", 1, "racing", "obs:f4", 100, 10, 8, max_policy_lag=10)
 
 
 @dataclass
@@ -250,7 +250,7 @@ class World:
     workers: int
     now: float = 0.0
     epoch: int = 1
-    sessions: dict[bytes, Session] = field(default_factory=dict)
+    sessions: dict[bytes, PeerSession] = field(default_factory=dict)
     offered: dict[bytes, int] = field(default_factory=dict)
     stored: list[tuple[str, int]] = field(default_factory=list)
     saved_stored: list[tuple[str, int]] = field(default_factory=list)
@@ -262,7 +262,7 @@ class World:
         self.learner: Membership | None = Membership(TERMS)
         for index in range(self.workers):
             name = f"w-{index}"
-            self.sessions[name.encode()] = Session(replace(HELLO, pod=name))
+            self.sessions[name.encode()] = PeerSession(replace(HELLO, pod=name))
             self.offered[name.encode()] = 0
 
     def step(self, collect: bool = True) -> None:
@@ -273,20 +273,22 @@ class World:
         for route, session in self.sessions.items():
             if collect and session.has_credit:
                 self.offered[route] += 1
-                session.offer(SEGMENT, arena(b"x" * 80))
-            for each in session.outgoing(self.now, self.offered[route], 0.0, 0):
+                session.queue_segment(SEGMENT, arena(b"x" * 80))
+            for outgoing in session.outgoing(self.now, self.offered[route], 0.0, 0):
                 if self.learner is None:
-                    session.unsent(each.message)
+                    session.unsent(outgoing.message)
                 elif self.random.random() >= self.loss:
-                    size = 80 * len(each.message.rows) if isinstance(each.message, Segments) else 0
-                    self._perform(self.learner.handle(Arrived(self.now, route, each.message, size)))
+                    size = 80 * len(outgoing.message.rows) if isinstance(outgoing.message, Segments) else 0
+                    self._perform(self.learner.handle(Arrived(self.now, route, outgoing.message, size)))
 
     def _perform(self, instructions: list[object]) -> None:
-        for each in instructions:
-            if isinstance(each, Keep):
-                self.stored += [(each.pod, each.seq + place) for place in range(len(each.rows))]
-            if isinstance(each, Send) and self.random.random() >= self.loss:
-                self.sessions[each.route].receive(self.now, each.message)
+        for instruction in instructions:
+            if isinstance(instruction, Keep):
+                self.stored += [
+                    (instruction.pod, instruction.seq + index) for index in range(len(instruction.rows))
+                ]
+            if isinstance(instruction, Send) and self.random.random() >= self.loss:
+                self.sessions[instruction.route].receive(self.now, instruction.message)
 
     def save(self) -> None:
         if self.learner is not None:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from runtime import endpoint, keys
-from runtime.channels import Inbound, LearnerChannel, PeerChannel, Port
-from runtime.endpoint import SOCKET_PATH_LIMIT, EndpointError
+from runtime.base import endpoint
+from runtime.base.endpoint import SOCKET_PATH_LIMIT, EndpointError
+from runtime.exchange.transport import curve_keys
+from runtime.exchange.transport.sockets import Inbound, LearnerChannel, PeerChannel, Port
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -48,12 +49,12 @@ def opened() -> Iterator[ExitStack]:
 
 
 def receive(channel: LearnerChannel | PeerChannel, count: int = 1, seconds: float = 60.0) -> list[Inbound]:
-    found: list[Inbound] = []
+    messages: list[Inbound] = []
     deadline = time.monotonic() + seconds
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-        found += channel.poll(0.1)
-    return found
+    while len(messages) < count:
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages came"
+        messages += channel.poll(0.1)
+    return messages
 
 
 def send(peer: PeerChannel, port: Port, frames: list[bytes], seconds: float = 60.0) -> None:
@@ -87,11 +88,11 @@ def test_a_peer_outlives_the_learner_and_finds_the_next(where: endpoint.Endpoint
     peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
     for turn in range(3):
         with LearnerChannel(where, 1000) as learner:
-            found: list[Inbound] = []
-            while not found:  # what was sent just before the learner's end is lost, as it should be
+            messages: list[Inbound] = []
+            while not messages:  # what was sent just before the learner's end is lost, as it should be
                 send(peer, Port.DATA, [b"turn %d" % turn])
-                found = learner.poll(0.1)
-            assert bytes(found[0].frames[0]) == b"turn %d" % turn
+                messages = learner.poll(0.1)
+            assert bytes(messages[0].frames[0]) == b"turn %d" % turn
 
 
 def test_a_peer_that_comes_back_under_its_name_is_taken_in(where: endpoint.Endpoint, opened: ExitStack) -> None:
@@ -114,7 +115,7 @@ def test_whoever_sends_more_than_agreed_is_cut_off_and_others_are_served(
     receive(learner)
     send(greedy, Port.DATA, [b"x" * 10_000_000])
     send(honest, Port.DATA, [b"hello"])
-    assert [each.route for each in receive(learner)] == [b"honest"]
+    assert [inbound.route for inbound in receive(learner)] == [b"honest"]
 
 
 def test_wake_ends_a_wait(where: endpoint.Endpoint, opened: ExitStack) -> None:
@@ -134,45 +135,45 @@ def test_noise_on_a_tcp_port_reaches_nobody(opened: ExitStack) -> None:
     learner = opened.enter_context(LearnerChannel(where, 1000))
     peer = opened.enter_context(PeerChannel(where, b"w-0", 1000))
     noise = [b"GET / HTTP/1.1\r\n\r\n", b"\x80\x04\x95" * 50, struct.pack(">Q", 2**62) * 8, b"\xff" * 64]
-    for each in noise:
-        with socket.create_connection(("127.0.0.1", port)) as stranger:
-            stranger.sendall(each)
+    for data in noise:
+        with socket.create_connection(("127.0.0.1", port)) as stream:
+            stream.sendall(data)
     send(peer, Port.DATA, [b"hello"])
-    assert [each.route for each in receive(learner)] == [b"w-0"]
+    assert [inbound.route for inbound in receive(learner)] == [b"w-0"]
 
 
 def test_with_keys_only_those_who_have_them_get_through_and_the_others_know_why(
     opened: ExitStack, wait_until: Callable[..., Any]
 ) -> None:
     where = endpoint.parse(f"tcp://127.0.0.1:{free_ports()}")
-    ours, theirs = keys.from_token("right"), keys.from_token("wrong")
-    stranger = replace(ours[1], public=theirs[1].public, secret=theirs[1].secret)
+    ours, theirs = curve_keys.from_token("right"), curve_keys.from_token("wrong")
+    unlisted = replace(ours[1], public=theirs[1].public, secret=theirs[1].secret)
     learner = opened.enter_context(LearnerChannel(where, 1000, ours[0]))
     honest = opened.enter_context(PeerChannel(where, b"honest", 1000, ours[1]))
     others = {
         "another learner's key": opened.enter_context(PeerChannel(where, b"1", 1000, theirs[1])),
-        "a key that is not on the list": opened.enter_context(PeerChannel(where, b"2", 1000, stranger)),
+        "a key that is not on the list": opened.enter_context(PeerChannel(where, b"2", 1000, unlisted)),
         "no keys": opened.enter_context(PeerChannel(where, b"3", 1000)),
     }
 
     def mistrusted() -> bool:
         learner.poll(0.01)
-        for each in others.values():
-            each.send(Port.DATA, [b"let me in"])
-            each.poll(0.01)
-        return all(each.is_mistrusted for each in others.values())
+        for peer in others.values():
+            peer.send(Port.DATA, [b"let me in"])
+            peer.poll(0.01)
+        return all(peer.is_mistrusted for peer in others.values())
 
     wait_until(mistrusted, "refusals")
-    assert learner.strangers > 0
+    assert learner.refused_keys > 0
     for port in Port:
         wait_until(lambda port=port: learner.poll(0.01) or honest.send(port, [b"hello"]), "connection")
     assert not honest.is_mistrusted
     deadline = time.monotonic() + 60
-    found: set[bytes] = set()
-    while b"honest" not in found and time.monotonic() < deadline:
-        found |= {each.route for each in learner.poll(0.1)}
+    routes: set[bytes] = set()
+    while b"honest" not in routes and time.monotonic() < deadline:
+        routes |= {inbound.route for inbound in learner.poll(0.1)}
         honest.send(Port.DATA, [b"hello"])
-    assert found == {b"honest"}
+    assert routes == {b"honest"}
 
 
 def test_a_taken_port_and_an_unknown_host_are_sentences(opened: ExitStack) -> None:
@@ -185,7 +186,7 @@ def test_a_taken_port_and_an_unknown_host_are_sentences(opened: ExitStack) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "sentence"),
     [
         ("http://x", "must be ipc:///FOLDER or tcp://HOST:PORT"),
         ("ipc://relative", "absolute"),
@@ -196,8 +197,8 @@ def test_a_taken_port_and_an_unknown_host_are_sentences(opened: ExitStack) -> No
         ("tcp://:5555", "HOST:PORT"),
     ],
 )
-def test_a_wrong_endpoint_is_refused_with_a_sentence(text: str, words: str) -> None:
-    with pytest.raises(EndpointError, match=words):
+def test_a_wrong_endpoint_is_refused_with_a_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(EndpointError, match=sentence):
         endpoint.parse(text)
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from runtime import contract
-from runtime.status import StatusServer, prometheus
+from runtime.base import contract
+from runtime.exchange.status_server import StatusServer, prometheus
+from tests.runtime.conftest import RunUnderTest
+from tests.runtime.exchange.test_sockets import free_ports
 
-from .conftest import RunUnderTest
-from .test_channels import free_ports
+pytestmark = pytest.mark.process
 
 STATUS: dict[str, Any] = {
     "run": "r",
@@ -38,9 +39,9 @@ STATUS: dict[str, Any] = {
 
 @pytest.fixture
 def port(no_leaks: None) -> Iterator[int]:
-    found = free_ports()
-    server = StatusServer(("127.0.0.1", found), lambda: STATUS)
-    yield found
+    number = free_ports()
+    server = StatusServer(("127.0.0.1", number), lambda: STATUS)
+    yield number
     server.close()
 
 
@@ -70,6 +71,7 @@ def test_whoever_is_slow_or_talks_nonsense_holds_up_nobody_for_long(port: int) -
         assert get(port, "/status")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_learner_says_who_is_connected_and_how_far_behind(
     run: RunUnderTest, wait_until: Callable[..., Any]
 ) -> None:
@@ -83,16 +85,16 @@ def test_a_learner_says_who_is_connected_and_how_far_behind(
             return dict(json.load(answer))
 
     wait_until(lambda: learner.last("learner").get("updates", 0) > 0, "updates", log=learner)
-    wait_until(lambda: all(each["env_steps_per_second"] > 0 for each in ask()["peers"]), "rates", log=learner)
-    said = ask()
-    assert {each["pod"] for each in said["peers"]} == {"w-0", "w-1"}
-    segments = said["segments"]
+    wait_until(lambda: all(peer["env_steps_per_second"] > 0 for peer in ask()["peers"]), "rates", log=learner)
+    answer = ask()
+    assert {peer["pod"] for peer in answer["peers"]} == {"w-0", "w-1"}
+    segments = answer["segments"]
     assert segments["sent"] == sum(segments[name] for name in ("accepted", "stale", "misfit", "lost", "missing"))
-    assert said["env_steps"] == 32 * segments["accepted"]
+    assert answer["env_steps"] == 32 * segments["accepted"]
     assert workers[0].end() == contract.EXIT_DONE
-    wait_until(lambda: [each["pod"] for each in ask()["peers"]] == ["w-1"], "the goodbye")
-    for each in (workers[1], learner):
-        assert each.end() == contract.EXIT_DONE
+    wait_until(lambda: [peer["pod"] for peer in ask()["peers"]] == ["w-1"], "the goodbye")
+    for process in (workers[1], learner):
+        assert process.end() == contract.EXIT_DONE
 
 
 def test_a_learner_whose_endpoint_is_a_folder_answers_in_it(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime import contract
-
-from .programs import Program, Programs, wait_for
+from runtime.base import contract
+from tests.runtime.programs import Program, Programs, wait_for
 
 ROUND_PROGRAM = """
 import json, os, sys, time

@@ -13,13 +13,12 @@ from torch.distributed import HashStore
 from torch.distributed.elastic.rendezvous import RendezvousStateError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
-from runtime import contract
-from runtime.elastic.meeting import Signed
+from runtime.base import contract
+from runtime.jobs.elastic.rendezvous_client import SignedBackend
+from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, come_and_go
+from tests.runtime.programs import Program, Programs, wait_for
 
-from .elastic_jobs import ROUND_PROGRAM, Job, come_and_go
-from .programs import Program, Programs, wait_for
-
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 """Each process imports torch: seconds on a machine with nothing else to do, and minutes on one that is busy."""
 
 
@@ -29,6 +28,7 @@ def programs():
         yield started
 
 
+@pytest.mark.slow
 def test_nodes_and_the_rendezvous_come_and_go_and_in_the_end_all_have_finished(programs):
     come_and_go(programs, "c10d")
 
@@ -37,6 +37,7 @@ def steps(node: Program) -> list[dict]:
     return [each for each in node.records("elastic") if "step" in each]
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_snapshot_when_a_node_is_killed(programs):
     program = ("l2r-runtime", "classify", "train", "--epochs", "6")
     job = Job(programs, "c10d", *program, "--step-seconds", "0.05", "--snapshot-steps", "4")
@@ -65,6 +66,7 @@ def test_training_goes_on_from_the_snapshot_when_a_node_is_killed(programs):
     assert kept["accuracy"] == pytest.approx(record["accuracy"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_program_that_fails_again_and_again_is_given_up(programs):
     script = programs.folder / "round.py"
     script.write_text(ROUND_PROGRAM)
@@ -88,7 +90,7 @@ def test_a_forged_state_is_refused_before_it_is_unpickled():
     store = HashStore()
     store.set_timeout(timedelta(seconds=5))
     plain = C10dRendezvousBackend(store, "run")
-    signed = Signed(plain, "token", "run")
+    signed = SignedBackend(plain, "token", "run")
     assert signed.get_state() is None
     _, token, was_set = signed.set_state(b"state")
     assert was_set
@@ -96,7 +98,7 @@ def test_a_forged_state_is_refused_before_it_is_unpickled():
     plain.set_state(pickle.dumps(Trap()), token)
     with pytest.raises(RendezvousStateError):
         signed.get_state()
-    other = Signed(plain, "another token", "run")
+    other = SignedBackend(plain, "another token", "run")
     with pytest.raises(RendezvousStateError):
         other.set_state(b"state")
 

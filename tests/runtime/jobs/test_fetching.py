@@ -19,18 +19,16 @@ import numpy as np
 import pytest
 from moto.server import ThreadedMotoServer
 
-from runtime import contract
-from runtime.commands import FailedError, InterruptedWorkError
-from runtime.datasets import cifar, digits
-from runtime.fetching import download, sources
-from runtime.fetching.download import Download
-from runtime.fetching.fetch import fetch
-from runtime.fetching.unpack import unpack
-from runtime.metrics import Console
-from runtime.process import UsageError
-from runtime.stopping import Stop
-
-from .programs import Programs, wait_for
+from runtime.base import contract
+from runtime.base.errors import FailedError, InterruptedWorkError, SetupError
+from runtime.base.metrics import Console
+from runtime.base.signals import Stop
+from runtime.jobs.datasets import cifar, digits
+from runtime.jobs.fetch import download, sources
+from runtime.jobs.fetch.download import Download
+from runtime.jobs.fetch.fetch import fetch
+from runtime.jobs.fetch.unpack import unpack
+from tests.runtime.programs import Programs, wait_for
 
 BODY = np.random.default_rng(5).bytes(1_500_000)
 SUM = hashlib.sha256(BODY).hexdigest()
@@ -280,10 +278,10 @@ def test_wrong_use_is_a_sentence(programs, words, sentence):
 
 
 def test_a_source_is_an_address_or_a_path():
-    assert sources.parse("s3://bucket/folder/key.bin").shown == "s3://bucket/folder/key.bin"
-    assert sources.parse("file:///tmp/a%20b").shown == "/tmp/a b"
+    assert sources.parse("s3://bucket/folder/key.bin").display_url == "s3://bucket/folder/key.bin"
+    assert sources.parse("file:///tmp/a%20b").display_url == "/tmp/a b"
     for wrong in ("s3://bucket", "s3:///key", "http://", "http://[broken/x"):
-        with pytest.raises(UsageError):
+        with pytest.raises(SetupError):
             sources.parse(wrong)
 
 
@@ -381,7 +379,7 @@ def test_the_digits_are_those_of_scikit_learn_and_both_parts_know_all_of_them():
     whole = np.concatenate([train.pictures, test.pictures])
     assert whole.shape == (1797, 8, 8)
     assert (int(whole.sum()), int(whole.max())) == (561718, 16), "the sums of sklearn.datasets.load_digits()"
-    assert all((part.right == digit).sum() > 25 for part in (train, test) for digit in range(10))
+    assert all((part.labels == digit).sum() > 25 for part in (train, test) for digit in range(10))
     assert not {p.tobytes() for p in train.pictures} & {p.tobytes() for p in test.pictures}
 
 
@@ -389,13 +387,13 @@ def test_digits_in_cifars_format_are_the_digits(programs, tmp_path):
     program = programs.run("fetch", "digits")
     assert json.loads(program.text().splitlines()[0])["state"] == "done"
     folder = tmp_path / "run" / "data"
-    pixels, right = cifar.testing(folder).take(np.arange(digits.TEST_COUNT))
+    pixels, right = cifar.testing(folder).rows_at(np.arange(digits.TEST_COUNT))
     _, test = digits.load()
-    np.testing.assert_array_equal(right, test.right)
+    np.testing.assert_array_equal(right, test.labels)
     np.testing.assert_array_equal(np.round(pixels[:, 1, ::4, ::4] / 255 * 16), test.pictures)
     scattered = np.array([1436, 0, 300, 299, 288])
-    _, classes = cifar.training(folder).take(scattered)
-    np.testing.assert_array_equal(classes, digits.load()[0].right[scattered])
+    _, classes = cifar.training(folder).rows_at(scattered)
+    np.testing.assert_array_equal(classes, digits.load()[0].labels[scattered])
     (folder / "test_batch.bin").write_bytes(b"x" * 100)
     with pytest.raises(FailedError, match="not in CIFAR-10's binary format"):
         cifar.testing(folder)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from runtime import contract, peers
-from runtime.algos import networks
-from runtime.process import UsageError
-from runtime.ps.adam import Adam
-from runtime.ps.hyper import Hyper
-from runtime.ps.place import Place
-
-from .programs import Program, Programs, wait_for
+from runtime.base import addresses as peers
+from runtime.base import contract
+from runtime.base.errors import SetupError
+from runtime.jobs.parameter_server.adam import Adam
+from runtime.jobs.parameter_server.rank_context import PsRank
+from runtime.jobs.parameter_server.settings import PsSettings
+from runtime.rl.algos import optimisers
+from tests.runtime.programs import Program, Programs, wait_for
 
 
 class Job:
@@ -90,6 +90,7 @@ def test_a_worker_that_comes_after_the_end_gets_the_last_weights_and_ends(progra
     ]
 
 
+@pytest.mark.slow
 def test_a_dead_worker_is_missed_by_nobody_and_a_dead_server_goes_on_from_its_checkpoint(programs):
     job = Job(programs, 0)
     servers = [job.start("ps", n) for n in range(2)]
@@ -145,21 +146,21 @@ def test_wrong_use_is_a_sentence(programs, variables, sentence):
 
 
 def test_settings_come_from_json_or_from_variables_in_capitals():
-    assert Hyper.from_environment({}) == Hyper()
+    assert PsSettings.from_environment({}) == PsSettings()
     chart = {"BATCH_SIZE": "32", "LEARNING_RATE": "0.01", "TRAIN_STEPS": "0", "DATA_DIR": "/data"}
-    assert Hyper.from_environment(chart) == Hyper(batch_size=32, learning_rate=0.01, train_steps=0)
+    assert PsSettings.from_environment(chart) == PsSettings(batch_size=32, learning_rate=0.01, train_steps=0)
     both = {**chart, contract.ENV_CONFIG: '{"batch_size": 5, "log_dir": "/x"}', contract.ENV_SEED: "3"}
-    assert Hyper.from_environment(both) == Hyper(batch_size=5, learning_rate=0.01, train_steps=0, seed=3)
+    assert PsSettings.from_environment(both) == PsSettings(batch_size=5, learning_rate=0.01, train_steps=0, seed=3)
     for wrong in ("[]", "{", '{"batch_size": 0}', '{"batch_size": "many"}', '{"learning_rate": NaN}'):
-        with pytest.raises(UsageError):
-            Hyper.from_environment({contract.ENV_CONFIG: wrong})
+        with pytest.raises(SetupError):
+            PsSettings.from_environment({contract.ENV_CONFIG: wrong})
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_shards_are_the_weights_and_each_weight_lies_on_one_server(tmp_path, count):
     sets = json.dumps({"ps": [f"ipc://{tmp_path}/{n}" for n in range(count)]})
-    place = Place.from_environment(
-        {contract.ENV_PEERS: sets, contract.ENV_DIR: str(tmp_path)}, "worker", Hyper(hidden_units=9)
+    place = PsRank.from_environment(
+        {contract.ENV_PEERS: sets, contract.ENV_DIR: str(tmp_path)}, "worker", PsSettings(hidden_units=9)
     )
     weights = place.first_weights()
     parts = [weights[place.shard(n)] for n in range(count)]
@@ -172,7 +173,7 @@ def test_adam_is_the_one_of_the_learner():
     rng = np.random.default_rng(0)
     start = rng.standard_normal(50).astype(np.float32)
     ours, flat = Adam(start.copy(), 0.01), torch.from_numpy(start.copy())
-    theirs = networks.Adam(flat, 0.01)
+    theirs = optimisers.Adam(flat, 0.01)
     for _ in range(20):
         gradient = rng.standard_normal(50).astype(np.float32)
         ours.step(gradient)
@@ -184,9 +185,9 @@ def test_adam_is_the_one_of_the_learner():
 
 def test_peers_are_told_apart_by_set_and_index():
     found = peers.from_environment({contract.ENV_PEERS: '{"ps":["tcp://a:1","tcp://b:1"],"worker":[]}'})
-    assert found.one("ps", 1) == "tcp://b:1"
+    assert found.of_replica("ps", 1) == "tcp://b:1"
     for wrong in (("ps", 2), ("worker", 0), ("rdzv", 0)):
-        with pytest.raises(UsageError):
-            found.one(*wrong)
-    with pytest.raises(UsageError):
+        with pytest.raises(SetupError):
+            found.of_replica(*wrong)
+    with pytest.raises(SetupError):
         peers.index({contract.ENV_INDEX: "-1"})

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime import contract
-from runtime.process import UsageError
-from runtime.steps.marks import Marks, checked_name
+from runtime.base import contract
+from runtime.base.errors import SetupError
+from runtime.jobs.steps.markers import StepMarkers, checked_name
+from tests.runtime.programs import Programs, wait_for
 
-from .programs import Programs, wait_for
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_a_command_that_does_not_exist_is_a_sentence_and_fails_the_step(programs
 
 
 def test_a_torn_mark_of_failure_is_none_and_a_name_is_checked(tmp_path):
-    found = Marks(tmp_path / "steps", "1")
+    found = StepMarkers(tmp_path / "steps", "1")
     found.failed("a", 3, 0.5)
     assert found.has_failed("a")
     (tmp_path / "steps" / "a.failed").write_text('{"run_id":')
@@ -128,5 +129,5 @@ def test_a_torn_mark_of_failure_is_none_and_a_name_is_checked(tmp_path):
     found.done("a", 0, 1, 1.0)
     found.failed("a", 3, 0.5)
     assert not found.has_failed("a"), "what is done has not failed"
-    with pytest.raises(UsageError):
+    with pytest.raises(SetupError):
         checked_name(".hidden")

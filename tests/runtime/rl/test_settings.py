@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime import contract, settings
-from runtime.process import Context, UsageError
-from runtime.settings import Settings, SettingsError
+from runtime.base import contract
+from runtime.base.errors import SetupError
+from runtime.rl import settings
+from runtime.rl.roles.launch_context import Context
+from runtime.rl.settings import Settings, SettingsError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def l2r(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -96,13 +98,13 @@ def test_what_is_no_object_is_a_sentence(text: str) -> None:
 )
 def test_a_wrong_variable_is_a_sentence_that_names_it(variables: dict[str, str], words: str) -> None:
     good = {"L2R_ENDPOINT": "ipc:///tmp/x"} if variables else {}
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(SetupError, match=words):
         Context.from_environment({**good, **variables}, "worker")
 
 
 def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("\n")
-    with pytest.raises(UsageError, match="must be one line"):
+    with pytest.raises(SetupError, match="must be one line"):
         Context.from_environment(
             {"L2R_ENDPOINT": "ipc:///tmp/x", "L2R_TOKEN_FILE": str(tmp_path / "token")}, "worker"
         )
@@ -170,9 +172,19 @@ def test_wrong_use_ends_with_a_sentence_and_its_code(
             "import runtime.cli; runtime.cli.main(['config'])",
             {"torch", "zmq", "numpy", "safetensors", "tensorboardX"},
         ),
-        ("import runtime.messages, runtime.framing, runtime.membership", {"torch", "zmq", "numpy"}),
-        ("import runtime.session, runtime.pacing, runtime.counters", {"torch", "zmq", "numpy"}),
-        ("import runtime.worker, runtime.evaluator", {"torch", "safetensors", "tensorboardX", "gymnasium"}),
+        (
+            "from runtime.exchange.protocol import framing, messages; import runtime.exchange.machines.membership",
+            {"torch", "zmq", "numpy"},
+        ),
+        (
+            "from runtime.rl.checkpoints import counters; import runtime.exchange.machines.session",
+            {"torch", "zmq", "numpy"},
+        ),
+        ("import runtime.rl.roles.rate_limiter", {"torch", "zmq", "numpy"}),
+        (
+            "import runtime.rl.roles.worker, runtime.rl.roles.evaluator",
+            {"torch", "safetensors", "tensorboardX", "gymnasium"},
+        ),
     ],
 )
 def test_nothing_is_imported_that_is_not_needed(statement: str, banned: set[str]) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from runtime.sim.ports import PortLease
+from runtime.sim.launchers.ports import PortLease
+from runtime.sim.launchers.simulator_process import Addresses
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,25 +21,25 @@ ROOT = Path(__file__).parents[3]
 def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """Wait until the condition gives something true and return it."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         time.sleep(0.02)
-    return found
+    return result
 
 
 def carrying(text: str) -> list[int]:
     """Pids of living processes whose environment holds a text, ourselves excepted: nobody's books, the kernel's."""
-    found = []
+    pids = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
         try:
             state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
             if state not in "ZX" and text.encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 class Simulators:
@@ -51,14 +52,14 @@ class Simulators:
 
     def start(self, *arguments: str) -> dict[str, int]:
         """Start one and return its ports once it says that it listens."""
-        lease = PortLease.take()
+        lease = PortLease.acquire()
         self.leases.append(lease)
-        ports = lease.ports.fields
+        ports = Addresses.of(lease.ports).ports
         options = {"port": "control", "action-port": "action", "pose-port": "pose", "camera-port": "camera"}
-        words = [word for option, name in options.items() for word in (f"--{option}", str(ports[name]))]
+        argv = [word for option, name in options.items() for word in (f"--{option}", str(ports[name]))]
         log = self.folder / f"simulator-{len(self.started)}.log"
         with log.open("wb") as output:
-            command = [sys.executable, "-m", "runtime", "simulator", *words, *arguments]
+            command = [sys.executable, "-m", "runtime", "simulator", *argv, *arguments]
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
         self.started.append(process)
         eventually(lambda: "control at port" in log.read_text() or process.poll() is not None, "a start")

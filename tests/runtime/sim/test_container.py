@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.sim.drive import Drive, starter
-from runtime.sim.engine import Engine, EngineError
-from runtime.sim.errors import BudgetError, LostError
-from runtime.sim.health import Cause
-from runtime.sim.interfaces import Receiver
+from runtime.base.docker_client import DockerClient
+from runtime.base.docker_endpoint import DockerEndpoint, EngineError
+from runtime.sim.control.simulator_session import SimulatorSession, starter
+from runtime.sim.launchers.failures import Cause
 from runtime.sim.spec import SimulatorSpec
+from runtime.sim.wire.errors import BudgetError, LostError
+from runtime.sim.wire.udp_io import Receiver
 from tests.runtime.sim.conftest import ROOT, eventually
 
 pytestmark = pytest.mark.cluster
@@ -27,12 +28,23 @@ PORTS = ["--port", "{control}", "--action-port", "{action}", "--pose-port", "{po
 """Our interpreter and its libraries are mounted: what is tested is the container, not what an image holds."""
 
 
+def labelled(label: str, socket: str = SOCKET) -> list[dict]:
+    """Containers that carry a label, ended ones included."""
+    client = DockerClient(DockerEndpoint(f"unix://{socket}"))
+    try:
+        return client.request_json("GET", "/containers/json", all=1, filters={"label": [label]})
+    finally:
+        client.close()
+
+
 def spec(**options: object) -> SimulatorSpec:
     interpreter = Path(sys.executable).resolve().parents[1]
     mounts = [
-        f"{each}:{each}:ro" for each in {str(ROOT), str(interpreter), sys.prefix} if not each.startswith("/usr")
+        f"{folder}:{folder}:ro"
+        for folder in {str(ROOT), str(interpreter), sys.prefix}
+        if not folder.startswith("/usr")
     ]
-    given = {
+    settings = {
         "kind": "container",
         "image": IMAGE,
         "socket": SOCKET,
@@ -44,7 +56,7 @@ def spec(**options: object) -> SimulatorSpec:
         "backoff_seconds": 0.01,
         **options,
     }
-    return SimulatorSpec.from_mapping(given)
+    return SimulatorSpec.from_mapping(settings)
 
 
 @pytest.fixture
@@ -53,13 +65,13 @@ def run_id(monkeypatch):
     value = f"container-test-{os.getpid()}-{os.urandom(4).hex()}"
     monkeypatch.setenv("L2R_RUN_ID", value)
     yield value
-    assert Engine(SOCKET).labelled(f"l2rtui/run-id={value}") == []
+    assert labelled(f"l2rtui/run-id={value}") == []
 
 
 @pytest.fixture
 def drive(run_id, request):
     receiver = Receiver()
-    drive = Drive(spec(**getattr(request, "param", {})), "harbour", receiver=receiver, start=starter())
+    drive = SimulatorSession(spec(**getattr(request, "param", {})), "harbour", receiver=receiver, start=starter())
     yield drive
     assert drive.close() == 0
     receiver.close()
@@ -73,7 +85,7 @@ def test_an_episode_is_driven_in_a_container(drive, run_id):
         pose = drive.observe()
 
     assert pose.values[3] > 8.0
-    (container,) = Engine(SOCKET).labelled(f"l2rtui/run-id={run_id}")
+    (container,) = labelled(f"l2rtui/run-id={run_id}")
     assert container["State"] == "running"
     assert "control at port" in drive.supervisor.tail()[-1]
 
@@ -117,8 +129,8 @@ def test_an_image_that_is_not_there_is_named(drive):
 
 
 def test_no_engine_is_a_sentence(tmp_path):
-    with pytest.raises(EngineError, match="does not answer"):
-        Engine(str(tmp_path / "docker.sock")).labelled("x=y")
+    with pytest.raises(EngineError, match="cannot be reached"):
+        labelled("x=y", str(tmp_path / "docker.sock"))
 
 
 def test_kill_9_of_the_worker_removes_its_container(run_id):
@@ -127,7 +139,7 @@ def test_kill_9_of_the_worker_removes_its_container(run_id):
     )
     script = (
         "import json, sys, time\n"
-        "from runtime.sim.container import SimulatorContainer\n"
+        "from runtime.sim.launchers.container import SimulatorContainer\n"
         "from runtime.sim.spec import SimulatorSpec\n"
         "started = SimulatorContainer(SimulatorSpec.from_mapping(json.loads(sys.argv[1])))\n"
         "print(started.name, flush=True)\n"
@@ -136,10 +148,10 @@ def test_kill_9_of_the_worker_removes_its_container(run_id):
     worker = subprocess.Popen([sys.executable, "-c", script, options], stdout=subprocess.PIPE, cwd=ROOT, text=True)
     assert worker.stdout is not None
     assert worker.stdout.readline().startswith("l2r-simulator-")
-    keepers = psutil.Process(worker.pid).children()
-    assert Engine(SOCKET).labelled(f"l2rtui/run-id={run_id}")
+    reapers = psutil.Process(worker.pid).children()
+    assert labelled(f"l2rtui/run-id={run_id}")
     worker.kill()
     worker.communicate()
 
-    eventually(lambda: not Engine(SOCKET).labelled(f"l2rtui/run-id={run_id}"), "its removal", 20.0)
-    eventually(lambda: not any(each.is_running() for each in keepers), "the keeper's end", 10.0)
+    eventually(lambda: not labelled(f"l2rtui/run-id={run_id}"), "its removal", 20.0)
+    eventually(lambda: not any(process.is_running() for process in reapers), "the reaper's end", 10.0)

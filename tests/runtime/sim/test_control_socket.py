@@ -14,11 +14,13 @@ import time
 import numpy as np
 import pytest
 
-from runtime.envs.base import make_vector_env
-from runtime.sim import door
-from runtime.sim.door import DoorError
+from runtime.rl.envs.registry import make_vector_env
+from runtime.sim.control import control_socket
+from runtime.sim.control.control_socket import ControlSocketError
 from tests.runtime.sim.conftest import ROOT, carrying, eventually
 from tests.runtime.sim.test_l2r_env import QUICK, steer
+
+pytestmark = pytest.mark.process
 
 
 class Pod:
@@ -37,13 +39,13 @@ class Pod:
             result = self.env.step(steer(obs))
             obs, self.lost, self.steps = result.obs, self.lost + result.is_lost, self.steps + 1
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+    def run(self, *argv: str) -> subprocess.CompletedProcess[bytes]:
         environ = {**os.environ, "L2R_POD_ID": self.pod_id}
-        command = [sys.executable, "-m", "runtime", "simulators", *words]
+        command = [sys.executable, "-m", "runtime", "simulators", *argv]
         return subprocess.run(command, env=environ, capture_output=True, timeout=60, cwd=ROOT, check=False)
 
     def status(self) -> list[dict[str, object]]:
-        return door.ask({"do": "status"}, self.pod_id)["simulators"]
+        return control_socket.send_request({"do": "status"}, self.pod_id)["simulators"]
 
     def close(self) -> None:
         self.stopping.set()
@@ -55,23 +57,25 @@ class Pod:
 def pod(monkeypatch):
     monkeypatch.setenv("L2R_RUN_ID", mark := f"door-{time.monotonic_ns()}")
     monkeypatch.setenv("L2R_POD_ID", mark)
-    one = Pod(2, mark)
-    one.thread.start()
-    eventually(lambda: one.steps > 5, "the first steps")
-    yield one
-    one.close()
+    started = Pod(2, mark)
+    started.thread.start()
+    eventually(lambda: started.steps > 5, "the first steps")
+    yield started
+    started.close()
     assert carrying(mark) == []
-    assert not door.path_of(mark).exists()
+    assert not control_socket.path_of(mark).exists()
 
 
 def test_state_restart_signal_and_image_from_another_process(pod):
     before = json.loads(pod.run("status").stdout)["simulators"]
-    assert [(each["index"], each["kind"], each["state"], each["restarts"]) for each in before] == [
+    assert [
+        (simulator["index"], simulator["kind"], simulator["state"], simulator["restarts"]) for simulator in before
+    ] == [
         (0, "reference", "ready", 0),
         (1, "reference", "ready", 0),
     ]
-    assert all(each["fps"] > 0 and each["error"] is None for each in before)
-    assert stat.S_IMODE(door.folder().stat().st_mode) == 0o700
+    assert all(simulator["fps"] > 0 and simulator["error"] is None for simulator in before)
+    assert stat.S_IMODE(control_socket.folder().stat().st_mode) == 0o700
 
     done = pod.run("frame", "--index", "1", "--width", "64")
     head, _, pixels = done.stdout.partition(b"255\n")
@@ -104,33 +108,33 @@ def test_wrong_questions_get_a_sentence(pod):
     for line in (b"\n", b"{}\n", b"[" * 60_000 + b"\n", b"\xff\n", b'{"do":"restart","index":true}\n'):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(30)
-            sock.connect(str(door.path_of(pod.pod_id)))
+            sock.connect(str(control_socket.path_of(pod.pod_id)))
             sock.sendall(line)
             assert b"error" in sock.makefile("rb").readline()
     assert len(pod.status()) == 2, "it still answers"
 
 
 def test_a_pod_without_simulators_and_a_killed_worker_are_told_apart_from_nothing(tmp_path, monkeypatch):
-    with pytest.raises(DoorError, match="drives no simulators"):
-        door.ask({"do": "status"}, "a pod that is not there")
-    stale = door.path_of("a worker that was killed")
-    door._make_private(stale.parent)
+    with pytest.raises(ControlSocketError, match="drives no simulators"):
+        control_socket.send_request({"do": "status"}, "a pod that is not there")
+    stale = control_socket.path_of("a worker that was killed")
+    control_socket._make_private(stale.parent)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.bind(str(stale))
-    with pytest.raises(DoorError, match="drives no simulators"):
-        door.ask({"do": "status"}, "a worker that was killed")
+    with pytest.raises(ControlSocketError, match="drives no simulators"):
+        control_socket.send_request({"do": "status"}, "a worker that was killed")
 
-    leave = door.let_in([], {"L2R_POD_ID": "the next"})
+    leave = control_socket.serve_sessions([], {"L2R_POD_ID": "the next"})
 
     assert not stale.exists(), "what is left of a killed worker is swept"
-    assert door.ask({"do": "status"}, "the next") == {"simulators": []}
+    assert control_socket.send_request({"do": "status"}, "the next") == {"simulators": []}
     leave()
-    assert not door.path_of("the next").exists()
+    assert not control_socket.path_of("the next").exists()
 
 
 def test_a_folder_that_others_can_enter_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setattr(door, "folder", lambda: tmp_path / "shared")
+    monkeypatch.setattr(control_socket, "folder", lambda: tmp_path / "shared")
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
-    door.let_in([], {"L2R_POD_ID": "p"})()
+    control_socket.serve_sessions([], {"L2R_POD_ID": "p"})()
     assert list((tmp_path / "shared").iterdir()) == []

@@ -14,22 +14,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from websockets.sync.server import ServerConnection, serve
 
-from runtime.sim import calls
-from runtime.sim.controller import AsyncController, Controller
-from runtime.sim.errors import (
+from runtime.sim.wire import rpc_methods
+from runtime.sim.wire.controller import AsyncController, Controller
+from runtime.sim.wire.errors import (
     BadReplyError,
     CallError,
+    CallRefusedError,
     CallTimeoutError,
     ConnectionLostError,
-    RefusedError,
 )
+
+pytestmark = pytest.mark.process
 
 Script = Callable[[ServerConnection, dict], None]
 TIMEOUT = 1.0
 
 
-def right(connection: ServerConnection, asked: dict, result: object = "harbour") -> None:
-    connection.send(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}))
+def right(connection: ServerConnection, request: dict, result: object = "harbour") -> None:
+    connection.send(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}))
 
 
 class Scripted:
@@ -45,10 +47,10 @@ class Scripted:
 
     def answer(self, connection: ServerConnection) -> None:
         for text in connection:
-            asked = json.loads(text)
-            self.asked.append(asked)
+            request = json.loads(text)
+            self.asked.append(request)
             script, self.script = self.script, right
-            script(connection, asked)
+            script(connection, request)
 
     def close(self) -> None:
         self.server.shutdown()
@@ -62,53 +64,53 @@ def simulator():
     scripted.close()
 
 
-def ask(face: str, port: int, *wanted: calls.Call) -> list[object]:
+def ask(face: str, port: int, *calls: rpc_methods.Call) -> list[object]:
     """Make calls one after the other over one connection; each gives its result or its error."""
 
     def attempt_sync() -> list[object]:
-        found: list[object] = []
+        result: list[object] = []
         with Controller(port=port, timeout_seconds=TIMEOUT) as controller:
-            for call in wanted:
+            for call in calls:
                 try:
-                    found.append(controller.call(call))
+                    result.append(controller.call(call))
                 except CallError as error:
-                    found.append(error)
-        return found
+                    result.append(error)
+        return result
 
     async def attempt_async() -> list[object]:
-        found: list[object] = []
+        result: list[object] = []
         async with AsyncController(port=port, timeout_seconds=TIMEOUT) as controller:
-            for call in wanted:
+            for call in calls:
                 try:
-                    found.append(await controller.call(call))
+                    result.append(await controller.call(call))
                 except CallError as error:
-                    found.append(error)
-        return found
+                    result.append(error)
+        return result
 
     return attempt_sync() if face == "sync" else asyncio.run(attempt_async())
 
 
-def silent(connection, asked):
+def silent(connection, request):
     """Never answers."""
 
 
-def late(connection, asked):
+def late(connection, request):
     time.sleep(TIMEOUT * 1.5)
-    right(connection, asked, "too late")
+    right(connection, request, "too late")
 
 
-def wrong_id(connection, asked):
-    right(connection, {"id": asked["id"] + 1000}, "somebody else's")
+def wrong_id(connection, request):
+    right(connection, {"id": request["id"] + 1000}, "somebody else's")
 
 
-def wrong_id_first(connection, asked):
-    wrong_id(connection, asked)
-    right(connection, asked)
+def wrong_id_first(connection, request):
+    wrong_id(connection, request)
+    right(connection, request)
 
 
-def endless_strays(connection, asked):
+def endless_strays(connection, request):
     for _ in range(3000):
-        wrong_id(connection, asked)
+        wrong_id(connection, request)
 
 
 SCRIPTS = {
@@ -128,11 +130,11 @@ SCRIPTS = {
         lambda connection, asked: connection.send(
             json.dumps({"id": asked["id"], "error": {"code": -1, "message": "no such level"}})
         ),
-        RefusedError,
+        CallRefusedError,
     ),
     "a bare error": (
         lambda connection, asked: connection.send(json.dumps({"id": asked["id"], "error": "no"})),
-        RefusedError,
+        CallRefusedError,
     ),
 }
 
@@ -143,7 +145,9 @@ def test_a_call_that_fails_is_a_typed_error_and_the_next_call_works(simulator, f
     script, expected = SCRIPTS[name]
     simulator.script = script
     began = time.monotonic()
-    first, *again = ask(face, simulator.port, calls.get_level(), calls.get_level(), calls.get_level())
+    first, *again = ask(
+        face, simulator.port, rpc_methods.get_level(), rpc_methods.get_level(), rpc_methods.get_level()
+    )
 
     assert type(first) is expected
     assert first.method == "get_level"
@@ -157,14 +161,14 @@ def test_a_call_that_fails_is_a_typed_error_and_the_next_call_works(simulator, f
 def test_answers_are_matched_by_id(simulator, face):
     simulator.script = wrong_id_first
 
-    assert ask(face, simulator.port, calls.get_level()) == ["harbour"]
+    assert ask(face, simulator.port, rpc_methods.get_level()) == ["harbour"]
 
 
 def test_a_flood_of_answers_to_nothing_ends_in_an_error(simulator):
     simulator.script = endless_strays
-    (found,) = ask("sync", simulator.port, calls.get_level())
+    (result,) = ask("sync", simulator.port, rpc_methods.get_level())
 
-    assert isinstance(found, BadReplyError | CallTimeoutError)
+    assert isinstance(result, BadReplyError | CallTimeoutError)
 
 
 async def test_overlapping_calls_each_get_their_own_answer():
@@ -180,7 +184,7 @@ async def test_overlapping_calls_each_get_their_own_answer():
     with serve(hold, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        wanted = [calls.Call(name, {}, str) for name in ("a", "b", "c")]
+        wanted = [rpc_methods.Call(name, {}, str) for name in ("a", "b", "c")]
         async with AsyncController(port=server.socket.getsockname()[1]) as controller:
             found = await asyncio.gather(*(controller.call(call) for call in wanted))
         server.shutdown()
@@ -212,13 +216,13 @@ def test_what_is_no_websocket_is_an_error_within_the_timeout(face, behaviour):
     if behaviour == "http":
         thread.start()
     began = time.monotonic()
-    (found,) = ask(face, sock.getsockname()[1], calls.get_vehicle_state(3))
+    (result,) = ask(face, sock.getsockname()[1], rpc_methods.get_vehicle_state(3))
     if behaviour == "http":
         thread.join()
     sock.close()
 
-    assert isinstance(found, CallTimeoutError if behaviour == "mute" else ConnectionLostError)
-    assert "get_vehicle_state(veh_id=3)" in str(found)
+    assert isinstance(result, CallTimeoutError if behaviour == "mute" else ConnectionLostError)
+    assert "get_vehicle_state(veh_id=3)" in str(result)
     assert time.monotonic() - began < TIMEOUT + 2.0
 
 
@@ -226,9 +230,9 @@ def test_what_is_no_websocket_is_an_error_within_the_timeout(face, behaviour):
 @given(garbage=st.binary(max_size=200) | st.text(max_size=200))
 def test_whatever_comes_back_is_a_result_or_a_typed_error(simulator, garbage):
     simulator.script = lambda connection, _: connection.send(garbage)
-    (found,) = ask("sync", simulator.port, calls.get_level())
+    (result,) = ask("sync", simulator.port, rpc_methods.get_level())
 
-    assert isinstance(found, BadReplyError | CallTimeoutError)
+    assert isinstance(result, BadReplyError | CallTimeoutError)
 
 
 JSON = st.recursive(
@@ -237,24 +241,24 @@ JSON = st.recursive(
     max_leaves=8,
 )
 ALL_CALLS = [
-    calls.open_level("x"),
-    calls.reset_level(),
-    calls.get_level(),
-    calls.get_levels(),
-    calls.get_level_vehicles(),
-    calls.get_vehicle_classes(),
-    calls.get_vehicle_state(),
-    calls.set_vehicle_position(1, 2, 3, yaw=4),
-    calls.get_vehicle_params(),
-    calls.set_vehicle_params({"a": 1}),
-    calls.reset_default_vehicle_params(),
-    calls.get_sensors_params(),
-    calls.get_sensor_params("s"),
-    calls.get_sensor_param("s", "p"),
-    calls.set_sensor_param("s", "p", 1),
-    calls.set_sensor_params("s", {"p": 1}),
-    calls.enable_sensor("s"),
-    calls.disable_sensor("s"),
+    rpc_methods.open_level("x"),
+    rpc_methods.reset_level(),
+    rpc_methods.get_level(),
+    rpc_methods.get_levels(),
+    rpc_methods.get_level_vehicles(),
+    rpc_methods.get_vehicle_classes(),
+    rpc_methods.get_vehicle_state(),
+    rpc_methods.set_vehicle_position(1, 2, 3, yaw=4),
+    rpc_methods.get_vehicle_params(),
+    rpc_methods.set_vehicle_params({"a": 1}),
+    rpc_methods.reset_default_vehicle_params(),
+    rpc_methods.get_sensors_params(),
+    rpc_methods.get_sensor_params("s"),
+    rpc_methods.get_sensor_param("s", "p"),
+    rpc_methods.set_sensor_param("s", "p", 1),
+    rpc_methods.set_sensor_params("s", {"p": 1}),
+    rpc_methods.enable_sensor("s"),
+    rpc_methods.disable_sensor("s"),
 ]
 
 
@@ -271,31 +275,31 @@ def test_every_method_works_on_the_reference_simulator(simulators):
     ports = simulators.start("--track", "harbour", "--fast")
     sensor = "CameraFrontRGB"
     with Controller(port=ports["control"]) as controller:
-        controller.call(calls.open_level("ridge"))
-        assert controller.call(calls.get_level()) == "ridge"
-        assert {"meadow", "harbour", "ridge"} <= set(controller.call(calls.get_levels()))
-        assert list(controller.call(calls.get_level_vehicles())) == [0]
-        assert controller.call(calls.get_vehicle_classes())
-        controller.call(calls.set_vehicle_position(10.0, 20.0, 0.0, yaw=-90.0))
-        state = controller.call(calls.get_vehicle_state())
+        controller.call(rpc_methods.open_level("ridge"))
+        assert controller.call(rpc_methods.get_level()) == "ridge"
+        assert {"meadow", "harbour", "ridge"} <= set(controller.call(rpc_methods.get_levels()))
+        assert list(controller.call(rpc_methods.get_level_vehicles())) == [0]
+        assert controller.call(rpc_methods.get_vehicle_classes())
+        controller.call(rpc_methods.set_vehicle_position(10.0, 20.0, 0.0, yaw=-90.0))
+        state = controller.call(rpc_methods.get_vehicle_state())
         assert state.position == pytest.approx((10.0, 20.0, 0.0))
         assert state.yaw == pytest.approx(-1.5707963)
-        controller.call(calls.reset_level())
-        assert controller.call(calls.get_vehicle_state()).position != pytest.approx((10.0, 20.0, 0.0))
-        controller.call(calls.set_vehicle_params({"friction": 1.1}))
-        assert controller.call(calls.get_vehicle_params())["friction"] == 1.1
-        controller.call(calls.reset_default_vehicle_params())
-        assert controller.call(calls.get_vehicle_params())["friction"] != 1.1
-        controller.call(calls.enable_sensor(sensor))
-        controller.call(calls.set_sensor_params(sensor, {"Width": 64, "Height": 48}))
-        controller.call(calls.set_sensor_param(sensor, "FOVAngle", 60))
-        found = controller.call(calls.get_sensor_params(sensor))
-        assert found.enabled
-        assert (found.parameters["Width"], found.parameters["FOVAngle"]) == (64, 60)
-        assert controller.call(calls.get_sensor_param(sensor, "Height")) == 48
-        controller.call(calls.disable_sensor(sensor))
-        assert len(controller.call(calls.get_sensors_params())) == 9
-        controller.call(calls.set_mode_ai(ai=False))
-        controller.call(calls.use_udp("127.0.0.1"))
-        with pytest.raises(RefusedError, match="nonsense"):
-            controller.call(calls.enable_sensor("nonsense"))
+        controller.call(rpc_methods.reset_level())
+        assert controller.call(rpc_methods.get_vehicle_state()).position != pytest.approx((10.0, 20.0, 0.0))
+        controller.call(rpc_methods.set_vehicle_params({"friction": 1.1}))
+        assert controller.call(rpc_methods.get_vehicle_params())["friction"] == 1.1
+        controller.call(rpc_methods.reset_default_vehicle_params())
+        assert controller.call(rpc_methods.get_vehicle_params())["friction"] != 1.1
+        controller.call(rpc_methods.enable_sensor(sensor))
+        controller.call(rpc_methods.set_sensor_params(sensor, {"Width": 64, "Height": 48}))
+        controller.call(rpc_methods.set_sensor_param(sensor, "FOVAngle", 60))
+        result = controller.call(rpc_methods.get_sensor_params(sensor))
+        assert result.enabled
+        assert (result.parameters["Width"], result.parameters["FOVAngle"]) == (64, 60)
+        assert controller.call(rpc_methods.get_sensor_param(sensor, "Height")) == 48
+        controller.call(rpc_methods.disable_sensor(sensor))
+        assert len(controller.call(rpc_methods.get_sensors_params())) == 9
+        controller.call(rpc_methods.set_mode_ai(ai=False))
+        controller.call(rpc_methods.use_udp("127.0.0.1"))
+        with pytest.raises(CallRefusedError, match="nonsense"):
+            controller.call(rpc_methods.enable_sensor("nonsense"))

@@ -14,13 +14,16 @@ import psutil
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import runtime.envs.l2r_gym
-from runtime.envs.base import Attended, StepResult, attended, make_vector_env
-from runtime.envs.l2r import L2ROptions, L2RVectorEnv
-from runtime.envs.racing import RacingOptions, RacingVectorEnv
-from runtime.sim.errors import BudgetError, LostError, StartError
-from runtime.sim.maps import own_map
+import runtime.rl.envs.l2r_gym
+from runtime.rl.envs.base import HoldsProcesses, StepResult, closing_env
+from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
+from runtime.rl.envs.racing import RacingOptions, RacingVectorEnv
+from runtime.rl.envs.registry import make_vector_env
+from runtime.sim.wire.errors import BudgetError, LostError, StartError
+from runtime.tracks.maps import own_map
 from tests.runtime.sim.conftest import ROOT, carrying, eventually
+
+pytestmark = pytest.mark.process
 
 QUICK = {
     "backoff_seconds": 0.05,
@@ -76,10 +79,10 @@ def test_the_wire_carries_the_very_task_that_runs_in_process(make):
     assert obs == pytest.approx(here.reset(3), abs=2e-3)
     for _ in range(200):
         action = steer(obs)
-        result, wanted = wire.step(action), here.step(action)
-        assert result.final_obs == pytest.approx(wanted.final_obs, abs=2e-3)
-        assert result.reward == pytest.approx(wanted.reward, abs=2e-3)
-        assert bool(result.terminated[0]) == bool(wanted.terminated[0])
+        result, expected = wire.step(action), here.step(action)
+        assert result.final_obs == pytest.approx(expected.final_obs, abs=2e-3)
+        assert result.reward == pytest.approx(expected.reward, abs=2e-3)
+        assert bool(result.terminated[0]) == bool(expected.terminated[0])
         obs = result.obs
 
 
@@ -129,10 +132,10 @@ def test_a_simulator_that_fails_too_often_ends_the_worker_clearly(make):
 
 def test_a_worker_that_is_to_stop_does_not_wait_for_a_start(make):
     env = make(simulator={"arguments": ["--fault", "refuse"]})
-    assert isinstance(env, Attended)
-    with attended(env, lambda: True):
+    assert isinstance(env, HoldsProcesses)
+    with closing_env(env, lambda: True):
         env.reset(0)
-    with pytest.raises(StartError), attended(env, lambda: False):
+    with pytest.raises(StartError), closing_env(env, lambda: False):
         raise StartError("of another reason")
 
 
@@ -166,7 +169,7 @@ def car(tmp_path):
     """One car with a small camera, on a track of a file."""
     (tmp_path / "field.json").write_text(json.dumps(own_map("meadow").to_json()))
     env = gymnasium.make(
-        runtime.envs.l2r_gym.L2R_ID,
+        runtime.rl.envs.l2r_gym.L2R_ID,
         track=str(tmp_path / "field.json"),
         cameras={"CameraFrontRGB": {"Width": 96, "Height": 64}},
         simulator=QUICK,
@@ -185,20 +188,20 @@ def test_an_episode_has_poses_images_progress_and_measures(car):
     assert obs["pose"].shape == (30,)
     assert np.hypot(*(obs["pose"][[16, 15]] - own_map("meadow").track.centre[0])) < 1.0, "metres east and north"
     assert obs["CameraFrontRGB"].shape == (64, 96, 3)
-    ended, total, seen = False, 0.0, []
+    ended, total, frames = False, 0.0, []
     while not ended:
         obs, reward, terminated, truncated, info = car.step(np.array([0.0, 1.0], np.float32))
         ended, total = terminated or truncated, total + reward
-        seen.append(obs["CameraFrontRGB"])
+        frames.append(obs["CameraFrontRGB"])
         assert obs["pose"][0] == 0.0
 
     assert info["oob"]
     assert terminated
     assert info["progress_metres"] > 20
-    assert np.abs(seen[0].astype(int) - seen[-1]).mean() > 1
-    wanted = "total_time average_speed_kph num_infractions average_displacement_error movement_smoothness"
-    wanted += " trajectory_efficiency trajectory_admissibility laps_completed"
-    assert set(wanted.split()) <= info["metrics"].keys()
+    assert np.abs(frames[0].astype(int) - frames[-1]).mean() > 1
+    expected = "total_time average_speed_kph num_infractions average_displacement_error movement_smoothness"
+    expected += " trajectory_efficiency trajectory_admissibility laps_completed"
+    assert set(expected.split()) <= info["metrics"].keys()
     assert car.report()["pose_age_seconds"] < 5
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from runtime.cli import main
-from runtime.sim.maps import own_map
+from runtime.tracks.maps import own_map
 from tests.runtime.sim.lab_client import CameraSocket, LabClient
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ def test_every_control_method_answers_as_the_lab_documents_it(client):
     assert call("get_vehicle_params", veh_id=0)["max_drive"] == default
     sensors = call("get_sensors_params", veh_id=0)
     assert {"CameraFrontRGB", "CameraBirdsEyeSegm", "ArrivalVehicleDriver"} <= {
-        each["sensor_name"] for each in sensors
+        sensor["sensor_name"] for sensor in sensors
     }
     camera = {"veh_id": 0, "sensor_name": "CameraLeftRGB"}
     assert call("set_sensor_param", **camera, parameter_name="Width", value="256") == 0
@@ -146,7 +148,7 @@ def test_two_cars_are_driven_apart_and_see_each_other(simulators):
     first = LabClient(ports)
     second = LabClient({**ports, "action": ports["action"] + 10, "pose": ports["pose"] + 10})
     try:
-        assert [each["veh_id"] for each in first.control.call("get_level_vehicles")] == [0, 1]
+        assert [car["veh_id"] for car in first.control.call("get_level_vehicles")] == [0, 1]
         deadline = time.monotonic() + 60
         while not (first.poses.data[3] > 2 and second.poses.data[0] == 0.5) and time.monotonic() < deadline:
             first.act(0.0, 6.0)
@@ -225,8 +227,8 @@ def test_wrong_options_are_refused_with_a_sentence(capsys):
 
 def test_a_port_that_is_taken_ends_it_with_a_sentence(simulators):
     ports = simulators.start()
-    words = ["--port", str(ports["control"]), "--action-port", str(ports["action"])]
-    command = [sys.executable, "-m", "runtime", "simulator", *words]
+    argv = ["--port", str(ports["control"]), "--action-port", str(ports["action"])]
+    command = [sys.executable, "-m", "runtime", "simulator", *argv]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -18,15 +19,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime import contract
-from runtime.sim import shim
-from runtime.sim.errors import BudgetError, LostError, SpecError, StartError
-from runtime.sim.health import Cause
-from runtime.sim.ports import PortLease
-from runtime.sim.process import SimulatorProcess
+from runtime.base import contract
+from runtime.sim.control.supervisor import SimulatorSupervisor
+from runtime.sim.launchers import shim
+from runtime.sim.launchers.failures import Cause
+from runtime.sim.launchers.ports import PortLease
+from runtime.sim.launchers.process import SimulatorProcess
 from runtime.sim.spec import SimulatorSpec
-from runtime.sim.supervisor import Supervisor
+from runtime.sim.wire.errors import BudgetError, LostError, SimulatorSpecError, StartError
 from tests.runtime.sim.conftest import ROOT, carrying, eventually
+
+pytestmark = pytest.mark.process
 
 QUICK = {
     "heartbeat_seconds": 0.5,
@@ -44,7 +47,7 @@ class Watched:
     def __init__(self, folder: Path, **options: object) -> None:
         self.handles: list[SimulatorProcess] = []
         self.folder = folder
-        self.supervisor = Supervisor(SimulatorSpec.from_mapping({**QUICK, **options}), self.start)
+        self.supervisor = SimulatorSupervisor(SimulatorSpec.from_mapping({**QUICK, **options}), self.start)
 
     def start(self, spec: SimulatorSpec) -> SimulatorProcess:
         self.handles.append(SimulatorProcess(spec, self.folder))
@@ -113,6 +116,7 @@ def test_one_that_never_listens_is_given_up_within_the_deadline(tmp_path):
     assert watched.survivors() == []
 
 
+@pytest.mark.slow
 def test_one_that_is_slow_is_not_taken_for_one_that_hangs(tmp_path):
     watched = Watched(tmp_path, **a_fault("slow@0"), hung_seconds=8.0)
     watched.supervisor.start()
@@ -164,13 +168,13 @@ def test_a_command_that_cannot_be_is_named(tmp_path, options, words):
     ids=str,
 )
 def test_a_simulator_that_is_described_wrongly_is_refused(options):
-    with pytest.raises(SpecError):
+    with pytest.raises(SimulatorSpecError):
         SimulatorSpec.from_mapping(options)
 
 
 def test_an_unknown_placeholder_is_refused(tmp_path):
     spec = SimulatorSpec.from_mapping({"kind": "command", "command": ["x", "{colour}"]})
-    with pytest.raises(SpecError, match=r"\{control\}"):
+    with pytest.raises(SimulatorSpecError, match=r"\{control\}"):
         SimulatorProcess(spec, tmp_path)
 
 
@@ -188,7 +192,7 @@ def test_it_runs_as_another_user_in_its_own_session_without_a_shell_or_our_secre
         assert os.getsid(pid) == pid
         assert process.environ()[contract.ENV_RUN_ID] == "the-run", "found by the run's leak check"
         assert contract.ENV_TOKEN_FILE not in process.environ()
-        assert process.num_fds() == 3, "no descriptor of ours"
+        eventually(lambda: process.num_fds() == 3, "no descriptor of ours, once its loader is done")
         assert set(Path(f"/proc/{pid}/status").read_text().partition("Groups:")[2].split("\n")[0].split()) <= {
             str(Path(f"/proc/{pid}").stat().st_gid)
         }
@@ -205,15 +209,16 @@ def test_its_log_is_bounded_and_its_last_lines_are_at_hand(tmp_path):
 
     assert handle.tail(2)[-1] == "the last words"
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 100_000 + 65_536
-    handle.remove_log()
+    for path in (handle.log.with_name(handle.log.name + ".1"), handle.log):
+        path.unlink(missing_ok=True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_start_is_given_up_when_nobody_wants_it_any_more(tmp_path):
     watched = Watched(tmp_path, arguments=["--fault", "refuse"])
-    wanted = iter([True] * 5)
+    answers = iter([True] * 5)
     with pytest.raises(StartError, match="not wanted"):
-        watched.supervisor.start(lambda: next(wanted, False))
+        watched.supervisor.start(lambda: next(answers, False))
     assert watched.survivors() == []
 
 
@@ -237,7 +242,7 @@ def test_restart_gives_another_one_on_ports_of_its_own_and_counts(tmp_path):
     watched.supervisor.restart()
 
     assert watched.supervisor.restarts == 1
-    assert watched.supervisor.report().last_error == "the simulator crashed with SIGSEGV"
+    assert watched.supervisor.last_error == "the simulator crashed with SIGSEGV"
     assert watched.handles[0].mark != watched.handles[1].mark
     watched.supervisor.stop()
     assert watched.survivors() == []
@@ -357,12 +362,13 @@ def test_cycles_with_random_faults_leave_no_process_no_descriptor_and_name_each_
 
 
 def test_port_sets_never_clash_and_come_back_when_their_owner_dies():
-    leases = [PortLease.take(lambda _: 0) for _ in range(8)]
+    leases = [PortLease.acquire(lambda _: 0) for _ in range(8)]
     try:
         used = [port for lease in leases for port in range(lease.ports.base, lease.ports.base + 80)]
         assert len(used) == len(set(used))
         script = (
-            "from runtime.sim.ports import PortLease as P; p = P.take(); print(p.ports.base, flush=True); input()"
+            "from runtime.sim.launchers.ports import PortLease as P\n"
+            "p = P.acquire(); print(p.ports.base, flush=True); input()"
         )
         child = subprocess.Popen(
             [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
@@ -370,11 +376,11 @@ def test_port_sets_never_clash_and_come_back_when_their_owner_dies():
         assert child.stdout is not None
         base = int(child.stdout.readline())
         count = (32_000 - 20_000) // 80
-        with PortLease.take(lambda _: (base - 20_000) // 80) as other:
+        with contextlib.closing(PortLease.acquire(lambda _: (base - 20_000) // 80)) as other:
             assert other.ports.base != base
         child.kill()
         child.communicate()
-        with PortLease.take(lambda _: (base - 20_000) // 80) as again:
+        with contextlib.closing(PortLease.acquire(lambda _: (base - 20_000) // 80)) as again:
             assert again.ports.base == base
         assert count == 150
     finally:

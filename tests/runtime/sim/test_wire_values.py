@@ -12,17 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.envs.l2r_metrics import Moment, Recorder, log_dimensionless_jerk, rms_curvature
-from runtime.envs.l2r_task import CarPose, Race
-from runtime.envs.track import COURSES, make_track
-from runtime.sim import protocol, shim
-from runtime.sim.errors import SpecError
-from runtime.sim.geo import LocalFrame
-from runtime.sim.health import Budget, Cause, Ended, Vitals
-from runtime.sim.interfaces import ActionBounds, _tagged, untagged
-from runtime.sim.maps import MapError, from_json, load_map, own_map, plain_name, short_name
+from runtime.rl.envs.l2r_metrics import KinematicSample, Recorder, log_dimensionless_jerk, rms_curvature
+from runtime.rl.envs.l2r_task import CarPose, Race
+from runtime.sim.control.liveness import Budget, LivenessMonitor
+from runtime.sim.launchers import shim
+from runtime.sim.launchers.failures import Cause, ProcessEnd
 from runtime.sim.reference.car import Car
 from runtime.sim.reference.render import Camera, mount_of, paint
+from runtime.sim.wire import protocol
+from runtime.sim.wire.errors import SimulatorSpecError
+from runtime.sim.wire.udp_io import ActionBounds, _tagged, untagged
+from runtime.tracks.geo import LocalFrame
+from runtime.tracks.maps import MapError, from_json, load_map, own_map, plain_name, short_name
+from runtime.tracks.track import COURSES, make_track
 
 # --- the wire -------------------------------------------------------------------------------------------
 
@@ -75,7 +77,7 @@ def test_bounds_of_an_agent_lie_within_those_of_the_protocol():
         (0.1, 1.0, -16.0, 6.0),
         (-1.0, 1.0, -16.0, 7.0),
     ):
-        with pytest.raises(SpecError):
+        with pytest.raises(SimulatorSpecError):
             ActionBounds(*wrong)
 
 
@@ -83,7 +85,7 @@ def test_bounds_of_an_agent_lie_within_those_of_the_protocol():
 
 
 def test_silence_on_either_side_is_a_hang_and_says_which():
-    vitals = Vitals(heartbeat_seconds=10, pose_seconds=2)
+    vitals = LivenessMonitor(heartbeat_seconds=10, pose_seconds=2)
     assert vitals.check(1000.0) is None, "nothing is expected before the first sign"
     vitals.answered(0.0)
     vitals.posed(0.0)
@@ -108,13 +110,13 @@ def test_a_budget_waits_longer_each_time_and_is_spent():
 @pytest.mark.parametrize(
     ("ended", "cause"),
     [
-        (Ended(code=0), Cause.EXITED),
-        (Ended(code=3), Cause.EXITED),
-        (Ended(signal=11), Cause.CRASHED),
-        (Ended(signal=6), Cause.CRASHED),
-        (Ended(signal=9), Cause.KILLED),
-        (Ended(signal=9, out_of_memory=True), Cause.OUT_OF_MEMORY),
-        (Ended(signal=60), Cause.CRASHED),
+        (ProcessEnd(code=0), Cause.EXITED),
+        (ProcessEnd(code=3), Cause.EXITED),
+        (ProcessEnd(signal=11), Cause.CRASHED),
+        (ProcessEnd(signal=6), Cause.CRASHED),
+        (ProcessEnd(signal=9), Cause.KILLED),
+        (ProcessEnd(signal=9, out_of_memory=True), Cause.OUT_OF_MEMORY),
+        (ProcessEnd(signal=60), Cause.CRASHED),
     ],
     ids=str,
 )
@@ -231,7 +233,7 @@ FRAME = LocalFrame(52.0, -1.0, 100.0)
 
 
 def test_braking_in_a_straight_line_takes_the_distance_that_physics_says(car):
-    car.place(0.0, 0.0, 0.0, forward=30.0)
+    car.set_pose(0.0, 0.0, 0.0, forward=30.0)
     driven(car, 0.0, -8.0, 6.0)
     # du/dt = -(a + rolling) - drag u^2, so the way is ln(1 + drag u^2 / (a + rolling)) / (2 drag).
     a, drag = 8.0 + 0.12, 0.0012
@@ -242,7 +244,7 @@ def test_braking_in_a_straight_line_takes_the_distance_that_physics_says(car):
 
 
 def test_steady_cornering_is_the_circle_that_the_bicycle_model_says(car):
-    car.place(0.0, 0.0, 0.0, forward=10.0)
+    car.set_pose(0.0, 0.0, 0.0, forward=10.0)
     for _ in range(60):
         forward = car.pose(FRAME)[3]
         driven(car, 0.1, min(6.0, max(-16.0, 5.0 * (10.0 - forward))), 0.1)
@@ -268,7 +270,7 @@ def test_gears_do_what_their_names_say(car):
 
 
 def test_the_pose_says_where_the_car_is_and_where_it_heads(car):
-    car.place(120.0, -45.0, math.pi)
+    car.set_pose(120.0, -45.0, math.pi)
     pose = car.pose(FRAME)
 
     assert FRAME.to_local(pose[16], pose[15], pose[17])[:2] == pytest.approx((120.0, -45.0), abs=1e-4)
@@ -381,7 +383,7 @@ def test_segments_are_passed_from_end_to_end_and_the_next_has_a_start():
 def test_measures_of_a_circle_are_those_of_a_circle():
     t = np.arange(0, 2 * np.pi, 0.01)
     assert rms_curvature(np.column_stack([40 * np.cos(t), 40 * np.sin(t)])) == pytest.approx(1 / 40, rel=0.01)
-    recorder = Recorder([Moment(2.0 * i, 0.0, 0.5, 9.81, 0, 0.1) for i in range(50)])
+    recorder = Recorder([KinematicSample(2.0 * i, 0.0, 0.5, 9.81, 0, 0.1) for i in range(50)])
     metrics = recorder.metrics(0.01, infractions=0, laps=0)
     assert metrics["total_distance"] == pytest.approx(98.0)
     assert metrics["average_speed_kph"] == pytest.approx(3.6 * 98.0 / 5.0)
@@ -392,6 +394,6 @@ def test_measures_of_a_circle_are_those_of_a_circle():
 def test_smoothness_is_the_log_of_the_dimensionless_jerk():
     # One period of a sine of 1 s: the integral of jerk^2 is (2 pi)^2 / 2 for a peak of 1.
     t = np.arange(0, 1, 0.001)
-    found = log_dimensionless_jerk(np.sin(2 * np.pi * t), 1000.0)
+    result = log_dimensionless_jerk(np.sin(2 * np.pi * t), 1000.0)
 
-    assert found == pytest.approx(math.log((2 * math.pi) ** 2 / 2), abs=0.02)
+    assert result == pytest.approx(math.log((2 * math.pi) ** 2 / 2), abs=0.02)

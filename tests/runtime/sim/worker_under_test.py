@@ -6,11 +6,11 @@ import json
 import sys
 from pathlib import Path
 
-from runtime.sim.drive import Drive
-from runtime.sim.errors import SimulatorError
-from runtime.sim.interfaces import Receiver
-from runtime.sim.process import SimulatorProcess
+from runtime.sim.control.simulator_session import SimulatorSession
+from runtime.sim.launchers.process import SimulatorProcess
 from runtime.sim.spec import SimulatorSpec
+from runtime.sim.wire.errors import SimulatorError
+from runtime.sim.wire.udp_io import Receiver
 
 
 def main(folder: str, options: str) -> None:
@@ -23,13 +23,13 @@ def main(folder: str, options: str) -> None:
         return handle
 
     started: list[SimulatorProcess] = []
-    drive = Drive(spec, "harbour", receiver=Receiver(), start=start)
+    drive = SimulatorSession(spec, "harbour", receiver=Receiver(), start=start)
     while True:
         drive.begin(None)
         handle = started[-1]
         handle.ended()
-        said = {"mark": handle.mark, "shim": handle.supervisor_pid, "simulator": handle.pid}
-        print(json.dumps({**said, "control": drive.supervisor.addresses.control}), flush=True)
+        line = {"mark": handle.mark, "shim": handle._shim.pid, "simulator": handle.pid}
+        print(json.dumps({**line, "control": drive.supervisor.addresses.control}), flush=True)
         try:
             while True:
                 drive.act(0.0, 0.1)

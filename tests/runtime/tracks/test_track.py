@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runtime.envs.track import COURSES, Track, make_track
+from runtime.tracks.track import COURSES, Track, make_track
 
 
 def circle(radius: float = 80.0, step: float = 1.0, *, clockwise: bool = False) -> Track:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runtime.envs.vehicle import GRAVITY, Vehicle, VehicleParams, VehicleState
+from runtime.tracks.vehicle import GRAVITY, Vehicle, VehicleParams, VehicleState
 
 FREE = VehicleParams(drag=0.0, rolling=0.0)
 

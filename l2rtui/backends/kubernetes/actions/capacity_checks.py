@@ -1,4 +1,4 @@
-"""Whether there is room for a plan, and what it refers to: Secrets, accounts, storage, quotas, the nodes' CPU."""
+"""Capacity checks of a plan: quotas, CPU and memory of nodes; and the Secrets, accounts and claims it refers to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.manifests.render import replicas_of
 from l2rtui.domain.plan import LaunchPlan
-from l2rtui.domain.preflight import Finding, Weight
+from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import format_bytes, format_cores, parse_quantity
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -30,120 +31,129 @@ Manifest = dict[str, Any]
 
 
 async def secrets_and_accounts(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
-    """Whether the Secrets and ServiceAccounts that pods name are there."""
-    wanted: dict[tuple[str, str], str] = {}
+    """Check that the Secrets and ServiceAccounts that pods name exist."""
+    references: dict[tuple[str, str], str] = {}
     for _, spec in _templates(objects):
-        wanted |= _named(spec)
-    return [await _named_object(api, namespace, kind, name, why) for (kind, name), why in wanted.items()]
+        references |= _named(spec)
+    return [await _named_object(api, namespace, kind, name, why) for (kind, name), why in references.items()]
 
 
 def _named(spec: Manifest) -> dict[tuple[str, str], str]:
-    """Kind and name of what a pod refers to, and what for."""
-    found = {("Secret", str(one.get("name"))): "to pull its image" for one in spec.get("imagePullSecrets") or ()}
+    """Return kind and name of the objects that a pod refers to, and their purpose."""
+    references = {
+        ("Secret", str(reference.get("name"))): "to pull its image"
+        for reference in spec.get("imagePullSecrets") or ()
+    }
     for container in spec["containers"]:
         for source in container.get("envFrom") or ():
             if name := (source.get("secretRef") or {}).get("name"):
-                found["Secret", str(name)] = "for its variables"
+                references["Secret", str(name)] = "for its variables"
     if spec.get("serviceAccountName"):
-        found["ServiceAccount", str(spec["serviceAccountName"])] = "as its account"
-    return found
+        references["ServiceAccount", str(spec["serviceAccountName"])] = "as its account"
+    return references
 
 
 async def _named_object(api: Api, namespace: str, kind: str, name: str, why: str) -> Finding:
     subject = f"{kind} {name}"
+    sentence = f"there is no {subject} in {namespace}, which the pods need {why}"
+    missing = Finding(Severity.REFUSAL, subject, sentence, "Create it, or correct its name.")
+    result = await _read(api, namespace, kind, name, missing)
+    return result if isinstance(result, Finding) else Finding(Severity.OK, subject, f"it is there {why}")
+
+
+async def _read(api: Api, namespace: str, kind: str, name: str, missing: Finding) -> Manifest | Finding:
+    """Return an object, ``missing`` where there is none, or a warning where the user may not read it."""
     try:
-        await api.read(kind, namespace, name)
+        return await api.read(kind, namespace, name)
     except ApiError as error:
         if error.is_not_found:
-            sentence = f"there is no {subject} in {namespace}, which the pods need {why}"
-            return Finding(Weight.REFUSAL, subject, sentence, "Create it, or correct its name.")
+            return missing
         if error.is_forbidden:
-            return Finding(Weight.WARNING, subject, "you may not read it: nobody knows whether it is there")
+            sentence = "you may not read it: nobody knows whether it is there"
+            return Finding(Severity.WARNING, missing.subject, sentence)
         raise
-    return Finding(Weight.OK, subject, f"it is there {why}")
 
 
 async def volumes(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
-    """Whether the claims are there, bound, and fit for as many nodes and pods as would use them."""
+    """Check that volume claims exist, are bound, and allow as many nodes and pods as would use them."""
     users: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for manifest, spec in _templates(objects):
         node = str((spec.get("nodeSelector") or {}).get(labels.HOSTNAME, ""))
         for volume in spec.get("volumes") or ():
             if name := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
-                users[str(name)][node] += _replicas(manifest)
+                users[str(name)][node] += replicas_of(manifest)
     return [finding for name, nodes in users.items() for finding in await _volume(api, namespace, name, nodes)]
 
 
 async def _volume(api: Api, namespace: str, name: str, nodes: Mapping[str, int]) -> Iterable[Finding]:
-    subject = f"claim {name}"
-    try:
-        claim = await api.read("PersistentVolumeClaim", namespace, name)
-    except ApiError as error:
-        if error.is_not_found:
-            hint = "Create it with kubectl, or correct the name."
-            return [
-                Finding(Weight.REFUSAL, subject, f"there is no PersistentVolumeClaim {name} in {namespace}", hint)
-            ]
-        if error.is_forbidden:
-            return [Finding(Weight.WARNING, subject, "you may not read it: nobody knows whether it is there")]
-        raise
+    subject, kind = f"claim {name}", "PersistentVolumeClaim"
+    hint = "Create it with kubectl, or correct the name."
+    missing = Finding(Severity.REFUSAL, subject, f"there is no {kind} {name} in {namespace}", hint)
+    claim = await _read(api, namespace, kind, name, missing)
+    if isinstance(claim, Finding):
+        return [claim]
     modes = (claim.get("spec") or {}).get("accessModes") or ()
     phase = str((claim.get("status") or {}).get("phase", ""))
     pods = sum(nodes.values())
     if _ONE_POD in modes and pods > 1:
-        return [Finding(Weight.REFUSAL, subject, f"it is {_ONE_POD}, and {pods} pods would mount it")]
+        return [Finding(Severity.REFUSAL, subject, f"it is {_ONE_POD}, and {pods} pods would mount it")]
     if len(nodes) > 1 and not set(modes) & set(_MANY_NODES):
-        shown = ", ".join(sorted(filter(None, nodes))) or "several nodes"
+        node_list = ", ".join(sorted(filter(None, nodes))) or "several nodes"
         sentence = (
-            f"it is {', '.join(modes)}, and pods on {shown} would mount it: all but one node would wait for ever"
+            f"it is {', '.join(modes)}, and pods on {node_list} would mount it: "
+            "all but one node would wait for ever"
         )
-        return [Finding(Weight.REFUSAL, subject, sentence, "Use a claim that is ReadWriteMany, or one node.")]
+        return [Finding(Severity.REFUSAL, subject, sentence, "Use a claim that is ReadWriteMany, or one node.")]
     if phase != "Bound":
         sentence = f"it is {phase or 'not bound'}: pods wait until it gets a volume"
-        return [Finding(Weight.WARNING, subject, sentence, f"`kubectl describe pvc {name}` says why.")]
-    return [Finding(Weight.OK, subject, f"bound, {', '.join(modes)}")]
+        return [Finding(Severity.WARNING, subject, sentence, f"`kubectl describe pvc {name}` says why.")]
+    return [Finding(Severity.OK, subject, f"bound, {', '.join(modes)}")]
 
 
 async def quotas(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
-    """Whether the namespace's ResourceQuotas leave room for all of it."""
+    """Check that the namespace's ResourceQuotas leave room for the whole plan."""
     try:
-        found = await api.list("ResourceQuota", namespace)
+        items = await api.list("ResourceQuota", namespace)
     except ApiError as error:
         if error.is_forbidden:
-            return [Finding(Weight.WARNING, "quota", f"you may not list the quotas of {namespace}")]
+            return [Finding(Severity.WARNING, "quota", f"you may not list the quotas of {namespace}")]
         raise
     needed = _needed(objects)
     findings = []
-    for quota in found:
+    for quota in items:
         name, status = quota["metadata"]["name"], quota.get("status") or {}
         if (quota.get("spec") or {}).get("scopes") or (quota.get("spec") or {}).get("scopeSelector"):
-            continue  # for some pods only: the dry run of a pod tells
+            continue  # for some pods only: the dry run of a pod is refused if it applies
         hard, used = status.get("hard") or {}, status.get("used") or {}
         for resource, limit in hard.items():
             left = parse_quantity(limit) - parse_quantity(used.get(resource, 0))
             if needed.get(resource, 0.0) > left:
-                asked = _shown(resource, needed[resource])
-                sentence = f"it leaves {_shown(resource, max(0.0, left))} of {resource}, and the plan needs {asked}"
-                findings.append(Finding(Weight.REFUSAL, f"quota {name}", sentence, "Launch less, or ask for more."))
-    if found and not findings:
-        findings.append(Finding(Weight.OK, "quota", f"the quotas of {namespace} leave room"))
+                amount, room = _shown(resource, needed[resource]), _shown(resource, max(0.0, left))
+                sentence = f"it leaves {room} of {resource}, and the plan needs {amount}"
+                hint = "Launch less, or ask for more."
+                findings.append(Finding(Severity.REFUSAL, f"quota {name}", sentence, hint))
+    if items and not findings:
+        findings.append(Finding(Severity.OK, "quota", f"the quotas of {namespace} leave room"))
     return findings
 
 
 def _needed(objects: Sequence[Manifest]) -> dict[str, float]:
+    """Sum up what the objects count for in a quota, under every name that a quota may use for it."""
     needed: defaultdict[str, float] = defaultdict(float)
     for manifest in objects:
         if plural := _COUNTED.get(manifest["kind"]):
+            # Object count quota has two spellings: ``count/configmaps`` and the older ``configmaps``.
             needed[f"count/{plural}"] += 1
             needed[plural.partition(".")[0]] += 1
     for manifest, spec in _templates(objects):
-        count = _replicas(manifest)
+        count = replicas_of(manifest)
         needed["pods"] += count
         needed["count/pods"] += count
         for container in _running(spec):
             resources = container.get("resources") or {}
             limits = resources.get("limits") or {}
-            requests = {**limits, **(resources.get("requests") or {})}  # as the server fills them in
+            # A container without a request gets its limit as the request (LimitRanger and defaulting).
+            requests = {**limits, **(resources.get("requests") or {})}
             for name, value in requests.items():
                 needed[f"requests.{name}"] += count * parse_quantity(value)
                 needed[name] += count * parse_quantity(value)
@@ -153,39 +163,41 @@ def _needed(objects: Sequence[Manifest]) -> dict[str, float]:
 
 
 async def room(api: Api, plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
-    """Whether the nodes have the CPU and memory left that the pods request, as the scheduler counts."""
+    """Check that nodes have the CPU and memory left that the pods request, counted as the scheduler counts."""
     cores: defaultdict[str, float] = defaultdict(float)
     memory: defaultdict[str, int] = defaultdict(int)
     for run in plan.runs:
         for pod in run.pods:
             if pod.node:
-                own, beside = pod.set_spec.resources, sidecar_of(run.spec, pod.set_spec) or Resources()
-                cores[pod.node] += (own.cpu_cores or 0.0) + (beside.cpu_cores or 0.0)
-                memory[pod.node] += (own.memory_bytes or 0) + (beside.memory_bytes or 0)
+                own, sidecar = pod.set_spec.resources, sidecar_of(run.spec, pod.set_spec) or Resources()
+                cores[pod.node] += (own.cpu_cores or 0.0) + (sidecar.cpu_cores or 0.0)
+                memory[pod.node] += (own.memory_bytes or 0) + (sidecar.memory_bytes or 0)
     names = [name for name in sorted(cores) if (cores[name] or memory[name]) and name in snapshot.nodes]
+    # Without the pods of all namespaces the sum would be too small, and a wrong OK is worse than none.
     if not names or not await api.can("list", "Pod", None):
         return []
     requested = await asyncio.gather(*(_requested(api, name) for name in names))
-    found = []
+    findings = []
     for name, (used_cores, used_memory) in zip(names, requested, strict=True):
         node = snapshot.nodes[name]
         left_cores, left_memory = node.cpu_cores - used_cores, node.memory_bytes - used_memory
         if cores[name] > left_cores:
-            asked, left = format_cores(cores[name]), format_cores(max(0.0, left_cores))
-            found.append(_no_room(name, f"{asked} CPU cores are requested, and {left} are not spoken for"))
+            amount, left = format_cores(cores[name]), format_cores(max(0.0, left_cores))
+            findings.append(_no_room(name, f"{amount} CPU cores are requested, and {left} are not spoken for"))
         if memory[name] > left_memory:
-            asked, left = format_bytes(memory[name]), format_bytes(max(0, left_memory))
-            found.append(_no_room(name, f"{asked} of memory are requested, and {left} are not spoken for"))
-    return found or [Finding(Weight.OK, "room", f"{', '.join(names)}: CPU and memory for all that is requested")]
+            amount, left = format_bytes(memory[name]), format_bytes(max(0, left_memory))
+            findings.append(_no_room(name, f"{amount} of memory are requested, and {left} are not spoken for"))
+    sentence = f"{', '.join(names)}: CPU and memory for all that is requested"
+    return findings or [Finding(Severity.OK, "room", sentence)]
 
 
 def _no_room(node: str, sentence: str) -> Finding:
-    return Finding(
-        Weight.REFUSAL, node, f"{node}: {sentence}: pods would stay Pending", "Ask for less, or --on another."
-    )
+    hint = "Ask for less, or --on another."
+    return Finding(Severity.REFUSAL, node, f"{node}: {sentence}: pods would stay Pending", hint)
 
 
 async def _requested(api: Api, node: str) -> tuple[float, float]:
+    # Ended pods keep their requests in the spec but hold nothing; the scheduler skips them as well.
     fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
     cores = memory = 0.0
     for pod in await api.list("Pod", None, fields=fields):
@@ -197,19 +209,16 @@ async def _requested(api: Api, node: str) -> tuple[float, float]:
 
 
 def _running(spec: Manifest) -> list[Manifest]:
-    """The containers that run side by side: those of the pod, and its sidecars."""
+    """Return the containers that run at the same time: those of the pod, and its sidecars."""
     first = spec.get("initContainers") or ()
-    return [*(spec.get("containers") or ()), *(one for one in first if one.get("restartPolicy") == "Always")]
+    sidecars = (container for container in first if container.get("restartPolicy") == "Always")
+    return [*(spec.get("containers") or ()), *sidecars]
 
 
 def _templates(objects: Iterable[Manifest]) -> Iterable[tuple[Manifest, Manifest]]:
     for manifest in objects:
         if template := (manifest.get("spec") or {}).get("template"):
             yield manifest, template["spec"]
-
-
-def _replicas(manifest: Manifest) -> int:
-    return int(manifest["spec"]["replicas" if manifest["kind"] == "ReplicaSet" else "parallelism"])
 
 
 def _shown(resource: str, number: float) -> str:

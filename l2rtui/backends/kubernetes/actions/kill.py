@@ -1,4 +1,4 @@
-"""Kill: ask for the deletion of pods, each by its uid, so that none that came in its place is hit."""
+"""Kill: delete pods, each by its uid, so that a replacement of the same name is not deleted."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.errors import ApiError
-from l2rtui.backends.kubernetes.inventory import is_refusal, wait_longer
+from l2rtui.backends.kubernetes.api.backoff import RetryPauses
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
 
@@ -17,24 +17,24 @@ _TRIES = 5
 
 
 async def kill(api: Api, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
-    """Stop these pods: SIGTERM, grace, SIGKILL. Returns when the server has taken note of each.
+    """Stop these pods: SIGTERM, grace, SIGKILL. Returns when the server has accepted each deletion.
 
     Args:
-        grace_seconds: None means the pod's own. At least 1 is asked for: a grace of 0 would take the pod out of the
-            API while its process may live on.
+        grace_seconds: None means the pod's own. Values below 1 become 1: a grace of 0 would remove the pod from
+            the API while its process may live on.
 
     Raises:
-        NotFoundError: some were gone already; the others are stopped.
+        NotFoundError: some no longer exist; the others are stopped.
         ApiError: the server refused or failed; names the first pod, the others are stopped where it did not.
     """
     grace = None if grace_seconds is None else max(1, math.ceil(grace_seconds))
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(pod: PodView) -> bool:
+    async def kill_one(pod: PodView) -> bool:
         async with gate:
             return await _kill(api, pod, grace)
 
-    outcomes = await asyncio.gather(*(one(pod) for pod in pods), return_exceptions=True)
+    outcomes = await asyncio.gather(*(kill_one(pod) for pod in pods), return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
@@ -45,18 +45,19 @@ async def kill(api: Api, pods: Sequence[PodView], grace_seconds: float | None = 
 
 
 async def _kill(api: Api, pod: PodView, grace: int | None) -> bool:
-    """Whether the pod was there. A lost answer is asked for again: what was deleted by it is no surprise then."""
-    pause, was_asked = 0.2, False
+    """Delete a pod; return whether it existed. Lost answers are tried again."""
+    pauses, may_be_deleted = RetryPauses(0.2), False
     for left in reversed(range(_TRIES)):
         try:
             await api.delete("Pod", pod.namespace or api.namespace, pod.name, uid=pod.uid, grace_seconds=grace)
         except ApiError as error:
             if error.is_not_found or error.is_conflict:
-                return was_asked
-            if left == 0 or is_refusal(error) or error.is_invalid:
+                # After a lost answer "not found" most likely means that our own deletion was carried out.
+                return may_be_deleted
+            if left == 0 or error.is_final or error.is_invalid:
                 raise
-            was_asked = was_asked or error.is_unreachable
-            pause = await wait_longer(pause)
+            may_be_deleted = may_be_deleted or error.is_unreachable
+            await pauses.wait()
         else:
             return True
     raise AssertionError  # pragma: no cover  (the last round returns or raises)

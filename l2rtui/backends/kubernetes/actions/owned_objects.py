@@ -1,13 +1,13 @@
-"""What of a run is there, counted on the server itself: by label, by owner, and by what was seen before.
+"""Objects of a run, counted on the server: by label, by owner, and by what was counted before.
 
-A count is worth as much as its gaps are known. Every list is a fresh read of the server's store and not of its
-cache; one that fails is tried again, and one that goes on failing is a gap with a reason and never an empty list.
+A list that fails is tried again. One that goes on failing becomes a gap with a reason, never an empty list: a
+receipt must not claim that nothing is left where nobody could look. Lists are read from etcd and not from the
+server's watch cache (no ``resourceVersion``: "most recent", Kubernetes API concepts).
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,36 +15,33 @@ from typing import Final
 import msgspec
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.client import PAGE, Api
-from l2rtui.backends.kubernetes.errors import ApiError
-from l2rtui.backends.kubernetes.kinds import KINDS, KindPath
-from l2rtui.backends.kubernetes.structs import JustMeta, Meta, ObjectList, PodStruct
+from l2rtui.backends.kubernetes.api.backoff import RetryPauses
+from l2rtui.backends.kubernetes.api.client import PAGE, Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath
+from l2rtui.backends.kubernetes.api.structs import ObjectList, ObjectMeta, PartialObject, PodStruct
 
 CONTROLLERS: Final = ("Job", "ReplicaSet", "StatefulSet")
-"""What makes pods; first of all to go."""
+"""Kinds that make pods; they are deleted first."""
 OWN_KINDS: Final = ("Pod", "ReplicaSet", "Job", "Service", "Secret", "ConfigMap")
-"""What a launch makes: whoever may launch may list these."""
+"""Kinds that a launch creates: whoever may launch may list them."""
 FOLLOWERS: Final = ("Endpoints", "EndpointSlice")
-"""What the cluster makes for a Service and removes with it, whether or not we may."""
+"""Kinds that the cluster makes for a Service and removes with it, whether or not the user may delete them."""
 OTHER_KINDS: Final = ("StatefulSet", *FOLLOWERS, "PersistentVolumeClaim", "ResourceClaim", "ResourceClaimTemplate")
-"""What some runs have, or what the cluster adds. Who may not list them has not made them; those that follow a
-Service go with it."""
+"""Kinds that some runs have, or that the cluster adds. A user who may not list them has not created any."""
 
+# With waits that double from 0.1 s to 3 s, 7 tries span about 6 s: a restart of the API server.
 _TRIES = 7
 _FIRST_PAUSE_SECONDS = 0.1
 _AT_ONCE = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One object of a run.
-
-    Attributes:
-        pod: The pod itself where it is one.
-    """
+class OwnedObject:
+    """One object of a run, as it was last counted; with the pod itself where it is one."""
 
     kind: str
-    meta: Meta
+    meta: ObjectMeta
     pod: PodStruct | None = None
 
     @property
@@ -54,46 +51,38 @@ class Found:
 
     @property
     def is_going(self) -> bool:
-        """Whether its deletion has begun."""
+        """Its deletion has begun; finalizers or a grace period keep it."""
         return self.meta.deletion_timestamp is not None
 
 
 @dataclass(slots=True)
-class Count:
-    """The objects that a look has found.
+class OwnedObjects:
+    """Objects of a run in one count, by kind and uid; ``gaps`` says why a kind could not be counted."""
 
-    Attributes:
-        gaps: Kind → why it could not be counted.
-    """
-
-    found: dict[tuple[str, str], Found] = field(default_factory=dict)
+    items: dict[tuple[str, str], OwnedObject] = field(default_factory=dict)
     gaps: dict[str, str] = field(default_factory=dict)
 
-    def of(self, *kinds: str) -> tuple[Found, ...]:
+    def of(self, *kinds: str) -> tuple[OwnedObject, ...]:
         """Objects of these kinds."""
-        return tuple(one for one in self.found.values() if one.kind in kinds)
+        return tuple(item for item in self.items.values() if item.kind in kinds)
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is there, and that is known."""
-        return not self.found and not self.gaps
+        """Nothing is left, and every kind was counted."""
+        return not self.items and not self.gaps
 
     @property
     def numbers(self) -> tuple[tuple[str, int], ...]:
-        """How many there are of each kind."""
+        """Number of objects of each kind, without kinds that have none."""
         kinds = (*OWN_KINDS, *OTHER_KINDS)
         return tuple((kind, number) for kind in kinds if (number := len(self.of(kind))))
 
 
 class Inventory:
-    """The objects of one run in its namespace.
-
-    Attributes:
-        seen: Everything that was ever counted, as it was last.
-    """
+    """The objects of one run in its namespace; ``history`` holds every one that was ever counted."""
 
     def __init__(self, api: Api, namespace: str, run: str, run_id: str) -> None:
-        self.seen: dict[tuple[str, str], Found] = {}
+        self.history: dict[tuple[str, str], OwnedObject] = {}
         self._api = api
         self._namespace = namespace
         self._run = run
@@ -106,87 +95,88 @@ class Inventory:
         """Label selector of the run."""
         return f"{labels.RUN_ID}={self._run_id}"
 
-    async def by_label(self, kinds: Iterable[str] = ()) -> Count:
-        """Objects that carry the run's label; quick, for waiting."""
+    async def by_label(self, kinds: Iterable[str] = ()) -> OwnedObjects:
+        """Count the objects that carry the run's label; fast, for waiting."""
         return await self._count(kinds, self.selector)
 
-    async def in_full(self) -> Count:
-        """Objects that carry the label, are owned by the run, directly or not, or were seen before."""
+    async def in_full(self) -> OwnedObjects:
+        """Count the objects that carry the label, belong to the run by ownership, or were counted before."""
         return await self._count((), "")
 
-    async def _count(self, kinds: Iterable[str], selector: str) -> Count:
-        count = Count()
+    async def _count(self, kinds: Iterable[str], selector: str) -> OwnedObjects:
+        count = OwnedObjects()
         try:
             paths = await self._served()
         except ApiError as error:
             count.gaps["kinds"] = f"could not be listed: {error.message}"
             return count
-        wanted = [kind for kind in paths if not kinds or kind in kinds]
-        answers = await asyncio.gather(*(self._listed(kind, paths[kind], selector) for kind in wanted))
-        every: list[Found] = []
-        for kind, answer in zip(wanted, answers, strict=True):
+        kinds_to_list = [kind for kind in paths if not kinds or kind in kinds]
+        answers = await asyncio.gather(*(self._listed(kind, paths[kind], selector) for kind in kinds_to_list))
+        items: list[OwnedObject] = []
+        for kind, answer in zip(kinds_to_list, answers, strict=True):
             if isinstance(answer, str):
                 count.gaps[kind] = answer
             else:
-                every += answer
-        count.found = {one.key: one for one in (every if selector else self._ours(every))}
-        self.seen |= count.found
+                items += answer
+        count.items = {item.key: item for item in (items if selector else self._ours(items))}
+        self.history |= count.items
         return count
 
-    def _ours(self, every: list[Found]) -> list[Found]:
-        """Those of all objects that belong to the run; an owner counts whether or not it is there any more."""
-        owners = {uid for _, uid in self.seen}
+    def _ours(self, items: list[OwnedObject]) -> list[OwnedObject]:
+        """Select the objects that belong to the run; an owner counts even after it has been deleted."""
+        owners = {uid for _, uid in self.history}
         owners |= {
             owner.uid
-            for one in self.seen.values()
-            for owner in one.meta.owner_references or ()
+            for item in self.history.values()
+            for owner in item.meta.owner_references or ()
             if owner.kind == "ConfigMap" and owner.name == labels.run_object(self._run)
         }
-        ours: dict[tuple[str, str], Found] = {}
+        ours: dict[tuple[str, str], OwnedObject] = {}
+        # Owners come in any order, so passes are repeated until one adds nothing (Job → Pod → ResourceClaim).
         while True:
-            more = [one for one in every if one.key not in ours and self._is_ours(one, owners)]
+            more = [item for item in items if item.key not in ours and self._is_ours(item, owners)]
             if not more:
                 return list(ours.values())
-            ours |= {one.key: one for one in more}
-            owners |= {one.meta.uid for one in more}
+            ours |= {item.key: item for item in more}
+            owners |= {item.meta.uid for item in more}
 
-    def _is_ours(self, one: Found, owners: set[str]) -> bool:
-        if one.key in self.seen or one.meta.label(labels.RUN_ID) == self._run_id:
+    def _is_ours(self, item: OwnedObject, owners: set[str]) -> bool:
+        if item.key in self.history or item.meta.label(labels.RUN_ID) == self._run_id:
             return True
-        if any(owner.uid in owners for owner in one.meta.owner_references or ()):
+        if any(owner.uid in owners for owner in item.meta.owner_references or ()):
             return True
-        # By name, where nothing says that it is another run's: labels can be lost, names cannot.
-        names = {seen.meta.name for seen in self.seen.values() if seen.kind == one.kind}
-        names |= {labels.run_object(self._run)} if one.kind in ("ConfigMap", "Secret") else set()
-        return one.meta.name in names and not one.meta.label(labels.RUN_ID)
+        # By name, unless a label says that it belongs to another run: people can remove labels, but not rename.
+        names = {known_item.meta.name for known_item in self.history.values() if known_item.kind == item.kind}
+        names |= {labels.run_object(self._run)} if item.kind in ("ConfigMap", "Secret") else set()
+        return item.meta.name in names and not item.meta.label(labels.RUN_ID)
 
     async def _served(self) -> dict[str, KindPath]:
-        """Kinds that this server has, each in a version that it serves."""
+        """Return the kinds that this server has, each in a version that it serves."""
         if self._paths is None:
-            found = {kind: KINDS[kind] for kind in (*OWN_KINDS, *OTHER_KINDS)}
+            paths = {kind: KINDS[kind] for kind in (*OWN_KINDS, *OTHER_KINDS)}
             for kind in ("EndpointSlice", "ResourceClaim", "ResourceClaimTemplate"):
-                versions = await self._patiently_versions(found[kind].group)
+                versions = await self._retry_versions(paths[kind].group)
                 if versions:
-                    found[kind] = found[kind].at(f"{found[kind].group}/{versions[0]}")
+                    paths[kind] = paths[kind].at(f"{paths[kind].group}/{versions[0]}")
                 else:
-                    del found[kind]
-            self._paths = found
+                    del paths[kind]
+            self._paths = paths
         return self._paths
 
-    async def _patiently_versions(self, group: str) -> tuple[str, ...]:
-        pause = _FIRST_PAUSE_SECONDS
+    async def _retry_versions(self, group: str) -> tuple[str, ...]:
+        pauses = RetryPauses(_FIRST_PAUSE_SECONDS)
         for left in reversed(range(_TRIES)):
             try:
                 return await self._api.group_versions(group)
             except ApiError as error:
-                if left == 0 or is_refusal(error):
+                if left == 0 or error.is_final:
                     raise
-                pause = await wait_longer(pause)
+                await pauses.wait()
         raise AssertionError  # pragma: no cover  (the last round returns or raises)
 
-    async def _listed(self, kind: str, path: KindPath, selector: str) -> list[Found] | str:
-        """The objects of one kind, or why they could not be counted."""
-        pause = _FIRST_PAUSE_SECONDS
+    async def _listed(self, kind: str, path: KindPath, selector: str) -> list[OwnedObject] | str:
+        """Return the objects of one kind, or why they could not be counted."""
+        pauses = RetryPauses(_FIRST_PAUSE_SECONDS)
         async with self._gate:
             for left in reversed(range(_TRIES)):
                 try:
@@ -196,47 +186,37 @@ class Inventory:
                         return []
                     if error.is_forbidden and kind == "Secret":
                         return await self._secret()
-                    if left == 0 or is_refusal(error):
+                    if left == 0 or error.is_final:
                         return f"could not be counted: {error.message}"
                 except msgspec.MsgspecError as error:
                     return f"could not be counted: an object is not readable ({error})"
-                pause = await wait_longer(pause)
+                await pauses.wait()
         raise AssertionError  # pragma: no cover  (the last round returns)
 
-    async def _secret(self) -> list[Found] | str:
-        """The run's Secret by its name: many may not list secrets."""
+    async def _secret(self) -> list[OwnedObject] | str:
+        """Read the run's Secret by its name: many users may not list Secrets."""
         try:
             body = await self._api.request(
                 "GET", KINDS["Secret"].path(self._namespace, labels.run_object(self._run))
             )
         except ApiError as error:
             return [] if error.is_not_found else f"could not be counted: {error.message}"
-        meta = msgspec.json.decode(body, type=JustMeta).metadata
-        return [Found("Secret", meta)] if meta.label(labels.RUN_ID) == self._run_id else []
+        meta = msgspec.json.decode(body, type=PartialObject).metadata
+        return [OwnedObject("Secret", meta)] if meta.label(labels.RUN_ID) == self._run_id else []
 
-    async def _pages(self, kind: str, path: KindPath, selector: str) -> list[Found]:
+    async def _pages(self, kind: str, path: KindPath, selector: str) -> list[OwnedObject]:
         base = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
-        query, found = dict(base), list[Found]()
+        query, items = dict(base), list[OwnedObject]()
         while True:
+            # Raw items: only the metadata is decoded, except of pods, whose state the receipt explains.
             answer = await self._api.request("GET", path.path(self._namespace), query=query)
             page = msgspec.json.decode(answer, type=ObjectList[msgspec.Raw])
             for item in page.items or ():
                 if kind == "Pod":
                     pod = msgspec.json.decode(item, type=PodStruct)
-                    found.append(Found(kind, pod.metadata, pod))
+                    items.append(OwnedObject(kind, pod.metadata, pod))
                 else:
-                    found.append(Found(kind, msgspec.json.decode(item, type=JustMeta).metadata))
+                    items.append(OwnedObject(kind, msgspec.json.decode(item, type=PartialObject).metadata))
             if not page.metadata.continue_:
-                return found
+                return items
             query = {**base, "continue": page.metadata.continue_}
-
-
-def is_refusal(error: ApiError) -> bool:
-    """Whether asking again cannot help."""
-    return error.is_forbidden or error.is_unauthorized
-
-
-async def wait_longer(pause: float) -> float:
-    """Wait, with jitter; the next pause."""
-    await asyncio.sleep(pause * random.uniform(0.7, 1.3))  # noqa: S311  (no secret)
-    return min(2 * pause, 3.0)

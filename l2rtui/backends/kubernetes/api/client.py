@@ -1,7 +1,6 @@
-"""The API server as a place to ask for objects: read, list, create, apply, replace, patch, delete.
+"""Client of one API server: read, list, create, apply, replace, patch and delete objects; ask for permissions.
 
-Objects are plain dicts here, as in manifests. Where a kind lives stands in ``kinds``; how bytes get there and back
-in ``connection``.
+Objects are plain dicts here, as in manifests. Paths of kinds are in ``resources``, the transport in ``http``.
 """
 
 from __future__ import annotations
@@ -11,31 +10,31 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from l2rtui.backends.kubernetes.connection import Connection, decoded
-from l2rtui.backends.kubernetes.credentials import Credentials, EksSigner, make_credentials
-from l2rtui.backends.kubernetes.errors import ApiError, Asked
-from l2rtui.backends.kubernetes.kinds import KINDS, KindPath
-from l2rtui.backends.kubernetes.kubeconfig import Access, load_access
-from l2rtui.backends.kubernetes.labels import FIELD_MANAGER
+from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
+from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
+from l2rtui.backends.kubernetes.api.http import FIELD_MANAGER, JSON, Connection, decode_json
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, load_access
+from l2rtui.backends.kubernetes.api.login import EksSigner
+from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath
 
 MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 PAGE: Final = 500
-"""Objects in one answer of a list that the server reads from its store: what it can hold without harm."""
-_CAN_SECONDS = 60.0
+"""Objects in one page of a list, as kubectl and client-go ask for: larger ones strain the server's memory."""
+_PERMISSION_SECONDS = 60.0
 
 
 class Api(Connection):
-    """One context of one cluster; made by connect().
+    """Client of one context of one cluster; made by connect().
 
     Attributes:
-        context: Name of the context. user: as whom, for sentences.
-        namespace: The one that the context chooses. namespaces: those that were asked for; empty for no wish.
+        context: Name of the context.
+        user: Name of the kubeconfig's user, for sentences.
+        namespace: Default namespace.
+        namespaces: Those that the caller restricts itself to; empty for no restriction.
         server_version: (major, minor).
-        has_streamed_lists: False once this server has refused to stream a list; watches remember it here.
-        has_exporters: False once no exporter of GPU figures has answered: a look does not wait for them twice.
+        has_streamed_lists: False once this server has refused to stream a list; shared by all its watches.
+        has_exporters: False once no GPU metrics exporter has answered, so that later snapshots do not wait for one.
     """
 
     def __init__(
@@ -46,26 +45,36 @@ class Api(Connection):
         self.user = access.user.name
         self.namespace = namespaces[0] if namespaces else access.namespace
         self.namespaces = namespaces
+        # The oldest that we support: assumed where a hardened server hides /version.
         self.server_version = (1, 20)
         self.has_streamed_lists = True
         self.has_exporters = True
-        self._can: dict[tuple[str, str, str, str], tuple[float, bool]] = {}
+        self._permissions: dict[tuple[str, str, str, str], tuple[float, bool]] = {}
         self._groups: dict[str, tuple[str, ...]] = {}
 
     async def read(self, kind: str, namespace: str | None, name: str) -> dict[str, Any]:
-        """One object."""
+        """Return one object."""
         return _object(await self.get_json(KINDS[kind].path(namespace, name)))
+
+    async def find(self, kind: str, namespace: str | None, name: str) -> dict[str, Any] | None:
+        """Return one object; None if there is none of this name."""
+        try:
+            return await self.read(kind, namespace, name)
+        except ApiError as error:
+            if error.is_not_found:
+                return None
+            raise
 
     async def list(
         self, kind: str, namespace: str | None, *, labels: str = "", fields: str = ""
     ) -> builtins.list[dict[str, Any]]:
-        """All objects of a kind in one namespace, or (None) in all; in pages, at one revision.
+        """Return all objects of a kind in one namespace, or (None) in all; read in pages at one revision.
 
         Args:
             labels, fields: Selectors as kubectl's ``-l`` and ``--field-selector`` take them.
         """
-        wanted = {"labelSelector": labels, "fieldSelector": fields}
-        base = {key: value for key, value in wanted.items() if value} | {"limit": str(PAGE)}
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        base = {key: value for key, value in selectors.items() if value} | {"limit": str(PAGE)}
         items: builtins.list[dict[str, Any]] = []
         query, path = dict(base), KINDS[kind].path(namespace)
         while True:
@@ -74,8 +83,10 @@ class Api(Connection):
             except ApiError as error:
                 if not (error.is_gone and "continue" in query):
                     raise
+                # The revision of the first page was compacted (5 min by default): read all again in one piece, as
+                # client-go's pager does, since pages of another revision would not fit to those that we have.
                 items, query = [], {key: value for key, value in base.items() if key != "limit"}
-                continue  # the revision of the first page is gone: once more, in one piece
+                continue
             items += [item for item in answer.get("items") or [] if isinstance(item, dict)]
             token = _object(answer.get("metadata")).get("continue")
             if not token:
@@ -83,30 +94,25 @@ class Api(Connection):
             query = {**base, "continue": str(token)}
 
     async def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """Create an object; is_taken when its name is."""
+        """Create an object; the error's ``is_taken`` is True when the name exists."""
         path = self._kind_of(manifest).path(self._namespace_of(manifest))
-        query = {"fieldManager": FIELD_MANAGER} | _dry(dry_run)
-        answer = await self.request("POST", path, query=query, body=manifest)
-        return _object(decoded(Asked("POST", path), answer))
+        return await self._write("POST", path, manifest, _dry(dry_run))
 
     async def apply(
         self, manifest: dict[str, Any], *, dry_run: bool = False, force: bool = False
     ) -> dict[str, Any]:
-        """Server-side apply under our field manager; is_conflict when another manager owns a field.
+        """Apply an object (server-side apply); the error's ``is_conflict``: another manager owns a field.
 
         Args:
-            force: Take such fields over.
+            force: Take ownership of such fields.
         """
-        path = self._path_of(manifest)
-        query = {"fieldManager": FIELD_MANAGER} | _dry(dry_run) | ({"force": "true"} if force else {})
-        answer = await self.request("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)
-        return _object(decoded(Asked("PATCH", path), answer))
+        # Apply patches are YAML by their media type, and JSON is a subset of YAML.
+        query = _dry(dry_run) | ({"force": "true"} if force else {})
+        return await self._write("PATCH", self._path_of(manifest), manifest, query, APPLY_PATCH)
 
     async def replace(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Put an object in place of what is there; is_conflict unless its resourceVersion is the newest."""
-        path = self._path_of(manifest)
-        answer = await self.request("PUT", path, query={"fieldManager": FIELD_MANAGER}, body=manifest)
-        return _object(decoded(Asked("PUT", path), answer))
+        """Replace an object; the error's ``is_conflict``: its resourceVersion is not the newest."""
+        return await self._write("PUT", self._path_of(manifest), manifest)
 
     async def patch(
         self,
@@ -118,11 +124,9 @@ class Api(Connection):
         content_type: str = MERGE_PATCH,
         subresource: str = "",
     ) -> dict[str, Any]:
-        """Change a part of an object, or of a subresource such as ``status`` or ``scale``."""
+        """Patch an object, or a subresource such as ``status`` or ``scale``."""
         path = KINDS[kind].path(namespace, name, subresource)
-        query = {"fieldManager": FIELD_MANAGER}
-        answer = await self.request("PATCH", path, query=query, body=body, content_type=content_type)
-        return _object(decoded(Asked("PATCH", path), answer))
+        return await self._write("PATCH", path, body, content_type=content_type)
 
     async def delete(
         self,
@@ -135,14 +139,17 @@ class Api(Connection):
         propagation: str = "",
         grace_seconds: int | None = None,
     ) -> None:
-        """Delete an object, if it is still the one that is meant; is_conflict when it is not.
+        """Delete an object; the error's ``is_conflict``: the preconditions do not hold.
 
         Args:
-            uid, resource_version: What it must have. propagation: ``Foreground``, ``Background`` or ``Orphan``.
+            uid, resource_version: Preconditions; empty for none.
+            propagation: ``Foreground``, ``Background`` or ``Orphan``; empty for the kind's default.
+            grace_seconds: None for the object's own grace period.
         """
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
-        wanted = {"uid": uid, "resourceVersion": resource_version}
-        if preconditions := {key: value for key, value in wanted.items() if value}:
+        required = {"uid": uid, "resourceVersion": resource_version}
+        # Without a uid a namesake that was created in between would be deleted.
+        if preconditions := {key: value for key, value in required.items() if value}:
             options["preconditions"] = preconditions
         if propagation:
             options["propagationPolicy"] = propagation
@@ -151,35 +158,26 @@ class Api(Connection):
         await self.request("DELETE", KINDS[kind].path(namespace, name), body=options)
 
     async def can(self, verb: str, kind: str, namespace: str | None, *, subresource: str = "") -> bool:
-        """Whether the user may do this, as the server says; remembered for a minute.
-
-        Args:
-            namespace: None asks for all of them.
-        """
+        """Ask whether the user may do this (SelfSubjectAccessReview), cached for a minute; None: everywhere."""
         key = (verb, kind, namespace or "", subresource)
-        until, answer = self._can.get(key, (0.0, False))
+        until, answer = self._permissions.get(key, (0.0, False))
         if time.monotonic() < until:
             return answer
         path = KINDS[kind]
         attributes = {"verb": verb, "group": path.group, "resource": path.plural, "subresource": subresource}
-        if namespace:
-            attributes["namespace"] = namespace
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        status = _object((await self.create(review)).get("status"))
-        answer = status.get("allowed") is True
-        self._can[key] = (time.monotonic() + _CAN_SECONDS, answer)
+        attributes |= {"namespace": namespace} if namespace else {}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+        review_object = await self.create({**review, "spec": {"resourceAttributes": attributes}})
+        answer = _object(review_object.get("status")).get("allowed") is True
+        self._permissions[key] = (time.monotonic() + _PERMISSION_SECONDS, answer)
         return answer
 
-    def forget_rights(self) -> None:
-        """What the user may do is asked anew."""
-        self._can.clear()
+    def forget_permissions(self) -> None:
+        """Drop cached permissions, so that can() asks again."""
+        self._permissions.clear()
 
     async def group_versions(self, group: str) -> tuple[str, ...]:
-        """Versions of an API group that this server serves, its favourite first; empty where it has none."""
+        """Return the versions of an API group that this server serves, the preferred one first; empty for none."""
         if group not in self._groups:
             try:
                 answer = _object(await self.get_json(f"/apis/{group}"))
@@ -188,9 +186,21 @@ class Api(Connection):
                     raise
                 answer = {}
             first = _object(answer.get("preferredVersion")).get("version")
-            names = [str(_object(one).get("version", "")) for one in answer.get("versions") or []]
+            names = [str(_object(version).get("version", "")) for version in answer.get("versions") or []]
+            # Kept for the life of the client: groups change with an upgrade of the cluster only.
             self._groups[group] = tuple(sorted(filter(None, names), key=lambda name: name != first))
         return self._groups[group]
+
+    async def visible_namespaces(self, kind: str) -> tuple[str | None, ...]:
+        """Return the namespaces to list a kind in: those of the user, (None,) for all, or the context's own."""
+        return self.namespaces or ((None,) if await self.can("list", kind, None) else (self.namespace,))
+
+    async def _write(
+        self, method: str, path: str, body: object, query: Mapping[str, str] | None = None, content_type: str = JSON
+    ) -> dict[str, Any]:
+        query = {"fieldManager": FIELD_MANAGER, **(query or {})}
+        answer = await self.request(method, path, query=query, body=body, content_type=content_type)
+        return _object(decode_json(RequestInfo(method, path), answer))
 
     def _kind_of(self, manifest: Mapping[str, Any]) -> KindPath:
         return KINDS[manifest["kind"]].at(manifest.get("apiVersion", ""))
@@ -209,12 +219,12 @@ async def connect(
     *,
     eks_token: EksSigner | None = None,
 ) -> Api:
-    """Open a context and see that its server answers.
+    """Open a context and check that its server answers.
 
     Args:
         context: Empty means the current one.
         kubeconfig: Path, or several joined; None means KUBECONFIG, ~/.kube/config, or the pod's own account.
-        namespaces: The only ones to look at; empty means all that the user may list, else the context's own.
+        namespaces: Restrict the client to these; empty means all that the user may list, else the context's own.
         eks_token: See make_credentials().
 
     Raises:
@@ -227,10 +237,12 @@ async def connect(
     try:
         version = _object(await api.get_json("/version"))
     except ApiError as error:
-        if not error.is_forbidden:  # an old habit of hardened clusters: what matters is what else we may do
+        # Hardened clusters deny /version to authenticated users; other requests may still be allowed.
+        if not error.is_forbidden:
             await api.close()
             raise
     except BaseException:
+        # Also for a cancellation: the caller has no client yet that it could close.
         await api.close()
         raise
     else:
@@ -239,7 +251,7 @@ async def connect(
 
 
 def _number(text: object, otherwise: int) -> int:
-    digits = "".join(one for one in str(text) if one.isdigit())  # some clouds write "27+"
+    digits = "".join(character for character in str(text) if character.isdigit())  # some clouds write "27+"
     return int(digits) if digits else otherwise
 
 

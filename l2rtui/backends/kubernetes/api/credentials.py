@@ -1,7 +1,7 @@
-"""Who we are to the server, right now: one login shared by all that talk to it, renewed before it runs out.
+"""Login shared by all requests to one server, renewed before it expires or after the server has refused it.
 
-Ten watches share one login. Whoever finds it run out or refused renews it, the others wait for the same answer: a
-plugin never runs ten times, and one that fails, or brings the refused token again, is not run again at once.
+Ten watches share one login. The first that finds it expired or refused renews it, the others wait for the same
+result: a plugin never runs ten times, and one that fails, or returns the refused token, is not run again at once.
 """
 
 from __future__ import annotations
@@ -10,105 +10,65 @@ import asyncio
 import base64
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
-from l2rtui.backends.kubernetes.errors import ApiError
-from l2rtui.backends.kubernetes.kubeconfig import Access, User
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.exec_credentials import plugin_source
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
+from l2rtui.backends.kubernetes.api.login import ApiLogin, EksSigner, LoginSource, login_error
+from l2rtui.backends.kubernetes.api.oidc import OidcSource
 
 _EARLY_SECONDS = 10.0
-"""A login is renewed this long before it runs out: a request that is under way must not meet its end."""
+"""A login is renewed this long before it expires, so that it does not expire while a request is on its way."""
 _FILE_SECONDS = 60.0
-"""Files with tokens and certificates are read anew this often: kubelets and agents replace them in place."""
+"""Interval at which files with tokens and certificates are read again: kubelets and agents replace them."""
 _CALM_SECONDS = 10.0
-"""A source that just failed, or just brought what was then refused, is not asked again for this long."""
-
-EksSigner = Callable[[str, str, str, str], tuple[str, float]]
-"""``(cluster, region, profile, role) → (token, expiry in seconds since the epoch)``; ImportError: no botocore."""
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """What goes with a request.
-
-    Attributes:
-        authorization: Value of the header; empty for none.
-        certificate, key: PEM of the client certificate; empty for none.
-        expires: Seconds since the epoch; None means never.
-    """
-
-    authorization: str = field(default="", repr=False)
-    certificate: bytes = b""
-    key: bytes = field(default=b"", repr=False)
-    expires: float | None = None
-
-    def is_same_as(self, other: Login) -> bool:
-        """Whether the server could not tell them apart."""
-        return (self.authorization, self.certificate, self.key) == (
-            other.authorization,
-            other.certificate,
-            other.key,
-        )
-
-
-class Source(Protocol):
-    """Where a login comes from: a kubeconfig, a plugin, an identity provider."""
-
-    async def fetch(self) -> Login:
-        """Get a fresh one.
-
-        Raises:
-            ApiError: there is none; the sentence says why.
-        """
-        ...
-
-
-def no_login(message: str, hint: str = "") -> ApiError:
-    """The error for a login that cannot be had: nothing was sent to the server."""
-    return ApiError(message, hint, status=401, reason="NoCredential", detail=message)
+"""Pause before a source is asked again that failed, or whose login was refused."""
 
 
 class Credentials:
-    """The present login.
+    """Cache of the present login.
 
     Args:
-        clock: Seconds since the epoch, for expiry. monotonic: seconds of a clock that nobody sets, for pauses.
+        clock: Seconds since the epoch, for expiry. monotonic: seconds of a monotonic clock, for pauses.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: LoginSource,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._clock = clock
         self._monotonic = monotonic
-        self._login: Login | None = None
+        self._login: ApiLogin | None = None
         self._error: ApiError | None = None
-        self._asked_at = float("-inf")
+        self._fetched_at = float("-inf")
         self._lock = asyncio.Lock()
 
-    async def login(self) -> Login:
-        """The login to use now, fetched when there is none or it is about to run out."""
+    async def login(self) -> ApiLogin:
+        """Return the login to use now; it is fetched if there is none or if it is about to expire."""
         if self._login is not None and not self._is_old(self._login):
             return self._login
         async with self._lock:
+            # Checked again: another request may have fetched it while we waited for the lock.
             if self._login is not None and not self._is_old(self._login):
                 return self._login
             return await self._fetch()
 
-    async def renew(self, refused: Login) -> Login:
-        """Another login than the one that the server has just refused; the same one when there is no other."""
+    async def renew(self, refused: ApiLogin) -> ApiLogin:
+        """Return another login than the one that the server has just refused, or the same if there is no other."""
         async with self._lock:
+            # Requests that were on the way with the old token are refused late: their renewal has happened already.
             if self._login is not None and not self._login.is_same_as(refused):
                 return self._login
             if self._is_calm() and self._login is not None:
                 return self._login
             return await self._fetch()
 
-    async def _fetch(self) -> Login:
+    async def _fetch(self) -> ApiLogin:
+        # The ten watches retry by themselves: without this pause each of them would start the plugin again.
         if self._error is not None and self._is_calm():
             raise self._error
         self._error = None
@@ -118,31 +78,32 @@ class Credentials:
             self._error = error
             raise
         finally:
-            self._asked_at = self._monotonic()
+            self._fetched_at = self._monotonic()
         return self._login
 
     def _is_calm(self) -> bool:
-        return self._monotonic() - self._asked_at < _CALM_SECONDS
+        return self._monotonic() - self._fetched_at < _CALM_SECONDS
 
-    def _is_old(self, login: Login) -> bool:
+    def _is_old(self, login: ApiLogin) -> bool:
         return login.expires is not None and self._clock() >= login.expires - _EARLY_SECONDS
 
 
 class FixedSource:
-    """What the kubeconfig itself holds, or the files that it names: certificate, token, password."""
+    """Source of the login in the kubeconfig itself, or in the files that it names: certificate, token, password."""
 
     def __init__(self, user: User, clock: Callable[[], float] = time.time) -> None:
         self._user = user
         self._clock = clock
 
-    async def fetch(self) -> Login:
-        """Read it; files are read anew each time."""
+    async def fetch(self) -> ApiLogin:
+        """Read the login; files are read again each time."""
         user = self._user
         is_from_file = bool(user.token_file or user.certificate_file or user.key_file)
-        return Login(
+        return ApiLogin(
             self._authorization(),
             user.certificate or _read(user.certificate_file, user),
             user.key or _read(user.key_file, user),
+            # _EARLY_SECONDS on top, as Credentials subtracts them again.
             self._clock() + _FILE_SECONDS + _EARLY_SECONDS if is_from_file else None,
         )
 
@@ -153,6 +114,7 @@ class FixedSource:
             try:
                 token = _read(user.token_file, user).decode().strip() or token
             except ApiError:
+                # As client-go: a token file wins over an inline token, which is the fall-back.
                 if not token:
                     raise
         if token:
@@ -164,7 +126,7 @@ class FixedSource:
 
 
 def make_credentials(access: Access, eks_token: EksSigner | None = None) -> Credentials:
-    """The credentials of a context.
+    """Make the credentials of a context.
 
     Args:
         eks_token: Signs a token for EKS in this process, ``(cluster, region, profile, role) → (token, expires)``;
@@ -172,12 +134,8 @@ def make_credentials(access: Access, eks_token: EksSigner | None = None) -> Cred
     """
     user = access.user
     if user.exec is not None:
-        from l2rtui.backends.kubernetes.plugins import plugin_source
-
         return Credentials(plugin_source(access, user.exec, eks_token))
     if user.oidc is not None:
-        from l2rtui.backends.kubernetes.oidc import OidcSource
-
         return Credentials(OidcSource(user.oidc))
     return Credentials(FixedSource(user))
 
@@ -188,4 +146,4 @@ def _read(path: str, user: User) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise no_login(f"{path}, which {user.name} logs in with, cannot be read: {error.strerror}.") from error
+        raise login_error(f"{path}, which {user.name} logs in with, cannot be read: {error.strerror}.") from error

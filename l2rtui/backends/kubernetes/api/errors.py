@@ -1,7 +1,7 @@
-"""What the API server answers when it does not do what was asked, as one error with a sentence.
+"""Errors of the API server as one exception with a sentence.
 
-The sentence names what was asked of which object and ends with the server's own words; the hint says what people
-usually do about it. Text of the server is raw: the screen and the command line sanitise what they show.
+The sentence names the verb and the object, and ends with the server's own message; the hint names the usual remedy.
+Text of the server is raw: screens and the command line sanitise what they show.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ _HINTS = {
     "TooManyRequests": "The server is busy: try again in a moment.",
     "ServiceUnavailable": "The server is starting or overloaded: try again in a moment.",
 }
+# Wording of the RBAC authorizer; other authorizers' messages are shown as they come.
 _MISSING = re.compile(
     r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "[^"]*"( at the cluster scope)?'
 )
 _REFUSED = "ConnectionRefused"
 NO_ANSWER = 0
-"""Status of an error for which the server gave no answer at all."""
+"""Status of an error without any answer of the server."""
 
 
 class ApiError(BackendError):
@@ -47,9 +48,9 @@ class ApiError(BackendError):
 
     Attributes:
         status: HTTP status; 0 when there was no answer.
-        reason: The server's word for it: ``AlreadyExists``, ``Conflict``, ``Forbidden``; empty without an answer.
-        detail: The server's own sentence.
-        retry_after_seconds: How long the server asks to wait; None when it does not say.
+        reason: ``reason`` of the server's Status, such as ``AlreadyExists`` or ``Conflict``; empty without one.
+        detail: ``message`` of the server's Status.
+        retry_after_seconds: Value of the ``Retry-After`` header; None without one.
     """
 
     def __init__(
@@ -70,90 +71,103 @@ class ApiError(BackendError):
 
     @property
     def is_not_found(self) -> bool:
-        """The object, or the kind, is not there."""
+        """True if the object, or its kind, does not exist."""
         return self.status == 404
 
     @property
     def is_conflict(self) -> bool:
-        """Somebody changed the object, or owns the field, or the name is taken."""
+        """True if the object was changed, another manager owns the field, or the name exists."""
         return self.status == 409
 
     @property
     def is_taken(self) -> bool:
-        """An object with this name is there already."""
+        """True if an object of this name exists."""
         return self.reason == "AlreadyExists"
 
     @property
     def is_forbidden(self) -> bool:
-        """The user lacks the right."""
+        """True if the user lacks the permission."""
         return self.status == 403
 
     @property
+    def is_denied(self) -> bool:
+        """True if this user or this server will not serve the kind: forbidden, unknown, or without lists."""
+        return self.status in (403, 404, 405)
+
+    @property
+    def is_final(self) -> bool:
+        """True if a retry cannot help: the user lacks the permission, or is not logged in."""
+        return self.status in (401, 403)
+
+    @property
     def is_unauthorized(self) -> bool:
-        """The server does not know the user, or no longer."""
+        """True if the server does not accept the login, or no longer."""
         return self.status == 401
 
     @property
     def is_gone(self) -> bool:
-        """The revision that was asked for is no longer kept."""
+        """True if the requested revision has been compacted."""
+        # As an event of a watch it comes with either reason, and not always with the code.
         return self.status == 410 or self.reason in ("Expired", "Gone")
 
     @property
     def is_invalid(self) -> bool:
-        """The server understood and refuses the object as it stands."""
+        """True if the object or query is invalid."""
         return self.status in (400, 422)
 
     @property
     def is_busy(self) -> bool:
-        """The server asks to come back later."""
+        """True if the server throttles the client (API priority and fairness)."""
         return self.status == 429
 
     @property
     def is_unreachable(self) -> bool:
-        """There was no answer at all: nobody knows whether it was done."""
+        """True if there was no answer: the request may or may not have been carried out."""
         return self.status == NO_ANSWER
 
     @property
     def is_refused(self) -> bool:
-        """Nothing listens at the server's address."""
+        """True if the connection was refused: nothing listens at the address."""
         return self.reason == _REFUSED
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What was asked, for sentences."""
+class RequestInfo:
+    """Method and path of a request, for sentences."""
 
     method: str
     path: str
 
     def __str__(self) -> str:
         verb, what = _VERBS.get(self.method, self.method.lower()), _object(self.path)
+        # These are POSTs that create nothing that people would call an object.
         if self.method == "POST" and self.path.endswith(("/eviction", "/exec", "/portforward", "/binding")):
             verb = "use"
         return f"{verb} {what}"
 
 
-def from_answer(asked: Asked, status: int, body: bytes, retry_after: str = "") -> ApiError:
-    """The error for an answer with a status of 400 or more; the body is the server's Status object, or anything."""
+def response_error(request: RequestInfo, status: int, body: bytes, retry_after: str = "") -> ApiError:
+    """Make the error for a response with a status of 300 or more; the body is a Status object, or anything else."""
     reason, detail = _REASONS.get(status, ""), ""
     try:
         parsed = json.loads(body)
     except ValueError:
+        # A proxy or load balancer answered: the beginning of its page is the only hint there is.
         detail = body[:300].decode("utf-8", "replace").strip()
     else:
         if isinstance(parsed, dict):
             reason = _text(parsed.get("reason")) or reason
             detail = _text(parsed.get("message"))
-    return from_status(asked, status, reason, detail, _seconds(retry_after))
+    return status_error(request, status, reason, detail, _seconds(retry_after))
 
 
-def from_status(
-    asked: Asked, status: int, reason: str, detail: str, retry_after_seconds: float | None = None
+def status_error(
+    request: RequestInfo, status: int, reason: str, detail: str, retry_after_seconds: float | None = None
 ) -> ApiError:
-    """The error for a Status that came as an answer or as an event of a watch."""
-    words = _lacks(detail) or detail or reason or f"HTTP {status}"
+    """Make the error for a Status, from a response or from an ERROR event of a watch."""
+    cause = _missing_permission(detail) or detail or reason or f"HTTP {status}"
     return ApiError(
-        f"The server did not {asked}: {words.rstrip('.')}.",
+        f"The server did not {request}: {cause.rstrip('.')}.",
         _HINTS.get(reason, ""),
         status=status,
         reason=reason,
@@ -162,21 +176,21 @@ def from_status(
     )
 
 
-def _lacks(detail: str) -> str:
-    """The server's long words for a missing right in few ones; empty when it says something else.
+def _missing_permission(detail: str) -> str:
+    """Shorten the server's sentence on a missing permission; empty if it is another sentence.
 
-    The namespace is named by what was asked already.
+    The namespace is left out, as the request names it.
     """
-    if (found := _MISSING.search(detail)) is None:
+    if (match := _MISSING.search(detail)) is None:
         return ""
-    user, verb, what, everywhere = found.groups()
+    user, verb, what, everywhere = match.groups()
     return f"{user} lacks the right to {verb} {what}{' in all namespaces' if everywhere else ''}"
 
 
-def no_answer(asked: Asked, server: str, cause: str, *, is_refused: bool = False) -> ApiError:
-    """The error for a connection that was refused, cut or silent."""
+def unanswered_error(request: RequestInfo, server: str, cause: str, *, is_refused: bool = False) -> ApiError:
+    """Make the error for a connection that was refused, cut or silent."""
     return ApiError(
-        f"No answer from {server} to: {asked} ({cause.rstrip('.')}).",
+        f"No answer from {server} to: {request} ({cause.rstrip('.')}).",
         "Check that the cluster is reachable from here (`kubectl version`).",
         reason=_REFUSED if is_refused else "",
         detail=cause,
@@ -184,7 +198,7 @@ def no_answer(asked: Asked, server: str, cause: str, *, is_refused: bool = False
 
 
 def _object(path: str) -> str:
-    """Say what a path stands for: ``pods/x in the namespace ml``, ``all nodes``."""
+    """Describe the object of a path: ``pods/x in the namespace ml``, ``nodes``."""
     parts = [part for part in path.partition("?")[0].split("/") if part]
     parts = parts[2:] if parts[:1] == ["api"] else parts[3:] if parts[:1] == ["apis"] else parts
     where = ""
@@ -200,5 +214,5 @@ def _text(value: object) -> str:
 def _seconds(text: str) -> float | None:
     try:
         return max(0.0, float(text)) if text else None
-    except ValueError:  # a date: nobody who serves Kubernetes sends one
+    except ValueError:  # an HTTP date, which no Kubernetes server sends
         return None

@@ -1,14 +1,13 @@
-"""Credential plugins: programs named in the kubeconfig that print who we are.
+"""Credential plugins: programs named in the kubeconfig that print an ExecCredential (client.authentication.k8s.io).
 
-They run beside a full-screen app, so they get no terminal: nothing to read from, their own session, thirty seconds.
-Both of their outputs are read at once, or one that writes much to the other would wait for ever.
+They run beside a full-screen app, so they get no terminal: no stdin, a session of their own, and thirty seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
+import logging
 import os
 import signal
 from datetime import datetime
@@ -17,50 +16,52 @@ from typing import Any
 
 import msgspec
 
-from l2rtui.backends.kubernetes.credentials import EksSigner, Login, Source, no_login
-from l2rtui.backends.kubernetes.kubeconfig import Access, ExecPlugin
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, ExecPlugin
+from l2rtui.backends.kubernetes.api.login import ApiLogin, EksSigner, LoginSource, login_error
 from l2rtui.errors import L2RError
+from runtime.base.processes import signal_process_group
+
+_log = logging.getLogger(__name__)
 
 PLUGIN_SECONDS = 30.0
 _LONGEST_LINE = 300
 
 
 class ExecSource:
-    """Runs a plugin.
-
-    Args:
-        limit_seconds: How long it may take.
-    """
+    """Source of a login that runs a plugin, for ``limit_seconds`` at most."""
 
     def __init__(self, access: Access, plugin: ExecPlugin, limit_seconds: float = PLUGIN_SECONDS) -> None:
         self._access = access
         self._plugin = plugin
         self._limit_seconds = limit_seconds
 
-    async def fetch(self) -> Login:
-        """Run it and read what it prints."""
+    async def fetch(self) -> ApiLogin:
+        """Run the plugin and decode its output."""
         name = PurePath(self._plugin.command).name
         code, output, talk = await self._run(name)
         if code != 0:
-            raise no_login(f"The credential plugin {name} failed (exit {code}): {_last_line(talk)}", self._hint())
+            raise login_error(
+                f"The credential plugin {name} failed (exit {code}): {_last_line(talk)}", self._hint()
+            )
         try:
             printed = msgspec.json.decode(output, type=_ExecCredential)
         except msgspec.DecodeError:
-            # Its output is a secret when it is right, so it is never quoted.
-            raise no_login(f"The credential plugin {name} printed no credential.", self._hint()) from None
+            # The output may hold a token, so it is never quoted; `from None` keeps it out of the traceback, too.
+            raise login_error(f"The credential plugin {name} printed no credential.", self._hint()) from None
         status = printed.status
         if status.token:
-            return Login(f"Bearer {status.token}", expires=_epoch(status.expiration_timestamp))
+            return ApiLogin(f"Bearer {status.token}", expires=_epoch(status.expiration_timestamp))
         if status.client_certificate_data and status.client_key_data:
-            return Login(
+            return ApiLogin(
                 "",
                 status.client_certificate_data.encode(),
                 status.client_key_data.encode(),
                 _epoch(status.expiration_timestamp),
             )
-        raise no_login(f"The credential plugin {name} printed neither a token nor a certificate.", self._hint())
+        raise login_error(f"The credential plugin {name} printed neither a token nor a certificate.", self._hint())
 
     async def _run(self, name: str) -> tuple[int, bytes, bytes]:
+        _log.info("credential plugin %s: begins", name)  # not its arguments: some take a secret there
         try:
             process = await asyncio.create_subprocess_exec(
                 self._plugin.command,
@@ -69,27 +70,28 @@ class ExecSource:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=self._environ(),
-                start_new_session=True,
+                start_new_session=True,  # no controlling terminal: it cannot prompt over the app's screen
             )
         except FileNotFoundError as error:
-            raise no_login(f"The credential plugin {name} is not installed.", self._hint()) from error
+            raise login_error(f"The credential plugin {name} is not installed.", self._hint()) from error
         except OSError as error:
-            raise no_login(
+            raise login_error(
                 f"The credential plugin {name} cannot be run: {error.strerror}.", self._hint()
             ) from error
         try:
             async with asyncio.timeout(self._limit_seconds):
+                # Both pipes at once: a plugin that fills the other pipe's buffer would block for ever.
                 output, talk = await process.communicate()
         except TimeoutError as error:
-            raise no_login(
+            raise login_error(
                 f"The credential plugin {name} did not finish within {self._limit_seconds:.0f} s.",
                 f"Run `{name}` once in a shell: it may want to log you in.",
             ) from error
         finally:
-            # Whatever it started goes with it: a helper that keeps its pipes open would keep us waiting.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            # The whole process group: a helper that inherited the pipes would keep communicate() waiting.
+            signal_process_group(process.pid, signal.SIGKILL)
             await process.wait()
+        _log.info("credential plugin %s: exit code %s", name, process.returncode)
         return process.returncode or 0, output, talk
 
     def _environ(self) -> dict[str, str]:
@@ -111,57 +113,65 @@ class ExecSource:
 
 
 class EksSource:
-    """Signs a token for EKS in this process, without the aws program and its second of CPU; else runs that."""
+    """Source of EKS tokens signed in this process, which saves the aws program's second of CPU; else the plugin.
 
-    def __init__(self, signer: EksSigner, wanted: tuple[str, str, str, str], plugin: Source) -> None:
+    Args:
+        cluster: (cluster, region, profile, role), arguments of the signer.
+        plugin: Used when signing fails.
+    """
+
+    def __init__(self, signer: EksSigner, cluster: tuple[str, str, str, str], plugin: LoginSource) -> None:
         self._signer = signer
-        self._wanted = wanted
+        self._cluster = cluster
         self._plugin = plugin
 
-    async def fetch(self) -> Login:
-        """Sign; whatever keeps us from it, the plugin says what is wrong in its own words."""
+    async def fetch(self) -> ApiLogin:
+        """Sign a token; if that fails, run the plugin, whose message people know."""
         try:
-            token, expires = await asyncio.to_thread(self._signer, *self._wanted)
+            token, expires = await asyncio.to_thread(self._signer, *self._cluster)
         except (L2RError, ImportError):
             return await self._plugin.fetch()
-        return Login(f"Bearer {token}", expires=expires)
+        return ApiLogin(f"Bearer {token}", expires=expires)
 
 
-def plugin_source(access: Access, plugin: ExecPlugin, signer: EksSigner | None) -> Source:
-    """The source for a plugin: its program, or our own signature where we know what it would do."""
-    runs = ExecSource(access, plugin)
-    wanted = _eks_wish(plugin) if signer is not None else None
-    return EksSource(signer, wanted, runs) if signer is not None and wanted is not None else runs
+def plugin_source(access: Access, plugin: ExecPlugin, signer: EksSigner | None) -> LoginSource:
+    """Make the source for a plugin: its program, or our own signature if all its arguments are understood."""
+    program = ExecSource(access, plugin)
+    cluster = _eks_arguments(plugin) if signer is not None else None
+    return EksSource(signer, cluster, program) if signer is not None and cluster is not None else program
 
 
-def _eks_wish(plugin: ExecPlugin) -> tuple[str, str, str, str] | None:
-    """(cluster, region, profile, role) where the plugin is one of the three for EKS with words that we know."""
+def _eks_arguments(plugin: ExecPlugin) -> tuple[str, str, str, str] | None:
+    """Return (cluster, region, profile, role) of one of the three EKS plugins; None if any argument is unknown.
+
+    An argument that is not understood could change the identity, so the program itself must run then.
+    """
     name, env = PurePath(plugin.command).name, dict(plugin.env)
-    words = list(plugin.args)
+    arguments = list(plugin.args)
     options = {"--cluster-name": "cluster", "--region": "region", "--role-arn": "role", "--profile": "profile"}
-    if name == "aws-iam-authenticator" and words[:1] == ["token"]:
-        words, options = words[1:], {"-i": "cluster", "--cluster-id": "cluster", "-r": "role", "--role": "role"}
-    elif name == "l2rtui" and words[:2] == ["cluster", "token"]:
-        words, options = words[2:], {"--name": "cluster", "--region": "region", "--profile": "profile"}
-    elif name == "aws" and "eks" in words and "get-token" in words:
-        words.remove("eks")
-        words.remove("get-token")
+    if name == "aws-iam-authenticator" and arguments[:1] == ["token"]:
+        del arguments[0]
+        options = {"-i": "cluster", "--cluster-id": "cluster", "-r": "role", "--role": "role"}
+    elif name == "l2rtui" and arguments[:2] == ["cluster", "token"]:
+        arguments, options = arguments[2:], {"--name": "cluster", "--region": "region", "--profile": "profile"}
+    elif name == "aws" and "eks" in arguments and "get-token" in arguments:
+        arguments.remove("eks")
+        arguments.remove("get-token")
         options["--output"] = "output"
     else:
         return None
-    found: dict[str, str] = {}
-    while words:
-        option, has_value, value = words.pop(0).partition("=")
-        if option not in options or not (has_value or words):
+    values: dict[str, str] = {}
+    while arguments:
+        option, has_value, value = arguments.pop(0).partition("=")
+        if option not in options or not (has_value or arguments):
             return None
-        found[options[option]] = value if has_value else words.pop(0)
-    found["profile"] = found.get("profile") or env.pop("AWS_PROFILE", "")
-    found["region"] = found.get("region") or env.pop("AWS_REGION", "") or env.pop("AWS_DEFAULT_REGION", "")
+        values[options[option]] = value if has_value else arguments.pop(0)
+    values["profile"] = values.get("profile") or env.pop("AWS_PROFILE", "")
+    values["region"] = values.get("region") or env.pop("AWS_REGION", "") or env.pop("AWS_DEFAULT_REGION", "")
     if any(key.startswith("AWS_") and key != "AWS_STS_REGIONAL_ENDPOINTS" for key in env):
-        return None  # keys of its own: let the program deal with them
-    return (
-        (found["cluster"], found["region"], found["profile"], found.get("role", "")) if "cluster" in found else None
-    )
+        return None  # access keys of its own: only the program knows how it would use them
+    cluster = values.get("cluster")
+    return None if cluster is None else (cluster, values["region"], values["profile"], values.get("role", ""))
 
 
 class _ExecStatus(msgspec.Struct, rename="camel", frozen=True):

@@ -1,7 +1,7 @@
-"""Connections to the API server: raw bytes in and out, logins renewed, errors as sentences.
+"""HTTP transport to one API server: requests, streams and websockets; logins renewed; errors as ApiError.
 
-No model of the client library is used: typed objects cost forty times the decoding, and one odd item loses a whole
-list. What comes back is bytes; ``structs`` decodes the kinds that are watched.
+The official client library's models are not used: its typed objects take forty times as long to decode, and one
+malformed item loses the list. Bodies are bytes here; ``structs`` decodes the kinds that are watched.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import socket
 import time
 import weakref
@@ -21,26 +22,26 @@ import msgspec
 from yarl import URL
 
 from l2rtui import __version__
-from l2rtui.backends.kubernetes.credentials import Credentials, Login, make_credentials
-from l2rtui.backends.kubernetes.errors import ApiError, Asked, from_answer, no_answer
-from l2rtui.backends.kubernetes.kubeconfig import Access
-from l2rtui.backends.kubernetes.labels import FIELD_MANAGER
-from l2rtui.backends.kubernetes.transport import make_socket, make_tls, proxy_for
+from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
+from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo, response_error, unanswered_error
+from l2rtui.backends.kubernetes.api.kubeconfig import Access
+from l2rtui.backends.kubernetes.api.login import ApiLogin
+from l2rtui.backends.kubernetes.api.tls import make_socket, make_tls, proxy_for
+
+_log = logging.getLogger(__name__)
 
 Query = Mapping[str, str] | Sequence[tuple[str, str]]
+FIELD_MANAGER: Final = "l2rtui"
+"""Owner of the fields that we write (server-side apply), and the product of the ``User-Agent`` header."""
 JSON: Final = "application/json"
 _CONNECT_SECONDS = 10.0
-_SESSIONS_KEPT = 2
-_CUT_SECONDS = 1.0
-"""Longest time for connections to be gone that have been cut on this side: a few turns of the event loop."""
+_MAX_SESSIONS = 2
+_CLOSE_SECONDS = 1.0
+"""Longest wait for connections that were cut on this side; normally a few turns of the event loop."""
 
 
 class Connection:
-    """The way to one API server; it opens sockets when they are first needed.
-
-    Attributes:
-        server: Base URL.
-    """
+    """Connection pool to one API server, by its base URL; sockets are opened when they are first needed."""
 
     def __init__(self, access: Access, credentials: Credentials | None = None) -> None:
         self.access = access
@@ -48,7 +49,9 @@ class Connection:
         self._credentials = credentials or make_credentials(access)
         self._proxy = proxy_for(access)
         self._sessions: dict[tuple[bytes, bytes], aiohttp.ClientSession] = {}
+        # Responses whose bodies are being read, by session: close() must wake their readers.
         self._reading: dict[aiohttp.ClientResponse, aiohttp.ClientSession] = {}
+        # All sockets, as aiohttp forgets those of abandoned responses; weak references, or none would be freed.
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._encoding = "gzip"
 
@@ -63,47 +66,46 @@ class Connection:
         timeout_seconds: float = 30.0,
         on_start: Callable[[bytes], None] | None = None,
     ) -> bytes:
-        """Ask once and give the answer's body.
+        """Send a request and return the body of the response.
 
-        A login that the server refuses is renewed once; an answer "too many requests" is obeyed and the request
-        repeated while there is time: the server has not looked at it.
+        A login that the server refuses is renewed once. After 429 (too many requests) the request is repeated as
+        long as the time allows, which is safe for every method: the server has not processed it.
 
         Args:
             body: Encoded as JSON unless it is bytes.
-            on_start: Gets the first bytes of a good answer as soon as they are there.
+            timeout_seconds: For the request with all its repetitions.
+            on_start: Gets the first bytes of a successful response as soon as they arrive.
 
         Raises:
-            ApiError: no answer within the time, or one that is an error.
+            ApiError: no response within the time, or one with an error status.
         """
         until = time.monotonic() + timeout_seconds
         data = None if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
-        asked = Asked(method, path)
+        request = RequestInfo(method, path)
         headers = {"Content-Type": content_type} if data is not None else {}
         while True:
+            _log.debug("%s %s", method, path)  # no query and no body: a log is no place for what users wrote
             left = max(0.05, until - time.monotonic())
             timeout = aiohttp.ClientTimeout(total=left, sock_connect=min(_CONNECT_SECONDS, left))
             try:
-                async with self._opened(asked, query, headers=headers, data=data, timeout=timeout) as response:
+                async with self._opened(request, query, headers=headers, data=data, timeout=timeout) as response:
                     if on_start is None:
                         return await response.read()
                     head = await response.content.readany()
                     on_start(head)
                     return head + await response.read()
             except ApiError as error:
+                # No other error is retried here: whether a write may be repeated, only the caller knows.
                 pause = error.retry_after_seconds if error.is_busy else None
                 if pause is None or time.monotonic() + pause >= until:
                     raise
                 await asyncio.sleep(max(pause, 0.1))
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise _unanswered(asked, self.server, error, timeout_seconds) from error
+                raise _unanswered(request, self.server, error, timeout_seconds) from error
 
     async def get_json(self, path: str, query: Query | None = None) -> Any:
-        """Ask for an object of any kind and decode it.
-
-        Raises:
-            ApiError: as request(), or the answer is not JSON (a proxy or a log-in page answered).
-        """
-        return decoded(Asked("GET", path), await self.request("GET", path, query=query))
+        """GET a path and decode the response; ApiError as request(), or for no JSON (a proxy, a log-in page)."""
+        return decode_json(RequestInfo("GET", path), await self.request("GET", path, query=query))
 
     async def stream(
         self,
@@ -113,29 +115,29 @@ class Connection:
         idle_timeout_seconds: float,
         on_open: Callable[[], None] | None = None,
     ) -> AsyncGenerator[bytes]:
-        """Give an answer as it comes, in chunks of any size; ends when the server ends it.
+        """GET a path and yield the response in chunks of any size, until the server ends it.
 
         Args:
             idle_timeout_seconds: Longest silence; then the connection counts as dead.
-            on_open: Called when the server has begun to answer, which may be long before the first chunk.
+            on_open: Called when the headers have arrived, which may be long before the first chunk.
 
         Raises:
-            ApiError: an error instead of a stream, a cut in its middle, or too long a silence.
+            ApiError: an error status, a cut in the middle, or too long a silence.
         """
-        asked = Asked("GET", path)
+        request = RequestInfo("GET", path)
         timeout = aiohttp.ClientTimeout(
             total=None,
             sock_connect=min(_CONNECT_SECONDS, idle_timeout_seconds),
             sock_read=idle_timeout_seconds,
         )
         try:
-            async with self._opened(asked, query, timeout=timeout) as response:
+            async with self._opened(request, query, timeout=timeout) as response:
                 if on_open is not None:
                     on_open()
                 async for chunk in response.content.iter_any():
                     yield chunk
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _unanswered(asked, self.server, error, idle_timeout_seconds) from error
+            raise _unanswered(request, self.server, error, idle_timeout_seconds) from error
 
     async def websocket(
         self,
@@ -147,20 +149,24 @@ class Connection:
     ) -> aiohttp.ClientWebSocketResponse:
         """Open a websocket (exec, attach, port-forward); the caller closes it.
 
+        Args:
+            protocols: Subprotocols, the preferred one first.
+            heartbeat_seconds: Interval of pings; None for none.
+
         Raises:
             ApiError: the server does not open it.
         """
-        asked = Asked("GET", path)
+        request = RequestInfo("GET", path)
         for is_last in (False, True):
             login = await self._credentials.login()
             try:
                 return await self._session(login).ws_connect(
                     self._url(path, query),
                     protocols=protocols,
-                    # What is opened has no type of content, and old servers refuse to promise JSON for it.
+                    # Old servers answer 406 to a request for JSON where there is no content type.
                     headers=[*self._headers(login), ("Accept", "*/*")],
                     heartbeat=heartbeat_seconds,
-                    max_msg_size=0,
+                    max_msg_size=0,  # the server's messages have no limit
                     proxy=self._proxy,
                     server_hostname=self.access.tls_server_name or None,
                     timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
@@ -168,52 +174,52 @@ class Connection:
             except aiohttp.WSServerHandshakeError as error:
                 if error.status == 401 and not is_last and await self._is_renewed(login):
                     continue
-                # The handshake hides the body, and with it the server's reason: ask for it the plain way.
-                raise await self._refusal(asked, query, error) from error
+                # aiohttp drops the body of a failed handshake, and with it the server's reason: GET it again.
+                raise await self._refusal(request, query, error) from error
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise _unanswered(asked, self.server, error, _CONNECT_SECONDS) from error
+                raise _unanswered(request, self.server, error, _CONNECT_SECONDS) from error
         raise AssertionError  # pragma: no cover  (the last round returns or raises)
 
     async def choose_encoding(self) -> None:
-        """Ask a server that is near for plain bytes: it compresses a long list for longer than the wire takes."""
+        """Turn gzip off for a server in a private network: compressing a long list takes longer than sending it."""
         host = urlsplit(self.server).hostname or ""
         with contextlib.suppress(OSError, ValueError):
-            found = await asyncio.get_running_loop().getaddrinfo(host, None)
-            if all(ipaddress.ip_address(address[0]).is_private for *_, address in found):
+            addresses = await asyncio.get_running_loop().getaddrinfo(host, None)
+            if all(ipaddress.ip_address(address[0]).is_private for *_, address in addresses):
                 self._encoding = "identity"
 
     async def close(self) -> None:
-        """Close all connections; streams that are open end with an error."""
+        """Close all connections; open streams end with an error."""
         sessions, self._sessions = list(self._sessions.values()), {}
         for session in sessions:
             await self._close(session)
-        await self._cut_rest()
+        await self._close_untracked()
 
     # --- inside ----------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
     async def _opened(
         self,
-        asked: Asked,
+        request: RequestInfo,
         query: Query | None,
         *,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  (aiohttp's own, with its parts)
         headers: Mapping[str, str] | None = None,
         data: bytes | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer below 300, with the login renewed once if need be; ApiError for any other."""
+        """Open a response with a status below 300, renewing the login once if need be; ApiError for any other."""
         login = await self._credentials.login()
-        url, is_last = self._url(asked.path, query), False
+        url, is_last = self._url(request.path, query), False
         while True:
             session = self._session(login)
             async with session.request(
-                asked.method,
+                request.method,
                 url,
                 headers=[*self._headers(login), *(headers or {}).items()],
                 data=data,
                 timeout=timeout,
                 proxy=self._proxy,
                 server_hostname=self.access.tls_server_name or None,
-                allow_redirects=False,
+                allow_redirects=False,  # a redirect would carry the token to another server
             ) as response:
                 if response.status < 300:
                     self._reading[response] = session
@@ -221,30 +227,35 @@ class Connection:
                         yield response
                     finally:
                         del self._reading[response]
-                        _cut_unread(response)
+                        _abort_unread(response)
                     return
                 if response.status != 401 or is_last or not await self._is_renewed(login):
+                    # At most 1 MiB of the body: an error page of a proxy needs no more.
                     retry_after = response.headers.get("Retry-After", "")
-                    raise from_answer(asked, response.status, await response.content.read(1 << 20), retry_after)
+                    raise response_error(
+                        request, response.status, await response.content.read(1 << 20), retry_after
+                    )
             login, is_last = await self._credentials.login(), True
 
-    async def _is_renewed(self, refused: Login) -> bool:
+    async def _is_renewed(self, refused: ApiLogin) -> bool:
         return not (await self._credentials.renew(refused)).is_same_as(refused)
 
-    async def _refusal(self, asked: Asked, query: Query | None, error: aiohttp.WSServerHandshakeError) -> ApiError:
+    async def _refusal(
+        self, request: RequestInfo, query: Query | None, error: aiohttp.WSServerHandshakeError
+    ) -> ApiError:
         timeout = aiohttp.ClientTimeout(total=_CONNECT_SECONDS)
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             try:
-                async with self._opened(asked, query, timeout=timeout):
+                async with self._opened(request, query, timeout=timeout):
                     pass
-            except ApiError as told:
-                if told.status == error.status:
-                    return told
-        # Often a kubelet that the server cannot reach; the plain answer says no more than that a socket is wanted.
-        return from_answer(asked, error.status, f"it could not be opened (HTTP {error.status})".encode())
+            except ApiError as refusal:
+                if refusal.status == error.status:
+                    return refusal
+        # Often a kubelet that the server cannot reach: the plain GET then only says that an upgrade is required.
+        return response_error(request, error.status, f"it could not be opened (HTTP {error.status})".encode())
 
-    def _session(self, login: Login) -> aiohttp.ClientSession:
-        """The connections that speak with this client certificate; a renewed one gets new connections."""
+    def _session(self, login: ApiLogin) -> aiohttp.ClientSession:
+        """Return the session of a client certificate: TLS binds connections to it, so a renewed one gets others."""
         key = (login.certificate, login.key)
         session = self._sessions.get(key)
         if session is None:
@@ -254,7 +265,7 @@ class Connection:
             )
             session = aiohttp.ClientSession(
                 connector=connector,
-                read_bufsize=1 << 18,
+                read_bufsize=1 << 18,  # four times the default: fewer wake-ups for pages of megabytes
                 headers={
                     "User-Agent": f"{FIELD_MANAGER}/{__version__}",
                     "Accept": JSON,
@@ -262,8 +273,8 @@ class Connection:
                 },
             )
             self._sessions[key] = session
-            for old in list(self._sessions)[:-_SESSIONS_KEPT]:
-                # What still runs on it began two certificates ago, and its reader will ask again.
+            for old in list(self._sessions)[:-_MAX_SESSIONS]:
+                # Its streams began two certificates ago; their readers reconnect.
                 self._spawn_close(self._sessions.pop(old))
         return session
 
@@ -272,7 +283,7 @@ class Connection:
         task.add_done_callback(lambda done: done.exception())
 
     async def _close(self, session: aiohttp.ClientSession) -> None:
-        """Close its connections; aiohttp itself would let who reads from one of them wait for ever."""
+        """Close the connections of a session, and wake readers, whom aiohttp itself would let wait for ever."""
         for response, owner in self._reading.items():
             if owner is session:
                 response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
@@ -283,22 +294,22 @@ class Connection:
         self._sockets.add(made)
         return made
 
-    async def _cut_rest(self) -> None:
-        """Cut what aiohttp has let go of, and wait until it is gone.
+    async def _close_untracked(self) -> None:
+        """Shut down the sockets that aiohttp no longer tracks, and wait until they are closed.
 
-        aiohttp does not wait for a connection whose answer nobody wants any more, nor for one that is still being
-        made. The first stays for up to 30 s, until the server has said goodbye, too, as TLS wants it. An event loop
-        that ends before that leaves the socket open.
+        aiohttp waits neither for a connection whose response was abandoned nor for one that is still being
+        established. The former stays open for up to 30 s, until the server has answered the TLS close_notify; an
+        event loop that ends before that leaks the socket.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CUT_SECONDS):
-                while left := [one for one in self._sockets if one.fileno() >= 0]:
-                    for one in left:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while left := [open_socket for open_socket in self._sockets if open_socket.fileno() >= 0]:
+                    for open_socket in left:
                         with contextlib.suppress(OSError):  # not connected yet, or not any more
-                            one.shutdown(socket.SHUT_RDWR)
+                            open_socket.shutdown(socket.SHUT_RDWR)
                     await asyncio.sleep(0.001)
 
-    def _headers(self, login: Login) -> list[tuple[str, str]]:
+    def _headers(self, login: ApiLogin) -> list[tuple[str, str]]:
         authorization = [("Authorization", login.authorization)] if login.authorization else []
         return [*authorization, *self.access.user.impersonate]
 
@@ -306,11 +317,11 @@ class Connection:
         return URL(f"{self.server}{path}{'?' + urlencode(query) if query else ''}", encoded=True)
 
 
-def _cut_unread(response: aiohttp.ClientResponse) -> None:
-    """Cut the connection of an answer that has not been read to its end: no other request can use it.
+def _abort_unread(response: aiohttp.ClientResponse) -> None:
+    """Abort the connection of a response that was not read to its end: no other request can use it.
 
-    Closing it instead would do nothing where the server has closed it while its reader was behind: asyncio's TLS
-    thinks then that it is closing already, and is not.
+    close() instead has no effect if the server has closed while the reader was behind: asyncio's TLS transport then
+    takes itself for closing already.
     """
     if (
         not response.content.is_eof()
@@ -320,27 +331,23 @@ def _cut_unread(response: aiohttp.ClientResponse) -> None:
         response.connection.transport.abort()
 
 
-def decoded(asked: Asked, body: bytes) -> Any:
-    """Decode an answer.
-
-    Raises:
-        ApiError: it is not JSON.
-    """
+def decode_json(request: RequestInfo, body: bytes) -> Any:
+    """Decode the body of a response; ApiError when it is not JSON."""
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
         raise ApiError(
-            f"The answer to {asked} is not JSON.", "Is there a proxy or a log-in page before the API server?"
+            f"The answer to {request} is not JSON.", "Is there a proxy or a log-in page before the API server?"
         ) from error
 
 
-def _unanswered(asked: Asked, server: str, error: BaseException, seconds: float) -> ApiError:
+def _unanswered(request: RequestInfo, server: str, error: BaseException, seconds: float) -> ApiError:
     is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
-    return no_answer(asked, server, _cause(error, seconds), is_refused=is_refused)
+    return unanswered_error(request, server, _cause(error, seconds), is_refused=is_refused)
 
 
 def _cause(error: BaseException, seconds: float) -> str:
-    """Why there was no answer, in few words."""
+    """Describe in few words why there was no response."""
     if isinstance(error, TimeoutError):
         return f"nothing came for {seconds:.0f} s"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

@@ -1,7 +1,7 @@
-"""Which server, as whom: kubeconfig files merged as kubectl merges them, or the pod's own service account.
+"""Kubeconfig files merged as kubectl merges them, or the service account of the pod: server and user of a context.
 
-The client library's reader is not used: importing it costs two seconds of CPU here, and of several files it lets
-the last one choose the current context, where kubectl takes the first that names one.
+The official client library's reader is not used: its import costs seconds of CPU, and of several files it lets the
+last one choose the current context, where kubectl takes the first that names one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Final
 from l2rtui.errors import ConfigError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its own token, certificate authority and namespace."""
+"""Folder in which a pod finds its token, certificate authority and namespace."""
 _SECTIONS = ("clusters", "users", "contexts")
 
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
-    """A program that prints a credential, as ``users[].user.exec`` describes it."""
+    """Credential plugin, as ``users[].user.exec`` describes it."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Oidc:
-    """Tokens of an identity provider, with what renews them; ``source`` is the file where they stand."""
+    """Tokens of an OpenID Connect provider and what renews them; ``source`` is the kubeconfig that holds them."""
 
     id_token: str = field(default="", repr=False)
     refresh_token: str = field(default="", repr=False)
@@ -48,11 +48,11 @@ class Oidc:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """How to say who we are; secrets never show in ``repr``.
+    """User entry of a kubeconfig; secrets never show in ``repr``.
 
     Attributes:
-        certificate, key: PEM. certificate_file, key_file: where they stand instead, read anew for each connection.
-        impersonate: Headers that ask to act as somebody else.
+        certificate, key: PEM. certificate_file, key_file: paths instead, read again when the login is renewed.
+        impersonate: Headers of user impersonation (``as``, ``as-groups``, ``as-user-extra``).
     """
 
     name: str = ""
@@ -71,13 +71,13 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Everything that a connection needs.
+    """Server, TLS settings and user of one context.
 
     Attributes:
         context: Name of the context; ``in-cluster`` for a pod's own account.
         server: Base URL without a slash at its end.
         ca: PEM of the authorities to trust; empty means the system's.
-        is_insecure: The kubeconfig says not to verify the server.
+        is_insecure: The server's certificate is not verified (``insecure-skip-tls-verify``).
     """
 
     context: str
@@ -94,7 +94,7 @@ class Access:
 def load_access(
     context: str = "", kubeconfig: str | None = None, environ: Mapping[str, str] | None = None
 ) -> Access:
-    """Find out where and as whom.
+    """Load a context from kubeconfig files, or from the pod's service account.
 
     Args:
         context: Empty means the current one.
@@ -102,7 +102,7 @@ def load_access(
             ``~/.kube/config``, then the service account of the pod that we run in.
 
     Raises:
-        ConfigError: nothing found, or what was found cannot be used; names file and entry.
+        ConfigError: there is no configuration, or it is invalid; the sentence names file and entry.
     """
     environ = os.environ if environ is None else environ
     merged = merge_files(kubeconfig, environ)
@@ -117,7 +117,7 @@ def load_access(
 def context_names(
     kubeconfig: str | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[tuple[str, ...], str]:
-    """Names of all contexts and of the current one; for completion and for choosing."""
+    """Return the names of all contexts, and of the current one; for completion and for choosing."""
     environ = os.environ if environ is None else environ
     merged = merge_files(kubeconfig, environ)
     if merged is None:
@@ -126,85 +126,125 @@ def context_names(
     return tuple(merged.entries["contexts"]), merged.current
 
 
-@dataclass(slots=True)
-class Merged:
-    """Entries of all files by section and name, each with the folder that its relative paths start from."""
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Mapping in a kubeconfig, with its file; relative paths in it start from ``folder``."""
 
-    entries: dict[str, dict[str, tuple[dict[str, Any], Path, str]]]
+    body: dict[str, Any] = field(repr=False)  # it may hold tokens
+    folder: Path
+    source: str
+
+    def text(self, key: str) -> str:
+        """Return a value as text; empty if it is missing."""
+        value = self.body.get(key)
+        if value is None:
+            return ""
+        # Numbers too: YAML reads an unquoted token or namespace of digits as one.
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"In the kubeconfig {self.source}, {key} is not a text.")
+        return str(value)
+
+    def path(self, key: str) -> str:
+        """Return an absolute path; empty if it is missing."""
+        text = self.text(key)
+        return str(self.folder / Path(text).expanduser()) if text else ""
+
+    def data_or_file(self, key: str) -> tuple[bytes, str]:
+        """Return the content of ``key-data``, or else the path in ``key``."""
+        data = self.text(f"{key}-data")
+        if not data:
+            return b"", self.path(key)
+        try:
+            return base64.b64decode(data, validate=False), ""
+        except binascii.Error:
+            raise ConfigError(
+                f"The kubeconfig {self.source} holds a certificate or key that is not base64."
+            ) from None
+
+    def pem(self, key: str) -> bytes:
+        """Return the content of ``key-data``, or else of the file in ``key``."""
+        data, path = self.data_or_file(key)
+        if data or not path:
+            return data
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{path}, named in {self.source}, cannot be read: {error.strerror}.") from error
+
+
+@dataclass(slots=True)
+class MergedKubeconfig:
+    """Entries of all kubeconfig files by section and name."""
+
+    entries: dict[str, dict[str, _Entry]]
     current: str = ""
 
     def access(self, context: str = "") -> Access:
-        """The access of one context.
-
-        Raises:
-            ConfigError: there is no such context, or it points to nothing.
-        """
+        """Resolve one context, the current one if empty; ConfigError if there is none, or it points to nothing."""
         name = context or self.current
         if not name:
-            known = ", ".join(self.entries["contexts"]) or "none"
+            names = ", ".join(self.entries["contexts"]) or "none"
             raise ConfigError(
-                f"The kubeconfig has no current context (there are: {known}).", "Name one: `--context NAME`."
+                f"The kubeconfig has no current context (there are: {names}).", "Name one: `--context NAME`."
             )
-        chosen, _, source = self._entry("contexts", name, "kubeconfig")
-        cluster_name, user_name = _str(chosen, "cluster", source), _str(chosen, "user", source)
-        cluster, folder, source = self._entry("clusters", cluster_name, f"context {name}")
-        server = _str(cluster, "server", source).rstrip("/")
+        chosen = self._entry("contexts", name, "kubeconfig")
+        cluster_name, user_name = chosen.text("cluster"), chosen.text("user")
+        cluster = self._entry("clusters", cluster_name, f"context {name}")
+        server = cluster.text("server").rstrip("/")
         if not server:
-            raise ConfigError(f"The cluster {cluster_name} in {source} has no server.")
-        user = User()
-        if user_name:
-            entry, user_folder, user_source = self._entry("users", user_name, f"context {name}")
-            user = _user(user_name, entry, user_folder, user_source)
+            raise ConfigError(f"The cluster {cluster_name} in {cluster.source} has no server.")
+        # A context without a user is valid: clusters behind an authenticating proxy need none.
+        user = _user(user_name, self._entry("users", user_name, f"context {name}")) if user_name else User()
         return Access(
             name,
             cluster_name,
             server if "://" in server else f"https://{server}",
             user,
-            _str(chosen, "namespace", source) or "default",
-            _pem(cluster, "certificate-authority", folder, source),
-            cluster.get("insecure-skip-tls-verify") is True,
-            _str(cluster, "tls-server-name", source),
-            _str(cluster, "proxy-url", source),
+            chosen.text("namespace") or "default",
+            cluster.pem("certificate-authority"),
+            cluster.body.get("insecure-skip-tls-verify") is True,
+            cluster.text("tls-server-name"),
+            cluster.text("proxy-url"),
         )
 
-    def _entry(self, section: str, name: str, asked_by: str) -> tuple[dict[str, Any], Path, str]:
-        found = self.entries[section].get(name)
-        if found is None:
-            known = ", ".join(self.entries[section]) or "none"
+    def _entry(self, section: str, name: str, referrer: str) -> _Entry:
+        entry = self.entries[section].get(name)
+        if entry is None:
+            names = ", ".join(self.entries[section]) or "none"
             raise ConfigError(
-                f"The {asked_by} has no {section.removesuffix('s')} {name!r} (there are: {known}).",
+                f"The {referrer} has no {section.removesuffix('s')} {name!r} (there are: {names}).",
                 "Look at `kubectl config view`.",
             )
-        return found
+        return entry
 
 
-def merge_files(kubeconfig: str | None, environ: Mapping[str, str]) -> Merged | None:
-    """Merge the files; None where there is none and none was asked for.
+def merge_files(kubeconfig: str | None, environ: Mapping[str, str]) -> MergedKubeconfig | None:
+    """Merge kubeconfig files; None if there is none and none was named.
 
-    As kubectl does: of two entries with one name the first counts, and so does the first current context. A file
-    that is missing is passed over, unless it was named alone.
+    As kubectl does: of two entries with one name the first counts, and so does the first current context. Missing
+    files are skipped, unless all that were named are missing.
     """
     named = kubeconfig or environ.get("KUBECONFIG", "")
-    home = environ.get("HOME") or str(Path("~").expanduser())
+    home_folder = environ.get("HOME") or str(Path("~").expanduser())
     paths = [Path(part).expanduser() for part in named.split(os.pathsep) if part] if named else []
-    paths = paths or [Path(home) / ".kube" / "config"]
-    merged, found = Merged({section: {} for section in _SECTIONS}), False
-    for path in dict.fromkeys(paths):
+    paths = paths or [Path(home_folder) / ".kube" / "config"]
+    merged, is_found = MergedKubeconfig({section: {} for section in _SECTIONS}), False
+    for path in dict.fromkeys(paths):  # KUBECONFIG often names a file twice after sourcing a profile twice
         try:
             text = path.read_bytes()
         except FileNotFoundError:
             continue
         except OSError as error:
             raise ConfigError(f"The kubeconfig {path} cannot be read: {error.strerror}.") from error
-        found = True
+        is_found = True
         _merge(merged, _parse(path, text), path)
-    if not found and named:
+    if not is_found and named:
         raise ConfigError(f"There is no kubeconfig {named}.", "Correct KUBECONFIG.")
-    return merged if found else None
+    return merged if is_found else None
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    import yaml
+    import yaml  # 25 ms that shell completion without a kubeconfig need not pay
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -212,7 +252,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        # The error's own text may quote the line, and the line may hold a token.
+        # The parser's message may quote the line, and the line may hold a token.
         raise ConfigError(f"The kubeconfig {path}{where} is not YAML.") from None
     if parsed is None:
         return {}
@@ -221,9 +261,9 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
     return parsed
 
 
-def _merge(merged: Merged, parsed: dict[str, Any], path: Path) -> None:
-    merged.current = merged.current or _str(parsed, "current-context", str(path))
+def _merge(merged: MergedKubeconfig, parsed: dict[str, Any], path: Path) -> None:
     folder = path.absolute().parent
+    merged.current = merged.current or _Entry(parsed, folder, str(path)).text("current-context")
     for section in _SECTIONS:
         items = parsed.get(section) or []
         if not isinstance(items, list):
@@ -235,75 +275,80 @@ def _merge(merged: Merged, parsed: dict[str, Any], path: Path) -> None:
             body = item.get(section.removesuffix("s")) or {}
             if not isinstance(body, dict):
                 raise ConfigError(f"In the kubeconfig {path}, {section} {name!r} is not a mapping.")
-            merged.entries[section].setdefault(name, (body, folder, str(path)))
+            # setdefault: the first file wins, as in kubectl.
+            merged.entries[section].setdefault(name, _Entry(body, folder, str(path)))
 
 
-def _user(name: str, entry: dict[str, Any], folder: Path, source: str) -> User:
+def _user(name: str, entry: _Entry) -> User:
     impersonate: list[tuple[str, str]] = []
-    if entry.get("as"):
-        impersonate.append(("Impersonate-User", str(entry["as"])))
-        impersonate += [("Impersonate-Group", str(group)) for group in entry.get("as-groups") or []]
-        for key, values in (entry.get("as-user-extra") or {}).items():
+    if entry.body.get("as"):
+        impersonate.append(("Impersonate-User", str(entry.body["as"])))
+        impersonate += [("Impersonate-Group", str(group)) for group in entry.body.get("as-groups") or []]
+        for key, values in (entry.body.get("as-user-extra") or {}).items():
             impersonate += [(f"Impersonate-Extra-{key}", str(value)) for value in values]
-    certificate, certificate_file = _data_or_file(entry, "client-certificate", folder, source)
-    key, key_file = _data_or_file(entry, "client-key", folder, source)
+    certificate, certificate_file = entry.data_or_file("client-certificate")
+    key, key_file = entry.data_or_file("client-key")
     return User(
         name,
         certificate,
         key,
         certificate_file,
         key_file,
-        _str(entry, "token", source),
-        _path(entry, "tokenFile", folder, source),
-        _str(entry, "username", source),
-        _str(entry, "password", source),
-        _exec(entry.get("exec"), folder, source),
-        _oidc(entry.get("auth-provider"), source),
+        entry.text("token"),
+        entry.path("tokenFile"),
+        entry.text("username"),
+        entry.text("password"),
+        _exec(entry),
+        _oidc(entry),
         tuple(impersonate),
     )
 
 
-def _exec(entry: Any, folder: Path, source: str) -> ExecPlugin | None:
-    if not isinstance(entry, dict):
+def _exec(user: _Entry) -> ExecPlugin | None:
+    body = user.body.get("exec")
+    if not isinstance(body, dict):
         return None
-    command = _str(entry, "command", source)
+    entry = replace(user, body=body)
+    command = entry.text("command")
     if not command:
-        raise ConfigError(f"A user in {source} has an exec plugin without a command.")
-    if "/" in command and not Path(command).is_absolute():  # as kubectl: relative to the file, not to where we are
-        command = str(folder / command)
-    env = entry.get("env") or []
+        raise ConfigError(f"A user in {user.source} has an exec plugin without a command.")
+    # As kubectl: a path is relative to the kubeconfig, a bare name is looked up in PATH.
+    if "/" in command and not Path(command).is_absolute():
+        command = str(user.folder / command)
+    env = body.get("env") or []
     return ExecPlugin(
         command,
-        tuple(str(one) for one in entry.get("args") or []),
-        tuple((str(one.get("name", "")), str(one.get("value", ""))) for one in env if isinstance(one, dict)),
-        _str(entry, "apiVersion", source) or "client.authentication.k8s.io/v1beta1",
-        entry.get("provideClusterInfo") is True,
-        _str(entry, "installHint", source),
+        tuple(str(item) for item in body.get("args") or []),
+        tuple((str(item.get("name", "")), str(item.get("value", ""))) for item in env if isinstance(item, dict)),
+        entry.text("apiVersion") or "client.authentication.k8s.io/v1beta1",
+        body.get("provideClusterInfo") is True,
+        entry.text("installHint"),
     )
 
 
-def _oidc(entry: Any, source: str) -> Oidc | None:
-    if not isinstance(entry, dict):
+def _oidc(user: _Entry) -> Oidc | None:
+    body = user.body.get("auth-provider")
+    if not isinstance(body, dict):
         return None
-    provider, config = entry.get("name"), entry.get("config") or {}
+    # gcp, azure and others were removed from client-go in 1.26; oidc is the only one that is left.
+    provider, config = body.get("name"), body.get("config") or {}
     if provider != "oidc":
         raise ConfigError(
-            f"A user in {source} logs in by the auth-provider {provider!r}, which Kubernetes has removed.",
+            f"A user in {user.source} logs in by the auth-provider {provider!r}, which Kubernetes has removed.",
             "Let your cloud's tool write the kubeconfig again: it will use an exec plugin.",
         )
     if not isinstance(config, dict):
-        raise ConfigError(f"The auth-provider of a user in {source} has no config.")
-    ca = _decoded(_str(config, "idp-certificate-authority-data", source), source)
-    if not ca and config.get("idp-certificate-authority"):
-        ca = _read(Path(_str(config, "idp-certificate-authority", source)), source)
+        raise ConfigError(f"The auth-provider of a user in {user.source} has no config.")
+    # client-go does not resolve the provider's paths against the kubeconfig: they start from the working folder.
+    entry = _Entry(config, Path(), user.source)
     return Oidc(
-        _str(config, "id-token", source),
-        _str(config, "refresh-token", source),
-        _str(config, "idp-issuer-url", source),
-        _str(config, "client-id", source),
-        _str(config, "client-secret", source),
-        ca,
-        source,
+        entry.text("id-token"),
+        entry.text("refresh-token"),
+        entry.text("idp-issuer-url"),
+        entry.text("client-id"),
+        entry.text("client-secret"),
+        entry.pem("idp-certificate-authority"),
+        user.source,
     )
 
 
@@ -312,9 +357,11 @@ def _in_cluster(environ: Mapping[str, str], folder: Path | None = None) -> Acces
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (folder / "token").is_file():
         return None
+    # The path and not the token: the kubelet replaces a projected token before it expires (1 h by default).
     user = replace(User("service account"), token_file=str(folder / "token"))
     ca = folder / "ca.crt"
     namespace = folder / "namespace"
+    # An IPv6 address needs brackets in a URL (RFC 3986, 3.2.2).
     return Access(
         "in-cluster",
         "in-cluster",
@@ -323,41 +370,3 @@ def _in_cluster(environ: Mapping[str, str], folder: Path | None = None) -> Acces
         namespace.read_text().strip() if namespace.is_file() else "default",
         ca.read_bytes() if ca.is_file() else b"",
     )
-
-
-def _str(entry: dict[str, Any], key: str, source: str) -> str:
-    value = entry.get(key)
-    if value is None:
-        return ""
-    if not isinstance(value, str | int | float):
-        raise ConfigError(f"In the kubeconfig {source}, {key} is not a text.")
-    return str(value)
-
-
-def _path(entry: dict[str, Any], key: str, folder: Path, source: str) -> str:
-    text = _str(entry, key, source)
-    return str(folder / Path(text).expanduser()) if text else ""
-
-
-def _data_or_file(entry: dict[str, Any], key: str, folder: Path, source: str) -> tuple[bytes, str]:
-    data = _str(entry, f"{key}-data", source)
-    return (_decoded(data, source), "") if data else (b"", _path(entry, key, folder, source))
-
-
-def _pem(entry: dict[str, Any], key: str, folder: Path, source: str) -> bytes:
-    data, path = _data_or_file(entry, key, folder, source)
-    return data or (_read(Path(path), source) if path else b"")
-
-
-def _decoded(text: str, source: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=False)
-    except binascii.Error:
-        raise ConfigError(f"The kubeconfig {source} holds a certificate or key that is not base64.") from None
-
-
-def _read(path: Path, source: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}, named in {source}, cannot be read: {error.strerror}.") from error

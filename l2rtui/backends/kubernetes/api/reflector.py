@@ -1,8 +1,8 @@
-"""One kind of object, followed for ever: list, then watch, and again from where it ended.
+"""Reflector of one kind: list, then watch for ever, resuming where the last watch ended.
 
-The contract is client-go's reflector, which no Python library offers: resume by revision, list again only when the
-revision is gone, believe bookmarks, obey Retry-After, back off, notice silence. It never ends by itself and never
-pretends: ``stale_since`` and ``problem`` say at any moment how far what it holds can be trusted.
+The contract is that of client-go's reflector (tools/cache/reflector.go), which no Python library offers: resume by
+revision, list again only when the revision has expired, use bookmarks, obey Retry-After, back off, notice silence.
+It never ends by itself; ``stale_seconds`` and ``error`` tell at any time how far its objects can be trusted.
 """
 
 from __future__ import annotations
@@ -14,36 +14,46 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.decode import Bookmark, Decoder, Failed, Garbage, Lines, Put, Removed, Unread
-from l2rtui.backends.kubernetes.errors import NO_ANSWER, ApiError, Asked, from_status
-from l2rtui.backends.kubernetes.lists import Scope, Whole, key_of, pages
-from l2rtui.backends.kubernetes.pace import BackOff, Gate, Pulse, Timing
-from l2rtui.backends.kubernetes.structs import KubeObject, Meta
+from l2rtui.backends.kubernetes.api.backoff import BackOff, ProbeResult, ServerGate, Timing
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.decode import (
+    Bookmark,
+    Decoder,
+    Deletion,
+    GarbledLine,
+    LineBuffer,
+    UndecodedObject,
+    Upsert,
+    WatchFailure,
+)
+from l2rtui.backends.kubernetes.api.errors import NO_ANSWER, ApiError, RequestInfo, status_error
+from l2rtui.backends.kubernetes.api.list_pages import ListResult, Scope, iter_pages, key_of
+from l2rtui.backends.kubernetes.api.structs import KubeObject, ObjectMeta
 
 T = TypeVar("T", bound=KubeObject)
 _STREAMED_LISTS_SINCE = (1, 30)
-"""Older servers ignore the question for a streamed list instead of refusing it."""
+"""Older servers ignore ``sendInitialEvents`` instead of refusing it (WatchList, KEP-3157)."""
 _GARBLED = "Garbled"
+"""Our own reason for a line that cannot be decoded."""
 _QUICK_RETRIES = 6
 _PROBE_SECONDS = 5.0
 
 
 class Reflector(Generic[T]):
-    """Holds all objects of a scope as the server last told them.
+    """Local copy of all objects of a scope, kept up to date by a watch.
 
     Args:
-        on_change: Called with (before, now) of each object that changes, None where there is none; an object that
-            takes the name of another comes as two calls.
+        on_change: Called with (old, new) of each object that changes, None for an object that was added or deleted;
+            an object that replaces another of the same name comes as two calls.
         gate: Shared by all reflectors of one server.
 
     Attributes:
         items: By ``namespace/name``.
-        unread: Objects that cannot be decoded, by ``namespace/name``; an older version may stand in ``items``.
-        settled: Set when it has listed once, or knows that it cannot.
-        error: What keeps it from watching now; None while all is well.
-        lost: Items of the last list of which not even the name can be read.
-        lists, watches: How many were begun. garbage: lines that said nothing at all.
+        undecoded: Objects that cannot be decoded, by ``namespace/name``; ``items`` may hold an older version.
+        settled: Set after the first list, or when listing is not permitted.
+        error: Error that keeps it from watching now; None while the watch is open.
+        lost: Items of the last list of which not even the metadata can be decoded.
+        lists, watches: Numbers of requests begun. garbage: number of lines that could not be decoded.
     """
 
     def __init__(
@@ -52,13 +62,13 @@ class Reflector(Generic[T]):
         scope: Scope,
         struct: type[T],
         on_change: Callable[[T | None, T | None], None],
-        gate: Gate,
+        gate: ServerGate,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.scope = scope
         self.items: dict[str, T] = {}
-        self.unread: dict[str, Unread] = {}
+        self.undecoded: dict[str, UndecodedObject] = {}
         self.settled = asyncio.Event()
         self.error: ApiError | None = None
         self.is_listed = False
@@ -74,6 +84,7 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._back_off = BackOff(self._timing)
         self._revision = ""
+        # "0": the first list may come from the watch cache, which is cheap for the server; the watch catches up.
         self._at_least = "0"
         self._is_open = False
         self._has_bookmarks = False
@@ -84,22 +95,23 @@ class Reflector(Generic[T]):
 
     @property
     def stale_seconds(self) -> float:
-        """How old what it holds may be: 0 while a watch is open and the server is heard of."""
+        """Possible age of the objects in seconds: 0 while a watch is open and not silent."""
         now = self._clock()
         if not self._is_open:
             return now - self._lost_at
+        # Without bookmarks silence means nothing: nothing may have happened.
         quiet = now - self._heard_at
         return quiet if self._has_bookmarks and quiet > self._timing.quiet else 0.0
 
-    def begin_with(self, whole: Whole[T]) -> None:
-        """Take over a list that somebody else has read and told of; to be called before run()."""
+    def adopt_list(self, listing: ListResult[T]) -> None:
+        """Start from a list that the caller has read and reported already; to be called before run()."""
         self.lists += 1
-        self.items, self.unread, self.lost = whole.items, whole.unread, whole.lost
-        self._revision = whole.revision
+        self.items, self.undecoded, self.lost = listing.items, listing.undecoded, listing.lost
+        self._revision = listing.revision
         self._settle()
 
     async def run(self) -> None:
-        """Follow the objects until cancelled."""
+        """Follow the objects until cancelled; errors end up in ``error``."""
         while True:
             try:
                 if not self._revision and not self.streams_lists:
@@ -111,37 +123,38 @@ class Reflector(Generic[T]):
 
     @property
     def streams_lists(self) -> bool:
-        """Whether it begins with a list that the server streams as events."""
+        """True if it starts with a list that the server streams as watch events."""
         return self._api.has_streamed_lists and self._api.server_version >= _STREAMED_LISTS_SINCE
 
     # --- one list ----------------------------------------------------------------------------------------------
     async def _list(self) -> None:
-        """Read everything, then take it over at once: a list that breaks off half-way changes nothing."""
+        """Read a list, then adopt it at once: a list that breaks off half-way changes nothing."""
         self.lists += 1
-        whole: Whole[T] = Whole()
-        async for page in pages(self._api, self.scope, self._decoder, self._timing.page, self._at_least):
-            whole.add(page)
-        self._take_over(whole)
+        listing: ListResult[T] = ListResult()
+        async for page in iter_pages(self._api, self.scope, self._decoder, self._timing.page, self._at_least):
+            listing.add(page)
+        self._take_over(listing)
 
-    def _take_over(self, whole: Whole[T]) -> None:
-        """Put a whole list in place of what was known, and tell only what differs."""
-        before, known = self.items, whole.items
-        for key in whole.unread:  # an old version is better than none: the object holds what it holds
-            if key in before and key not in known:
-                known[key] = before[key]
-        self.items, self.unread, self._revision = known, whole.unread, whole.revision
-        self.lost = whole.lost
+    def _take_over(self, listing: ListResult[T]) -> None:
+        """Replace all objects by a complete list, and report only the differences."""
+        before, items = self.items, listing.items
+        # The old version of an object that cannot be decoded any more stays: its GPUs are still in use.
+        for key in listing.undecoded:
+            if key in before and key not in items:
+                items[key] = before[key]
+        self.items, self.undecoded, self._revision = items, listing.undecoded, listing.revision
+        self.lost = listing.lost
         for key, old in before.items():
-            if key not in known:
+            if key not in items:
                 self._on_change(old, None)
-        for key, new in known.items():
+        for key, new in items.items():
             self._tell(before.get(key), new)
         self._settle()
 
     def _tell(self, old: T | None, new: T) -> None:
         if old is None:
             self._on_change(None, new)
-        elif old.metadata.uid != new.metadata.uid:
+        elif old.metadata.uid != new.metadata.uid:  # deleted and created again between two lists
             self._on_change(old, None)
             self._on_change(None, new)
         elif old.metadata.resource_version != new.metadata.resource_version:
@@ -153,7 +166,7 @@ class Reflector(Generic[T]):
 
     # --- one watch ---------------------------------------------------------------------------------------------
     async def _watch(self) -> None:
-        """Follow until the server ends it, the connection is cut or falls silent, or there is an error."""
+        """Run one watch until the server ends it, the connection is cut or silent, or there is an error."""
         seconds = self._timing.watch * (1 + random.random())  # noqa: S311  (spreads load, hides nothing)
         query = {
             **self.scope.query,
@@ -162,51 +175,53 @@ class Reflector(Generic[T]):
             "timeoutSeconds": str(max(1, round(seconds))),
             "resourceVersion": self._revision,
         }
-        initial: Whole[T] | None = None
+        initial: ListResult[T] | None = None
         if not self._revision:
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-            initial = Whole()
+            initial = ListResult()
         self.watches += 1
         began, began_with = self._clock(), self._revision
         try:
+            # 10 s more than we asked for: a server ends a watch a little late.
             await self._follow(query, initial, seconds + 10.0)
         except TimeoutError:
             self._close(self._heard_at)
-            return  # silent for too long: again, on another connection
+            return  # silent for too long: the next watch opens another connection
         except ApiError as error:
-            # A watch that was open and is cut has not failed: it goes on where it was.
+            # A cut of an open watch is no failure: the next one resumes at the same revision.
             if error.status != NO_ANSWER or not self._is_open:
                 raise
         self._close()
         if self._revision == began_with and self._clock() - began < self._timing.short:
-            # The first time it asks again at once: a server that is away says so, and then the probe knows when it
-            # is back. One that is there, and ends the next one too, is given time.
+            # The first time the watch is opened again at once: if the server is away, that request fails and the
+            # gate waits for it. If the server is there and ends the next watch early as well, back off.
             self._cut_short += 1
             if self._cut_short > 1:
                 await asyncio.sleep(self._back_off.pause())
         else:
             self._cut_short = 0
 
-    async def _follow(self, query: dict[str, str], initial: Whole[T] | None, idle_seconds: float) -> None:
-        lines = Lines()
+    async def _follow(self, query: dict[str, str], initial: ListResult[T] | None, idle_seconds: float) -> None:
+        lines = LineBuffer()
         stream = self._api.stream(self.scope.path, query, idle_timeout_seconds=idle_seconds, on_open=self._open)
         async with asyncio.timeout(None) as silence, contextlib.aclosing(stream):
             async for chunk in stream:
                 self._heard_at = self._clock()
                 for line in lines.feed(chunk):
                     initial = self._take(line, initial)
+                # Armed by the first bookmark: from then on one must come every minute.
                 if self._has_bookmarks:
                     silence.reschedule(asyncio.get_running_loop().time() + self._timing.dead)
 
-    def _take(self, line: bytes, initial: Whole[T] | None) -> Whole[T] | None:
-        """Act on one line; gives what a streamed list has brought so far, None once it is complete."""
+    def _take(self, line: bytes, initial: ListResult[T] | None) -> ListResult[T] | None:
+        """Apply one line; return the streamed list as far as it has come, None once it is complete."""
         match self._decoder.event(line):
-            case Put(item, meta):
+            case Upsert(item, meta):
                 if initial is not None:
                     initial.put(item, meta)
                 else:
                     self._put(item, meta)
-            case Removed(meta):
+            case Deletion(meta):
                 if initial is not None:
                     initial.remove(meta)
                 else:
@@ -218,36 +233,39 @@ class Reflector(Generic[T]):
                     return None
                 if initial is None and revision:
                     self._revision, self._has_bookmarks = revision, True
-            case Failed(code, reason, message):
-                raise from_status(Asked("GET", self.scope.path), code or 500, reason, message)
-            case Garbage(error):
-                # It may have been a change, and then what we hold is wrong: look at everything again.
+            case WatchFailure(code, reason, message):
+                raise status_error(RequestInfo("GET", self.scope.path), code or 500, reason, message)
+            case GarbledLine(error):
+                # It may have been a change, so the local copy may be wrong: list again, as after 410 Gone.
                 self.garbage += 1
-                raise from_status(Asked("GET", self.scope.path), 410, _GARBLED, f"a line cannot be read ({error})")
+                raise status_error(
+                    RequestInfo("GET", self.scope.path), 410, _GARBLED, f"a line cannot be read ({error})"
+                )
         return initial
 
-    def _put(self, item: T | Unread, meta: Meta) -> None:
+    def _put(self, item: T | UndecodedObject, meta: ObjectMeta) -> None:
         key = key_of(meta)
         old = self.items.get(key)
         self._revision = meta.resource_version or self._revision
-        if isinstance(item, Unread):
-            self.unread[key] = item
+        if isinstance(item, UndecodedObject):
+            self.undecoded[key] = item
             if old is not None and old.metadata.uid != meta.uid:
                 del self.items[key]
                 self._on_change(old, None)
             else:
-                self._on_change(old, old)
+                self._on_change(old, old)  # nothing to show but the problem itself
             return
-        self.unread.pop(key, None)
+        self.undecoded.pop(key, None)
         self.items[key] = item
         self._tell(old, item)
 
-    def _remove(self, meta: Meta) -> None:
+    def _remove(self, meta: ObjectMeta) -> None:
         key = key_of(meta)
         old = self.items.get(key)
         self._revision = meta.resource_version or self._revision
-        if key in self.unread and self.unread[key].metadata.uid == meta.uid:
-            del self.unread[key]
+        # By uid: the event may concern a predecessor of the object that now has this name.
+        if key in self.undecoded and self.undecoded[key].metadata.uid == meta.uid:
+            del self.undecoded[key]
             self._on_change(old, old)
         if old is not None and old.metadata.uid == meta.uid:
             del self.items[key]
@@ -267,23 +285,23 @@ class Reflector(Generic[T]):
                 self._back_off.reset()
 
     async def _recover(self, error: ApiError) -> None:
-        """Wait as the error asks, and decide whether the revision is still good."""
+        """Wait as long as the kind of error requires, and drop the revision if it has expired."""
         self._failures += 1
         now = self._clock()
         if error.is_gone or "resource version" in error.detail.lower():
-            # The revision is gone, or ahead of this server's: list again, at once if that is rare.
+            # Expired, or newer than this server's (another replica, a restored etcd): list again, at once if rare.
             is_rare, self._expired_at = now - self._expired_at > self._timing.relist, now
-            # What is newer than we have seen is new enough; where the server does not have that, the newest.
+            # The copy must not travel back in time: at least our revision, or the newest if that is ahead.
             self._at_least, self._revision = (self._revision if error.is_gone else ""), ""
             if is_rare and error.reason != _GARBLED:
                 return
             await asyncio.sleep(self._back_off.pause())
             return
         if error.is_invalid and not self._revision and self.streams_lists:
-            self._api.has_streamed_lists = False
+            self._api.has_streamed_lists = False  # the feature gate WatchList is off
             return
         self.error = error
-        if error.is_forbidden or error.status in (404, 405):
+        if error.is_denied:
             self.settled.set()
             await asyncio.sleep(self._denied_pause() or self._timing.forbidden * _a_bit_more())
         elif error.is_unauthorized:
@@ -293,29 +311,30 @@ class Reflector(Generic[T]):
             await asyncio.sleep(self._back_off.pause() if pause is None else pause * _a_bit_more())
         elif error.status == NO_ANSWER or error.status >= 500:
             if await self._gate.wait():
-                self._back_off.reset()  # an outage that is over says nothing of the next one
+                # Failures of an outage that is over are no reason for a long pause in the next.
+                self._back_off.reset()
                 self._cut_short = 0
-            elif self._failures > 2:  # the server is well, says the probe, but not for this kind
+            elif self._failures > 2:  # healthy by the probe, but not for this kind
                 await asyncio.sleep(self._back_off.pause())
         else:
             await asyncio.sleep(self._back_off.pause())
 
     def _denied_pause(self) -> float:
-        """A server that has just started knows neither its own rules nor its accounts yet; 0 when it should."""
+        """Return a short pause while a restarted server may not have loaded its RBAC rules yet; else 0."""
         is_new = self.is_listed and self._failures <= _QUICK_RETRIES
         return self._timing.denied * (1 + random.random()) if is_new else 0.0  # noqa: S311  (spreads load)
 
 
-async def probe(api: Api) -> Pulse:
-    """Ask whether the server is well; any answer but an error of its own counts, as not all may ask."""
+async def probe(api: Api) -> ProbeResult:
+    """Probe the server; any answer but a server error counts as healthy, as ``/readyz`` may be forbidden."""
     try:
         await api.request("GET", "/readyz", timeout_seconds=_PROBE_SECONDS)
     except ApiError as error:
         if error.is_refused:
-            return Pulse.REFUSED
-        is_ill = error.is_busy or error.status == NO_ANSWER or error.status >= 500
-        return Pulse.ILL if is_ill else Pulse.WELL
-    return Pulse.WELL
+            return ProbeResult.REFUSED
+        is_failing = error.is_busy or error.status == NO_ANSWER or error.status >= 500
+        return ProbeResult.UNHEALTHY if is_failing else ProbeResult.HEALTHY
+    return ProbeResult.HEALTHY
 
 
 def _a_bit_more() -> float:

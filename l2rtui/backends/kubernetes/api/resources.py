@@ -1,8 +1,8 @@
-"""Every kind of object that we name, where the server keeps it, and since which version.
+"""Table of all kinds in use: API version, path and the first Kubernetes version that serves them.
 
-One table, so that the API versions in use can be listed (``docs``) and none of them is one that Kubernetes 1.20
-lacks or 1.36 has removed. A manifest's own ``apiVersion`` wins over the table: that is how a kind whose version
-differs between servers (resource claims) is applied.
+One table, so that the documentation can list the API versions, and a test can check that Kubernetes 1.20 has all
+of them and 1.36 has removed none. A manifest's own ``apiVersion`` wins over the table: that is how a kind whose
+version differs between servers (resource claims) is applied.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 @dataclass(frozen=True, slots=True)
 class KindPath:
-    """Where objects of one kind live.
+    """REST path of one kind.
 
     Attributes:
         api_version: As manifests write it: ``v1``, ``apps/v1``.
@@ -34,11 +34,11 @@ class KindPath:
         return self.api_version.rpartition("/")[0]
 
     def at(self, api_version: str) -> KindPath:
-        """The same kind in another version of its API."""
+        """Return the same kind in another API version; empty for this one."""
         return self if api_version in ("", self.api_version) else replace(self, api_version=api_version)
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
-        """Path of one object, or of all of a namespace, or (namespace None) of all of them."""
+        """Return the path of an object, of all objects of a namespace, or (None) of all objects."""
         parts = ["/apis" if self.group else "/api", self.api_version]
         if self.is_namespaced and namespace:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -83,7 +83,7 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath(
         "CustomResourceDefinition", "apiextensions.k8s.io/v1", "customresourcedefinitions", is_namespaced=False
     ),
-    # Asked for only where the server has them.
+    # Used only where the server has them: an add-on (metrics) or a late version (dynamic resource allocation).
     KindPath("NodeMetrics", "metrics.k8s.io/v1beta1", "nodes", is_namespaced=False, since=""),
     KindPath("PodMetrics", "metrics.k8s.io/v1beta1", "pods", since=""),
     KindPath("ResourceClaim", "resource.k8s.io/v1", "resourceclaims", since="1.34"),
@@ -92,5 +92,5 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath("ResourceSlice", "resource.k8s.io/v1", "resourceslices", is_namespaced=False, since="1.34"),
 )
 
-KINDS: Final[dict[str, KindPath]] = {one.kind: one for one in _TABLE}
+KINDS: Final[dict[str, KindPath]] = {kind_path.kind: kind_path for kind_path in _TABLE}
 """By kind, as manifests write it."""

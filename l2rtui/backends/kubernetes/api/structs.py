@@ -1,7 +1,7 @@
-"""The parts of Kubernetes objects that we read, and no more: what is not named here is never decoded.
+"""Structs of Kubernetes objects with the fields that we read; all other fields are skipped by the decoder.
 
-Every field may be missing or null, as no server promises otherwise: one odd object must not lose a list. Names are
-Kubernetes' own in snake case. Times are aware datetimes; epoch() turns them into seconds.
+Every field may be missing or null, as no server promises otherwise: one malformed object must not lose a list.
+Names are those of the Kubernetes API in snake case. Times are aware datetimes; epoch() turns them into seconds.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import msgspec
 T = TypeVar("T")
 
 
-class Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
-    """Base of all: camel case in JSON, immutable, no cycles to look for."""
+class KubeStruct(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
+    """Base of all structs: camel case in JSON, immutable.
+
+    ``gc=False``: the values hold no reference cycles, and ten thousand pods would make each collection slow.
+    """
 
 
-class OwnerReference(Part, frozen=True):
-    """Who owns an object."""
+class OwnerReference(KubeStruct, frozen=True):
+    """Owner of an object."""
 
     kind: str = ""
     name: str = ""
@@ -27,8 +30,8 @@ class OwnerReference(Part, frozen=True):
     controller: bool | None = None
 
 
-class Meta(Part, frozen=True):
-    """What every object carries."""
+class ObjectMeta(KubeStruct, frozen=True):
+    """Metadata of every object."""
 
     name: str = ""
     namespace: str = ""
@@ -36,6 +39,7 @@ class Meta(Part, frozen=True):
     resource_version: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
+    # With it the deletion timestamp is the end of the grace period and not the time of the request.
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -43,134 +47,122 @@ class Meta(Part, frozen=True):
     finalizers: list[str] | None = None
 
     def label(self, key: str) -> str:
-        """Value of a label; empty when it is not set."""
+        """Return the value of a label; empty if it is not set."""
         return (self.labels or {}).get(key, "")
 
     def annotation(self, key: str) -> str:
-        """Value of an annotation; empty when it is not set."""
+        """Return the value of an annotation; empty if it is not set."""
         return (self.annotations or {}).get(key, "")
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that makes and replaces this object; None for a bare one."""
-        for one in self.owner_references or ():  # a generator costs three times as much, ten thousand times
-            if one.controller:
-                return one
+        """The controller that owns this object; None for an unmanaged one."""
+        for owner in self.owner_references or ():  # a generator costs three times as much, ten thousand times
+            if owner.controller:
+                return owner
         return None
 
 
-class KubeObject(Part, frozen=True):
-    """Base of all objects that have a place of their own on the server."""
+class KubeObject(KubeStruct, frozen=True):
+    """Base of all top-level objects."""
 
-    metadata: Meta = Meta()
+    metadata: ObjectMeta = ObjectMeta()
 
 
-class Condition(Part, frozen=True):
+class Condition(KubeStruct, frozen=True):
     """One condition of a node, pod or controller: ``status`` is True, False or Unknown, as text."""
 
     type: str = ""
     status: str = ""
     reason: str | None = None
     message: str | None = None
-    last_transition_time: datetime | None = None
 
 
-class Present(Part, frozen=True):
-    """Something whose content does not matter: it is there."""
+class PresenceMarker(KubeStruct, frozen=True):
+    """Object of which only the presence matters; its content is not decoded."""
 
 
-class EnvVar(Part, frozen=True):
-    """A variable of a container; one with ``value_from`` has a value that only the container knows."""
+class EnvVar(KubeStruct, frozen=True):
+    """Environment variable; the value of one with ``value_from`` is known in the container only."""
 
     name: str = ""
     value: str | None = None
-    value_from: Present | None = None
+    value_from: PresenceMarker | None = None
 
 
 Quantities = dict[str, str | int | float]
 
 
-class ClaimUse(Part, frozen=True):
-    """A resource claim of the pod that a container uses."""
-
-    name: str = ""
-
-
-class Resources(Part, frozen=True):
+class ContainerResources(KubeStruct, frozen=True):
     """Requests and limits of a container."""
 
     requests: Quantities | None = None
     limits: Quantities | None = None
-    claims: list[ClaimUse] | None = None
 
 
-class Container(Part, frozen=True):
-    """A container as it is wanted; ``restart_policy`` is Always for a sidecar among the init containers."""
+class Container(KubeStruct, frozen=True):
+    """Container of a pod's spec; ``restart_policy`` is Always for a sidecar among the init containers."""
 
     name: str = ""
     image: str | None = None
     env: list[EnvVar] | None = None
-    env_from: list[Present] | None = None
-    resources: Resources | None = None
+    resources: ContainerResources | None = None
     restart_policy: str | None = None
 
 
-class PodResourceClaim(Part, frozen=True):
-    """A claim on devices by dynamic resource allocation."""
+class PodResourceClaim(KubeStruct, frozen=True):
+    """Resource claim of a pod (dynamic resource allocation), by name or by template."""
 
     name: str = ""
     resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
 
 
-class PodSpec(Part, frozen=True):
-    """A pod as it is wanted."""
+class PodSpec(KubeStruct, frozen=True):
+    """Spec of a pod."""
 
     node_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     node_selector: dict[str, str] | None = None
     restart_policy: str | None = None
-    runtime_class_name: str | None = None
     termination_grace_period_seconds: int | None = None
     resource_claims: list[PodResourceClaim] | None = None
-    scheduling_gates: list[Present] | None = None
+    scheduling_gates: list[PresenceMarker] | None = None
 
 
-class Waiting(Part, frozen=True):
-    """Why a container does not run yet, or not at this moment."""
+class Waiting(KubeStruct, frozen=True):
+    """State of a container that does not run yet, or not at the moment."""
 
     reason: str | None = None
     message: str | None = None
 
 
-class Running(Part, frozen=True):
-    """Since when a container runs."""
+class Running(KubeStruct, frozen=True):
+    """State of a running container."""
 
     started_at: datetime | None = None
 
 
-class Terminated(Part, frozen=True):
-    """How a container ended."""
+class Terminated(KubeStruct, frozen=True):
+    """State of a container that has ended."""
 
     exit_code: int | None = None
-    signal: int | None = None
     reason: str | None = None
     message: str | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
 
 
-class ContainerState(Part, frozen=True):
-    """At most one of the three is set; none means waiting for a reason that nobody tells."""
+class ContainerState(KubeStruct, frozen=True):
+    """State of a container; at most one of the three is set, none means waiting without a reason."""
 
     waiting: Waiting | None = None
     running: Running | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(Part, frozen=True):
-    """A container as it is."""
+class ContainerStatus(KubeStruct, frozen=True):
+    """Status of a container."""
 
     name: str = ""
     ready: bool | None = None
@@ -181,15 +173,15 @@ class ContainerStatus(Part, frozen=True):
     last_state: ContainerState | None = None
 
 
-class PodClaimStatus(Part, frozen=True):
-    """The claim that was made for a pod from a template."""
+class PodClaimStatus(KubeStruct, frozen=True):
+    """Claim that was created for a pod from a template."""
 
     name: str = ""
     resource_claim_name: str | None = None
 
 
-class PodStatus(Part, frozen=True):
-    """A pod as it is."""
+class PodStatus(KubeStruct, frozen=True):
+    """Status of a pod."""
 
     phase: str | None = None
     reason: str | None = None
@@ -197,14 +189,13 @@ class PodStatus(Part, frozen=True):
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
-    nominated_node_name: str | None = None
     resource_claim_statuses: list[PodClaimStatus] | None = None
-    pod_ip: str | None = msgspec.field(default=None, name="podIP")
+    pod_ip: str | None = msgspec.field(default=None, name="podIP")  # camel case would make it podIp
     start_time: datetime | None = None
 
 
 class PodStruct(KubeObject, frozen=True):
-    """A Pod; ``spec`` and ``status`` are never None here, as both may be read without asking."""
+    """A Pod; ``spec`` and ``status`` are never None."""
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
@@ -216,36 +207,28 @@ class PodStruct(KubeObject, frozen=True):
 
     @property
     def init_statuses(self) -> tuple[ContainerStatus, ...]:
-        """Statuses of the init containers, in the order in which they run."""
+        """Statuses of the init containers, in the order in which they start."""
         return tuple(self.status.init_container_statuses or ())
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, None when it is not reported."""
-        for one in self.status.conditions or ():  # as above: asked of every pod
-            if one.type == kind:
-                return one
+        for condition in self.status.conditions or ():  # no generator, as in `controller`: called for every pod
+            if condition.type == kind:
+                return condition
         return None
 
 
-class ObjectReference(Part, frozen=True):
-    """What an event is about."""
+class ObjectReference(KubeStruct, frozen=True):
+    """Reference to the object of an event."""
 
     kind: str | None = None
     namespace: str | None = None
     name: str | None = None
     uid: str | None = None
-    field_path: str | None = None
 
 
-class EventSource(Part, frozen=True):
-    """Who tells of an event."""
-
-    component: str | None = None
-    host: str | None = None
-
-
-class EventSeries(Part, frozen=True):
-    """An event that happens again and again."""
+class EventSeries(KubeStruct, frozen=True):
+    """Series of a repeated event."""
 
     count: int | None = None
     last_observed_time: datetime | None = None
@@ -259,42 +242,40 @@ class EventStruct(KubeObject, frozen=True):
     reason: str | None = None
     message: str | None = None
     count: int | None = None
-    first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
     event_time: datetime | None = None
     series: EventSeries | None = None
-    source: EventSource | None = None
-    reporting_component: str | None = None
 
     @property
     def last_seen(self) -> float:
-        """When it happened last, seconds since the epoch: servers write it in one of four places."""
+        """Time of the last occurrence, seconds since the epoch."""
+        # Old and new event APIs, and their conversions, fill one of four fields.
         series = self.series.last_observed_time if self.series else None
         return epoch(series or self.last_timestamp or self.event_time or self.metadata.creation_timestamp)
 
     @property
     def times(self) -> int:
-        """How often it happened."""
+        """Number of occurrences."""
         return (self.series.count if self.series else None) or self.count or 1
 
 
-class TaintStruct(Part, frozen=True):
-    """A taint of a node."""
+class TaintStruct(KubeStruct, frozen=True):
+    """Taint of a node."""
 
     key: str = ""
     value: str | None = None
     effect: str = ""
 
 
-class NodeSpec(Part, frozen=True):
-    """A node as it is wanted."""
+class NodeSpec(KubeStruct, frozen=True):
+    """Spec of a node."""
 
     unschedulable: bool | None = None
     taints: list[TaintStruct] | None = None
 
 
-class NodeStatus(Part, frozen=True):
-    """A node as it is."""
+class NodeStatus(KubeStruct, frozen=True):
+    """Status of a node."""
 
     capacity: Quantities | None = None
     allocatable: Quantities | None = None
@@ -308,35 +289,32 @@ class NodeStruct(KubeObject, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class ControllerSpec(Part, frozen=True):
-    """How many pods a ReplicaSet or StatefulSet (replicas) or a Job (parallelism, completions) wants."""
+class ControllerSpec(KubeStruct, frozen=True):
+    """Desired number of pods: ``replicas`` of a ReplicaSet or StatefulSet, ``parallelism`` of a Job."""
 
     replicas: int | None = None
     parallelism: int | None = None
-    completions: int | None = None
     suspend: bool | None = None
 
 
-class ControllerStatus(Part, frozen=True):
-    """How far a controller got."""
+class ControllerStatus(KubeStruct, frozen=True):
+    """Status of a controller."""
 
     replicas: int | None = None
-    ready_replicas: int | None = None
     active: int | None = None
     succeeded: int | None = None
-    failed: int | None = None
     conditions: list[Condition] | None = None
 
 
 class ControllerStruct(KubeObject, frozen=True):
-    """A ReplicaSet, StatefulSet or Job; they differ in what they fill in."""
+    """A ReplicaSet, StatefulSet or Job; each fills in its own fields."""
 
     spec: ControllerSpec = ControllerSpec()
     status: ControllerStatus = ControllerStatus()
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, None when it is not reported."""
-        return next((one for one in self.status.conditions or () if one.type == kind), None)
+        return next((condition for condition in self.status.conditions or () if condition.type == kind), None)
 
 
 class ConfigMapStruct(KubeObject, frozen=True):
@@ -346,56 +324,56 @@ class ConfigMapStruct(KubeObject, frozen=True):
 
 
 class NodeMetricsStruct(KubeObject, frozen=True):
-    """What metrics.k8s.io tells of a node: cores and bytes in use."""
+    """Usage of a node by ``metrics.k8s.io``: ``cpu`` in cores, ``memory`` in bytes."""
 
     usage: Quantities | None = None
 
 
-class ListMeta(Part, frozen=True):
-    """Revision of a list, and how to go on reading it."""
+class ListMeta(KubeStruct, frozen=True):
+    """Metadata of a list: its revision, and the token of its next page."""
 
     resource_version: str | None = None
     continue_: str | None = msgspec.field(default=None, name="continue")
 
 
-class ObjectList(Part, Generic[T], frozen=True):
-    """A page of a list; items that are ``msgspec.Raw`` stay undecoded, so that each can fail alone."""
+class ObjectList(KubeStruct, Generic[T], frozen=True):
+    """Page of a list; items of type ``msgspec.Raw`` stay undecoded, so that each can fail alone."""
 
     metadata: ListMeta = ListMeta()
-    items: list[T] | None = None
+    items: list[T] | None = None  # Go encodes an empty slice as null
 
 
-class WatchEvent(Part, frozen=True):
-    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+class WatchEvent(KubeStruct, frozen=True):
+    """Line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: str = ""
-    object: msgspec.Raw = msgspec.Raw(b"{}")
+    object: msgspec.Raw = msgspec.Raw(b"{}")  # decoded by the type of the event, once that is known
 
 
-class StatusStruct(Part, frozen=True):
-    """What an ERROR event carries."""
+class StatusStruct(KubeStruct, frozen=True):
+    """Status, the object of an ERROR event."""
 
     code: int | None = None
     reason: str | None = None
     message: str | None = None
 
 
-class JustMeta(KubeObject, frozen=True):
-    """Any object, for its name and revision alone: bookmarks, and what could not be decoded."""
+class PartialObject(KubeObject, frozen=True):
+    """Metadata of any object: for bookmarks, and for objects that could not be decoded."""
 
 
-class NodeName(Part, frozen=True):
-    """Where a pod sits."""
+class PartialPodSpec(KubeStruct, frozen=True):
+    """Node of a pod."""
 
     node_name: str | None = None
 
 
-class JustNode(Part, frozen=True):
-    """A pod of which nothing else can be decoded."""
+class PartialPod(KubeStruct, frozen=True):
+    """Pod of which nothing else can be decoded."""
 
-    spec: NodeName = NodeName()
+    spec: PartialPodSpec = PartialPodSpec()
 
 
 def epoch(time: datetime | None) -> float:
-    """Seconds since the epoch; 0 for a time that is not set."""
+    """Return seconds since the epoch; 0 for a time that is not set."""
     return time.timestamp() if time is not None else 0.0

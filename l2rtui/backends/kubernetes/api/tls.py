@@ -1,7 +1,7 @@
-"""TLS and TCP as a client of Kubernetes wants them: the cluster's authority, no keys on disk, dead peers noticed.
+"""TLS context, TCP socket and proxy of a connection: cluster authority, client key without a file, keep-alive.
 
-Python loads a client key from a file alone. The file here has no name: it lives in memory (Linux), or in a folder
-that only we can open and that is gone before the first request.
+Python's ssl module loads a client key from a file only. The file here is anonymous memory (Linux), or lies in a
+folder of mode 0700 that is removed before the first request.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from l2rtui.backends.kubernetes.credentials import Login, no_login
-from l2rtui.backends.kubernetes.kubeconfig import Access
+from l2rtui.backends.kubernetes.api.kubeconfig import Access
+from l2rtui.backends.kubernetes.api.login import ApiLogin, login_error
 from l2rtui.errors import ConfigError
 
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 3))
-"""A peer that vanished without a word is given up after 30 + 3 x 15 s; the kernel's own habit is two hours."""
+"""A peer that vanished is detected after 30 + 3 x 15 s; Linux's default is two hours."""
 
 
-def make_tls(access: Access, login: Login) -> ssl.SSLContext | None:
-    """How connections to this server are secured; None for ``http://``.
+def make_tls(access: Access, login: ApiLogin) -> ssl.SSLContext | None:
+    """Make the TLS context of a server; None for ``http://``.
 
     Raises:
         ConfigError: the authority's certificate cannot be used.
@@ -37,7 +37,7 @@ def make_tls(access: Access, login: Login) -> ssl.SSLContext | None:
         tls = ssl.create_default_context(cadata=access.ca.decode("ascii") if access.ca else None)
     except (ssl.SSLError, UnicodeDecodeError) as error:
         raise ConfigError(f"The certificate authority of the context {access.context} is no PEM.") from error
-    # Clusters make their own authorities, and many lack what the strict check of Python 3.13 wants to see.
+    # Python 3.13 checks strictly (RFC 5280), and many clusters' own authorities lack the Authority Key Identifier.
     tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if access.is_insecure:
         tls.check_hostname = False
@@ -46,7 +46,7 @@ def make_tls(access: Access, login: Login) -> ssl.SSLContext | None:
         try:
             _load(tls, login.certificate.rstrip() + b"\n" + login.key)
         except (ssl.SSLError, OSError) as error:
-            raise no_login(
+            raise login_error(
                 f"The client certificate and key of {access.user.name} cannot be used: {error.args[-1]}.",
                 "Write the kubeconfig again.",
             ) from error
@@ -58,6 +58,7 @@ def _load(tls: ssl.SSLContext, pem: bytes) -> None:
         descriptor = os.memfd_create("l2rtui", os.MFD_CLOEXEC)
         try:
             os.write(descriptor, pem)
+            # An empty password: OpenSSL would ask for one on the terminal if the key is encrypted.
             tls.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
         finally:
             os.close(descriptor)
@@ -70,15 +71,16 @@ def _load(tls: ssl.SSLContext, pem: bytes) -> None:
 
 
 def make_socket(address: tuple[Any, ...]) -> socket.socket:
-    """A TCP socket whose peer is asked for a sign of life."""
+    """Make a TCP socket with keep-alive."""
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tcp_socket = socket.socket(family, kind, protocol)
+    tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # macOS has no TCP_KEEPIDLE: set the options that exist.
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return made
+            tcp_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return tcp_socket
 
 
 def _is_excepted(host: str) -> bool:
@@ -87,10 +89,10 @@ def _is_excepted(host: str) -> bool:
 
 
 def proxy_for(access: Access) -> str | None:
-    """The HTTP proxy on the way to the server: the kubeconfig's, or the environment's unless it excepts the host.
+    """Return the HTTP proxy for a server: the kubeconfig's, or the environment's unless NO_PROXY names the host.
 
     Raises:
-        ConfigError: the proxy is of a kind that we cannot speak to.
+        ConfigError: the proxy's scheme is not supported (SOCKS).
     """
     server = urllib.parse.urlsplit(access.server)
     proxy = access.proxy_url
@@ -98,9 +100,9 @@ def proxy_for(access: Access) -> str | None:
         proxies = urllib.request.getproxies_environment()
         proxy = proxies.get(server.scheme) or proxies.get("all") or ""
     if proxy and urllib.parse.urlsplit(proxy).scheme not in ("http", "https"):
-        shown = urllib.parse.urlsplit(proxy)
+        url = urllib.parse.urlsplit(proxy)
         raise ConfigError(
-            f"The proxy {shown.scheme}://{shown.hostname} is of a kind that is not supported.",
+            f"The proxy {url.scheme}://{url.hostname} is of a kind that is not supported.",
             "Use an http:// one.",
         )
     return proxy or None

@@ -1,4 +1,7 @@
-"""Kubernetes' websockets: frames whose first byte is the number of a channel, and the status that ends an exec."""
+"""Channel protocol of Kubernetes websockets: messages that begin with a channel number; exit status of exec.
+
+See ``k8s.io/apimachinery/pkg/util/remotecommand`` for the channels and subprotocols.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import aiohttp
 from l2rtui.errors import EXIT_FAILED, BackendError
 
 EXEC_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-"""The fifth can end stdin; servers before 1.29 know the fourth alone."""
+"""v5 can close stdin; servers before 1.29 know v4 only."""
 FORWARD_PROTOCOLS: Final = ("v4.channel.k8s.io",)
 STDIN: Final = 0
 STDOUT: Final = 1
@@ -20,17 +23,15 @@ STATUS: Final = 3
 RESIZE: Final = 4
 CLOSE: Final = 255
 
-_NOT_FOUND = 127
-_NOT_EXECUTABLE = 126
-
 
 def frame(channel: int, data: bytes) -> bytes:
-    """One message."""
+    """Make a message for a channel."""
     return bytes((channel,)) + data
 
 
 async def messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[bytes]:
-    """Messages that are not empty, until the connection ends in whatever way."""
+    """Yield messages that are not empty, until the connection ends in whatever way."""
+    # Empty messages open a channel and carry nothing. The end comes without an error: callers miss the status.
     async for message in socket:
         if message.type is aiohttp.WSMsgType.BINARY and message.data:
             yield message.data
@@ -39,34 +40,31 @@ async def messages(socket: aiohttp.ClientWebSocketResponse) -> AsyncIterator[byt
 
 
 def resize(columns: int, rows: int) -> bytes:
-    """Tell the size of the terminal."""
+    """Make the message that sets the size of the terminal."""
     return frame(RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
 
 
-def closing(channel: int) -> bytes:
-    """End one channel; the fifth protocol alone knows it."""
+def close_frame(channel: int) -> bytes:
+    """Make the message that closes a channel; v5 only."""
     return bytes((CLOSE, channel))
 
 
 def exit_code(status: bytes, command: str) -> int:
-    """Exit code of a command from the Status that comes last.
-
-    Raises:
-        BackendError: it was not run at all.
-    """
+    """Return the exit code from the Status object of the last message; BackendError if nothing was started."""
     try:
         parsed: Any = json.loads(status)
         outcome, reason = parsed.get("status"), parsed.get("reason")
         message = str(parsed.get("message") or "")
         causes = (parsed.get("details") or {}).get("causes") or ()
     except (ValueError, AttributeError):
-        return EXIT_FAILED
+        return EXIT_FAILED  # v1 to v3 sent plain text here; it ended, and that is all that can be told
     if outcome == "Success":
         return 0
     if reason == "NonZeroExitCode":
         for cause in causes:
             if cause.get("reason") == "ExitCode":
                 return int(cause.get("message") or EXIT_FAILED)
+    # Not started: runtimes report it as InternalError with their own sentence (runc's, containerd's).
     if "executable file not found" in message or "no such file or directory" in message:
         raise BackendError(
             f"There is no {command} in the container.", "Name a program that its image has, such as sh."

@@ -1,54 +1,52 @@
-"""Names under which the pods of a run find each other: those of stable replicas, by a headless Service."""
+"""DNS names of stable replicas: a headless Service, and the variables that name the peers of a pod."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from l2rtui.backends.common.peer_env import has_peers, peer_variables
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.peers import has_peers, peer_variables
+from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.workload import RunSpec, SetSpec, pod_name
-from runtime import contract
+from runtime.base import contract
 
 _POD_IP: Final = {"name": contract.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
 def service(run: RunPlan) -> list[dict[str, Any]]:
-    """The headless Service of a run in which processes are found by name; nothing for others."""
-    ports = sorted({one.port for one in run.spec.sets if one.port})
+    """Return the headless Service of a run whose processes are found by name; nothing for other runs."""
+    ports = sorted({set_spec.port for set_spec in run.spec.sets if set_spec.port})
     if not ports:
         return []
     spec = {
         "clusterIP": "None",
         "selector": {labels.RUN_ID: run.uid, labels.STABLE: "true"},
         "ports": [{"name": f"port-{port}", "port": port, "protocol": "TCP", "targetPort": port} for port in ports],
-        # A process may be asked for before it reports ready.
+        # Peers connect while a process is still starting, before it reports ready.
         "publishNotReadyAddresses": True,
     }
-    name = labels.peers_service(run.spec.name)
-    return [{"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}]
+    return [new_object("Service", labels.peers_service(run.spec.name), spec=spec)]
 
 
 def hostname(run: RunPlan, pod: PodPlan) -> dict[str, str]:
-    """What gives the pod of a stable replica its name under the Service."""
+    """Return the fields that give the pod of a stable replica its name under the Service."""
     if not pod.set_spec.port:
         return {}
     return {"hostname": pod.name, "subdomain": labels.peers_service(run.spec.name)}
 
 
 def variables(run: RunPlan, pod: PodPlan) -> dict[str, str]:
-    """What a pod is told of the others."""
+    """Return the variables that name the peers of a pod."""
 
-    def tcp(one: SetSpec, index: int) -> str:
-        host = f"{pod_name(run.spec.name, one.name, index)}.{labels.peers_service(run.spec.name)}"
-        return f"{host}:{one.port}"
+    def tcp(set_spec: SetSpec, index: int) -> str:
+        # Short form: the search path of the pod completes namespace and cluster domain.
+        host = f"{pod_name(run.spec.name, set_spec.name, index)}.{labels.peers_service(run.spec.name)}"
+        return f"{host}:{set_spec.port}"
 
-    def endpoint(one: SetSpec, index: int) -> str:
-        return f"tcp://{tcp(one, index)}"
-
-    return peer_variables(run.spec, pod.set_spec, pod.index, endpoint=endpoint, tcp=tcp)
+    return peer_variables(run.spec, pod.set_spec, pod.index, tcp=tcp)
 
 
 def own_address(spec: RunSpec) -> list[dict[str, Any]]:
-    """The variable with the pod's own address, where it has peers."""
+    """Return the variable with the pod's own address, where it has peers."""
     return [_POD_IP] if has_peers(spec) else []

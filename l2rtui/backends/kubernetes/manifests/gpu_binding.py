@@ -1,14 +1,12 @@
-"""Binding modes: how a pod gets the GPU of its seat, as values that ``render`` writes into a pod.
+"""Binding modes: how a pod gets the GPU of its seat, as values that ``render`` writes into the pod.
 
-One function for each mode, all with the same answer. Which variable holds what:
+``env``: two variables name the device. Where the GPU's UUID is known, both hold it, which is right whether or not
+the container runtime hides the other GPUs. Where it is unknown, ``NVIDIA_VISIBLE_DEVICES`` is the index, and
+``CUDA_VISIBLE_DEVICES`` depends on the cluster: the same index where all GPUs stay visible (the lab's recipe), 0
+where the runtime hides the others and renumbers the one that is left. The setting ``cuda_index`` says which;
+`l2rtui check` probes it.
 
-``env``: both variables name the device. Where the GPU's UUID is known, both carry it: that is right whether or not
-the container runtime hides the other GPUs. Where it is not, ``NVIDIA_VISIBLE_DEVICES`` is the index, and what
-``CUDA_VISIBLE_DEVICES`` must be depends on the cluster: the same index where all GPUs stay visible (the lab's
-recipe), 0 where the runtime hides the others and renumbers the one that is left. The setting ``cuda_index``
-says which; `l2rtui check` probes it.
-
-The device plugin, DRA and HAMi set the variables themselves, so none is written beside them.
+The device plugin, DRA and HAMi set the variables themselves, so these modes write none.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from l2rtui.backends.kubernetes.labels import claim_lease
+from l2rtui.backends.kubernetes.labels import HAMI_GPU_UUID, slot_lease
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import Gpu
 from l2rtui.domain.plan import PodPlan, RunPlan
-from l2rtui.domain.preflight import Finding, Weight
+from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.errors import RefusedError
 
 NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -30,7 +28,6 @@ DEVICE_VARIABLES: Final = (NVIDIA, CUDA)
 WHOLE_GPU: Final = "nvidia.com/gpu"
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
 HAMI_MEMORY: Final = "nvidia.com/gpumem-percentage"
-HAMI_UUID: Final = "nvidia.com/use-gpuuuid"
 DEVICE_CLASS: Final = "gpu.nvidia.com"
 CLAIM_NAME: Final = "gpu"
 _NO_GPU: Final = ((NVIDIA, "none"), (CUDA, ""))
@@ -38,18 +35,21 @@ _DRA_VERSIONS: Final = (((1, 34), "v1"), ((1, 33), "v1beta2"), ((1, 32), "v1beta
 
 
 class CudaIndex(StrEnum):
-    """What ``CUDA_VISIBLE_DEVICES`` says where a GPU is known by its index alone."""
+    """Value of ``CUDA_VISIBLE_DEVICES`` where a GPU is known by its index only: the same index, or 0."""
 
     SAME = "same"
     ZERO = "zero"
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """What a binding mode adds to a pod.
+class GpuBinding:
+    """Additions of a binding mode to a pod.
 
     Attributes:
-        limits: Resources of the first container. claim: name of the ResourceClaim that the pod refers to.
+        env: Variables of the first container, in order.
+        limits: Extended resources of the first container.
+        annotations: Annotations of the pod.
+        claim: Name of the ResourceClaim that the pod refers to; empty for none.
     """
 
     env: tuple[tuple[str, str], ...] = ()
@@ -58,45 +58,43 @@ class Bound:
     claim: str = ""
 
 
-def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> Bound:
-    """What the pod of this seat is given.
-
-    Raises:
-        RefusedError: the mode needs the GPU's UUID, and it is not known.
-    """
+def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
+    """Return the additions to the pod of a seat; RefusedError if the mode needs a UUID that is not known."""
     gpu = pod.gpu
     if gpu is None or gpu.is_cpu or not pod.seat.slots:
-        return Bound(env=_NO_GPU)
+        # Set even without a GPU: images of CUDA ask for all devices by default.
+        return GpuBinding(env=_NO_GPU)
     mode = pod.set_spec.pod.binding
     if mode is Binding.DEVICE_PLUGIN:
-        return Bound(limits={WHOLE_GPU: "1"})
+        return GpuBinding(limits={WHOLE_GPU: "1"})
     if mode is Binding.SHARED:
-        return Bound(limits={SHARED_GPU: str(len(pod.seat.slots))})
+        return GpuBinding(limits={SHARED_GPU: str(len(pod.seat.slots))})
     if mode is Binding.HAMI:
+        # HAMi counts memory in percent of one GPU; a seat gets the same share as its slots.
         share = max(1, 100 * len(pod.seat.slots) // max(1, gpu.slots))
-        return Bound(
-            limits={WHOLE_GPU: "1", HAMI_MEMORY: str(share)}, annotations={HAMI_UUID: _uuid(gpu, mode, pod)}
+        return GpuBinding(
+            limits={WHOLE_GPU: "1", HAMI_MEMORY: str(share)}, annotations={HAMI_GPU_UUID: _uuid(gpu, mode, pod)}
         )
     if mode is Binding.DRA:
         _uuid(gpu, mode, pod)
-        return Bound(claim=claim_name(run.spec.name, gpu))
-    return Bound(env=device_variables(gpu, cuda))
+        return GpuBinding(claim=claim_name(run.spec.name, gpu))
+    return GpuBinding(env=device_variables(gpu, cuda))
 
 
 def device_variables(gpu: Gpu, cuda: CudaIndex) -> tuple[tuple[str, str], ...]:
-    """Both variables for a GPU."""
+    """Return both variables for a GPU."""
     if gpu.uuid:
         return ((NVIDIA, gpu.uuid), (CUDA, gpu.uuid))
     return ((NVIDIA, str(gpu.index)), (CUDA, str(gpu.index) if cuda is CudaIndex.SAME else "0"))
 
 
 def claim_name(run: str, gpu: Gpu) -> str:
-    """Name of the ResourceClaim that the pods of one run share on one GPU."""
-    return f"{run}-{claim_lease(gpu.node, gpu.index).removeprefix('l2r-claim-')}"[:253].rstrip("-.")
+    """Return the name of the ResourceClaim that the pods of one run share on one GPU."""
+    return f"{run}-{slot_lease(gpu.node, gpu.index).removeprefix('l2r-claim-')}"[:253].rstrip("-.")
 
 
 def resource_claim(name: str, gpu: Gpu, version: tuple[int, int]) -> dict[str, Any]:
-    """The claim on one GPU by its UUID, in the newest form that the server knows.
+    """Return the ResourceClaim on one GPU by its UUID, in the newest API version that the server has.
 
     Raises:
         RefusedError: the server has no DRA.
@@ -109,6 +107,7 @@ def resource_claim(name: str, gpu: Gpu, version: tuple[int, int]) -> dict[str, A
         )
     expression = f'device.attributes["{DEVICE_CLASS}"].uuid == "{gpu.uuid}"'
     device = {"deviceClassName": DEVICE_CLASS, "selectors": [{"cel": {"expression": expression}}]}
+    # v1beta1 has the fields in the request itself; later versions put them under ``exactly``.
     request = {"name": CLAIM_NAME, **(device if api == "v1beta1" else {"exactly": device})}
     return {
         "apiVersion": f"resource.k8s.io/{api}",
@@ -119,7 +118,7 @@ def resource_claim(name: str, gpu: Gpu, version: tuple[int, int]) -> dict[str, A
 
 
 def explain(run: RunPlan, cuda: CudaIndex) -> tuple[Finding, ...]:
-    """Say for the plan which variables the pods get, and why."""
+    """Return findings that say how the pods of a run get their GPUs, one for each binding mode."""
     pods = [pod for pod in run.pods if pod.gpu is not None and not pod.gpu.is_cpu and pod.seat.slots]
     modes = dict.fromkeys(pod.set_spec.pod.binding for pod in pods)
     return tuple(
@@ -136,15 +135,15 @@ def _explained(subject: str, mode: Binding, pods: list[PodPlan], cuda: CudaIndex
             Binding.HAMI: "HAMi, by the GPU's UUID",
             Binding.DRA: "claims by UUID that the pods of a GPU share",
         }[mode]
-        return Finding(Weight.OK, subject, f"binding {mode}: {how}")
+        return Finding(Severity.OK, subject, f"binding {mode}: {how}")
     if all(pod.gpu is not None and pod.gpu.uuid for pod in pods):
-        return Finding(Weight.OK, subject, f"binding env: {NVIDIA} and {CUDA} carry the GPU's UUID")
+        return Finding(Severity.OK, subject, f"binding env: {NVIDIA} and {CUDA} carry the GPU's UUID")
     if cuda is CudaIndex.ZERO:
         why = f"{NVIDIA} is the GPU's index and {CUDA} is 0: cuda_index says that the runtime hides the other GPUs"
-        return Finding(Weight.OK, subject, f"binding env: {why}")
+        return Finding(Severity.OK, subject, f"binding env: {why}")
     why = f"{NVIDIA} and {CUDA} are the GPU's index, since its UUID is not known here"
     hint = "Where the runtime hides the other GPUs, set cuda_index to zero; `l2rtui check` probes it."
-    return Finding(Weight.WARNING, subject, f"binding env: {why}", hint)
+    return Finding(Severity.WARNING, subject, f"binding env: {why}", hint)
 
 
 def _uuid(gpu: Gpu, mode: Binding, pod: PodPlan) -> str:

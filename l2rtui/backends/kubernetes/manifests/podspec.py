@@ -1,8 +1,8 @@
-"""One replica to a pod template: variables, mounts, security, placement.
+"""Pod templates: one replica to its variables, mounts, security context and node.
 
 Pods that l2rtui writes meet Pod Security ``restricted``: a plain user, no capabilities, no privilege escalation,
-the runtime's seccomp profile, a root file system that cannot be written. Imported templates stay as they are, but
-for names, the node and the device.
+the runtime's seccomp profile, a read-only root file system. Imported templates stay as they are, but for names, the
+node and the device.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from l2rtui.backends.kubernetes import bindings, lab, labels, naming, programs, sidecars
-from l2rtui.backends.kubernetes.bindings import DEVICE_VARIABLES, WHOLE_GPU, Bound, CudaIndex
-from l2rtui.backends.peers import joined_variables
+from l2rtui.backends.common.peer_env import joined_variables
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.manifests import dns_names, gpu_binding, import_yaml, programs, sidecars
+from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, WHOLE_GPU, CudaIndex, GpuBinding
+from l2rtui.backends.kubernetes.manifests.pod_parts import (
+    resource_requirements,
+    restricted_container,
+    restricted_pod,
+)
 from l2rtui.domain.containers import Mount, PodSettings, Security, Toleration
 from l2rtui.domain.plan import PodPlan, RunPlan
-from l2rtui.domain.quantity import format_cores
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Role
-from runtime import contract
+from runtime.base import contract
 
 CONTAINER: Final = "main"
 TOKEN_DIR: Final = "/run/l2r"  # noqa: S105  (a folder)
@@ -29,14 +34,16 @@ DATA_DIR: Final = "/l2r"
 """L2R_DIR in the container: a mount of the spec at this path, or an empty folder that goes with the pod."""
 _HOME: Final = "/tmp"  # noqa: S108  (the container's own, an emptyDir)
 _GPU_TAINT: Final = Toleration(WHOLE_GPU, "", "NoSchedule")
-"""The usual mark of GPU nodes: it keeps off pods that need none."""
+"""The usual taint of GPU nodes: it keeps away pods that need none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What rendering needs to know of a cluster.
+    """Facts about a cluster on which manifests depend.
 
     Attributes:
+        version: (major, minor) of the server.
+        cuda: Value of ``CUDA_VISIBLE_DEVICES`` where a GPU's UUID is not known.
         hostnames: ``kubernetes.io/hostname`` of nodes where it is not the node's name.
     """
 
@@ -58,19 +65,19 @@ def pod_template(
     run: RunPlan,
     pods: Sequence[PodPlan],
     server: ServerFacts,
-    found_labels: Mapping[str, str],
+    own_labels: Mapping[str, str],
     annotations: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The template of the pods of one controller, which are all alike.
+    """Return the pod template of one controller, whose pods are all alike.
 
     Raises:
         RefusedError: their binding mode cannot be had.
     """
     pod = pods[0]
-    bound = bindings.bind(run, pod, server.cuda)
+    bound = gpu_binding.bind(run, pod, server.cuda)
     annotations = {**annotations, **bound.annotations}
     if pod.set_spec.template:
-        return _imported(run, pod, bound, server, found_labels, annotations)
+        return _imported(run, pod, bound, server, own_labels, annotations)
     settings = pod.set_spec.pod
     volumes, mounts = _volumes(run, settings)
     for own, parts in zip((volumes, mounts), programs.volume(run, pod.set_spec), strict=True):
@@ -78,11 +85,12 @@ def pod_template(
     container = _container(run, pods, bound, mounts)
     spec: dict[str, Any] = {
         **programs.fetching(pod.set_spec, container),
-        **naming.hostname(run, pod),
+        **dns_names.hostname(run, pod),
         "containers": [container],
         "volumes": volumes,
         "terminationGracePeriodSeconds": math.ceil(pod.set_spec.grace_seconds),
-        "enableServiceLinks": False,  # a variable for every Service of the namespace is noise
+        # Else every Service of the namespace becomes seven variables in every container.
+        "enableServiceLinks": False,
         **_placement(pod, settings, server),
         **_account(settings),
         **_pod_security(settings),
@@ -92,19 +100,20 @@ def pod_template(
     if settings.host_network:
         spec |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if bound.claim:
-        spec["resourceClaims"] = [{"name": bindings.CLAIM_NAME, "resourceClaimName": bound.claim}]
+        spec["resourceClaims"] = [{"name": gpu_binding.CLAIM_NAME, "resourceClaimName": bound.claim}]
     if (simulator := sidecar_of(run.spec, pod.set_spec)) is not None:
-        claims = [{"name": bindings.CLAIM_NAME}] if bound.claim else []
-        seen = {**_said(pod), **_identity(run, pods), **dict(bound.env)}
-        seen.pop(contract.ENV_ROLE)
-        sidecars.add(spec, pod.set_spec, simulator, version=server.version, variables=seen, claims=claims)
-    return {"metadata": {"labels": dict(found_labels), "annotations": dict(annotations)}, "spec": spec}
+        claims = [{"name": gpu_binding.CLAIM_NAME}] if bound.claim else []
+        simulator_env = {**_spec_variables(pod), **_identity(run, pods), **dict(bound.env)}
+        # The simulator is not the worker: a command that reads its role must not take it for one.
+        simulator_env.pop(contract.ENV_ROLE)
+        sidecars.add(spec, pod.set_spec, simulator, version=server.version, variables=simulator_env, claims=claims)
+    return {"metadata": {"labels": dict(own_labels), "annotations": dict(annotations)}, "spec": spec}
 
 
-# --- what l2rtui writes itself ------------------------------------------------------------------------------
-
-
-def _container(run: RunPlan, pods: Sequence[PodPlan], bound: Bound, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+# --- pods of l2rtui ------------------------------------------------------------------------------
+def _container(
+    run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
     pod, settings = pods[0], pods[0].set_spec.pod
     container: dict[str, Any] = {
         "name": CONTAINER,
@@ -112,7 +121,7 @@ def _container(run: RunPlan, pods: Sequence[PodPlan], bound: Bound, mounts: list
         "command": programs.command(pod.set_spec),
         "env": _variables(run, pods, bound),
         "volumeMounts": mounts,
-        # The last lines of the log become the reason that `kubectl` and we show.
+        # The last lines of the log become the message of the ended container, which `kubectl` and we show.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if settings.pull_policy:
@@ -129,20 +138,21 @@ def _container(run: RunPlan, pods: Sequence[PodPlan], bound: Bound, mounts: list
     return container | _container_security(settings)
 
 
-def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: Bound) -> list[dict[str, Any]]:
-    """The contract's variables, then the spec's, then the device's; a later one of the same name wins."""
+def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding) -> list[dict[str, Any]]:
+    """Return the contract's variables, then the spec's, then the device's; a later one of the same name wins."""
     pod = pods[0]
     plain = {
         "HOME": _HOME,
         "PYTHONUNBUFFERED": "1",
-        **naming.variables(run, pod),
-        **_said(pod),
+        **dns_names.variables(run, pod),
+        **_spec_variables(pod),
         **_identity(run, pods),
         contract.ENV_TOKEN_FILE: f"{TOKEN_DIR}/token",
         contract.ENV_DIR: DATA_DIR,
         contract.ENV_CONFIG: run.spec.train,
     }
-    if (learner := next((one for one in run.spec.sets if one.role is Role.LEARNER), None)) is not None:
+    learner = next((item for item in run.spec.sets if item.role is Role.LEARNER), None)
+    if learner is not None:
         host = labels.learner_service(run.spec.name, learner.name)
         listens = pod.set_spec.role is Role.LEARNER
         plain[contract.ENV_ENDPOINT] = f"tcp://{'*' if listens else host}:{contract.DATA_PORT}"
@@ -151,18 +161,18 @@ def _variables(run: RunPlan, pods: Sequence[PodPlan], bound: Bound) -> list[dict
     return [
         *({"name": key, "value": value} for key, value in {**plain, **dict(bound.env)}.items()),
         *_from_pod(),
-        *naming.own_address(run.spec),
+        *dns_names.own_address(run.spec),
     ]
 
 
-def _said(pod: PodPlan) -> dict[str, str]:
-    """The spec's variables."""
+def _spec_variables(pod: PodPlan) -> dict[str, str]:
+    """Return the spec's variables, without those that the binding mode sets."""
     return {key: value for key, value in pod.env if key not in DEVICE_VARIABLES}
 
 
 def _identity(run: RunPlan, pods: Sequence[PodPlan]) -> dict[str, str]:
     pod = pods[0]
-    found = {
+    variables = {
         contract.ENV_RUN: run.spec.name,
         contract.ENV_RUN_ID: run.uid,
         contract.ENV_ROLE: str(pod.set_spec.role),
@@ -170,9 +180,9 @@ def _identity(run: RunPlan, pods: Sequence[PodPlan]) -> dict[str, str]:
         contract.ENV_SEED: str(run.spec.seed),
         **joined_variables(run.spec, pod.set_spec),
     }
-    if len(pods) == 1 and pod.set_spec.bounds is None:  # elastic nodes are alike, however many there are now
-        found[contract.ENV_INDEX] = str(pod.index)
-    return found
+    if len(pods) == 1 and pod.set_spec.bounds is None:  # elastic nodes have no fixed index
+        variables[contract.ENV_INDEX] = str(pod.index)
+    return variables
 
 
 def _from_pod() -> list[dict[str, Any]]:
@@ -180,23 +190,17 @@ def _from_pod() -> list[dict[str, Any]]:
     return [{"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()]
 
 
-def _resources(pod: PodPlan, bound: Bound) -> dict[str, Any]:
-    asked = pod.set_spec.resources
-    requests: dict[str, str] = {}
-    limits = dict(bound.limits)
-    if asked.cpu_cores is not None:
-        requests["cpu"] = format_cores(asked.cpu_cores)
-    if asked.memory_bytes is not None:
-        requests["memory"] = limits["memory"] = str(asked.memory_bytes)
-    found: dict[str, Any] = {key: value for key, value in (("requests", requests), ("limits", limits)) if value}
+def _resources(pod: PodPlan, bound: GpuBinding) -> dict[str, Any]:
+    requirements = resource_requirements(pod.set_spec.resources, bound.limits)
     if bound.claim:
-        found["claims"] = [{"name": bindings.CLAIM_NAME}]
-    return found
+        requirements["claims"] = [{"name": gpu_binding.CLAIM_NAME}]
+    return requirements
 
 
 def _volumes(run: RunPlan, settings: PodSettings) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Volumes of the pod and their mounts: the spec's, then what every process needs."""
+    """Return volumes of the pod and their mounts: the spec's, then those that every process needs."""
     paths = {mount.path.rstrip("/") for mount in settings.mounts}
+    # The root file system is read-only, so home and run directory need a volume.
     own = [Mount(path) for path in (DATA_DIR, _HOME) if path not in paths]
     if settings.shm_bytes is not None and "/dev/shm" not in paths:  # noqa: S108  (the container's)
         own.append(Mount("/dev/shm", in_memory=True, size_bytes=settings.shm_bytes))  # noqa: S108
@@ -211,10 +215,10 @@ def _volumes(run: RunPlan, settings: PodSettings) -> tuple[list[dict[str, Any]],
             named[mount.claim] = name
         if not any(volume["name"] == name for volume in volumes):
             volumes.append({"name": name, **_volume(mount)})
-        found: dict[str, Any] = {"name": name, "mountPath": mount.path}
-        found |= {"readOnly": True} if mount.read_only else {}
-        found |= {"subPath": mount.sub_path} if mount.sub_path else {}
-        mounts.append(found)
+        volume_mount: dict[str, Any] = {"name": name, "mountPath": mount.path}
+        volume_mount |= {"readOnly": True} if mount.read_only else {}
+        volume_mount |= {"subPath": mount.sub_path} if mount.sub_path else {}
+        mounts.append(volume_mount)
     return volumes, mounts
 
 
@@ -230,7 +234,7 @@ def _volume(mount: Mount) -> dict[str, Any]:
 
 
 def _placement(pod: PodPlan, settings: PodSettings, server: ServerFacts) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     selector = dict(settings.node_selector)
     tolerations = [*settings.tolerations]
     if pod.node:
@@ -238,16 +242,16 @@ def _placement(pod: PodPlan, settings: PodSettings, server: ServerFacts) -> dict
     if pod.gpu is not None and not pod.gpu.is_cpu and _GPU_TAINT not in tolerations:
         tolerations.append(_GPU_TAINT)
     if selector:
-        found["nodeSelector"] = selector
+        fields["nodeSelector"] = selector
     if tolerations:
-        found["tolerations"] = [_toleration(one) for one in tolerations]
-    return found
+        fields["tolerations"] = [_toleration(toleration) for toleration in tolerations]
+    return fields
 
 
-def _toleration(one: Toleration) -> dict[str, str]:
-    found = {"operator": "Equal" if one.value else "Exists"}
-    parts = {"key": one.key, "value": one.value, "effect": one.effect}
-    return found | {key: value for key, value in parts.items() if value}
+def _toleration(toleration: Toleration) -> dict[str, str]:
+    fields = {"operator": "Equal" if toleration.value else "Exists"}
+    parts = {"key": toleration.key, "value": toleration.value, "effect": toleration.effect}
+    return fields | {key: value for key, value in parts.items() if value}
 
 
 def _account(settings: PodSettings) -> dict[str, Any]:
@@ -259,9 +263,7 @@ def _account(settings: PodSettings) -> dict[str, Any]:
 def _pod_security(settings: PodSettings) -> dict[str, Any]:
     if settings.security is not Security.RESTRICTED:
         return {}
-    user = settings.user
-    who: dict[str, Any] = {"runAsNonRoot": True, "runAsUser": user, "runAsGroup": user, "fsGroup": user}
-    return {"securityContext": {**who, "seccompProfile": {"type": "RuntimeDefault"}}}
+    return {"securityContext": restricted_pod(settings.user)}
 
 
 def _container_security(settings: PodSettings) -> dict[str, Any]:
@@ -269,42 +271,35 @@ def _container_security(settings: PodSettings) -> dict[str, Any]:
         return {"securityContext": {"privileged": True}}
     if settings.security is Security.BASELINE:
         return {"securityContext": {"allowPrivilegeEscalation": False}}
-    return {
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        }
-    }
+    return {"securityContext": {**restricted_container(), "readOnlyRootFilesystem": True}}
 
 
-# --- what was imported --------------------------------------------------------------------------------------
-
-
+# --- imported templates --------------------------------------------------------------------------------------
 def _imported(
     run: RunPlan,
     pod: PodPlan,
-    bound: Bound,
+    bound: GpuBinding,
     server: ServerFacts,
-    found_labels: Mapping[str, str],
+    own_labels: Mapping[str, str],
     annotations: Mapping[str, str],
 ) -> dict[str, Any]:
-    """A template in Kubernetes' own words, with our labels, the node and the device of the seat."""
-    known = {
+    """Return an imported template with our labels, and with the node and the device of the seat."""
+    values = {
         "seed": str(run.spec.seed),
         "run": run.spec.name,
         "node": pod.node,
         "gpu": "" if pod.gpu is None else str(pod.gpu.index),
     }
-    template: dict[str, Any] = lab.filled(json.loads(pod.set_spec.template), known)
+    template: dict[str, Any] = import_yaml.filled(json.loads(pod.set_spec.template), values)
     spec = template["spec"]
     added = {**_identity(run, [pod]), "SEED": str(run.spec.seed), **dict(run.spec.env), **dict(pod.set_spec.env)}
-    added.pop(contract.ENV_INDEX)  # its replicas are alike
+    added.pop(contract.ENV_INDEX)  # one template for all replicas
     if extras := json.loads(run.spec.extras):
         added["L2R_LEARNER_HOST"] = extra_name(run.spec.name, extras[0]["name"])
     for container in spec["containers"]:
-        theirs = [one for one in container.get("env") or [] if one.get("name") not in DEVICE_VARIABLES]
-        names = {one.get("name") for one in theirs}
+        env = container.get("env") or []
+        theirs = [variable for variable in env if variable.get("name") not in DEVICE_VARIABLES]
+        names = {variable.get("name") for variable in theirs}
         plain = {key: value for key, value in added.items() if key not in names}
         container["env"] = [
             *theirs,
@@ -318,14 +313,14 @@ def _imported(
         resources = first.setdefault("resources", {})
         resources["limits"] = {**(resources.get("limits") or {}), **bound.limits}
     if bound.claim:
-        first.setdefault("resources", {})["claims"] = [{"name": bindings.CLAIM_NAME}]
-        spec["resourceClaims"] = [{"name": bindings.CLAIM_NAME, "resourceClaimName": bound.claim}]
+        first.setdefault("resources", {})["claims"] = [{"name": gpu_binding.CLAIM_NAME}]
+        spec["resourceClaims"] = [{"name": gpu_binding.CLAIM_NAME, "resourceClaimName": bound.claim}]
     if pod.node:
         spec["nodeSelector"] = {labels.HOSTNAME: server.hostname(pod.node)}
     meta = template.get("metadata") or {}
     return {
         "metadata": {
-            "labels": {**(meta.get("labels") or {}), **found_labels},
+            "labels": {**(meta.get("labels") or {}), **own_labels},
             "annotations": {**(meta.get("annotations") or {}), **annotations},
         },
         "spec": spec,

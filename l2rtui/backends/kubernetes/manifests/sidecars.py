@@ -1,10 +1,11 @@
-"""The simulator's container in a worker's pod: what `runtime.sim.sidecar` talks to.
+"""Simulator container in a worker's pod, controlled by `runtime.sim.launchers.sidecar` through a shared folder.
 
-It runs until the pod's worker has ended for good. Kubernetes 1.29 and later know such containers (an init container
-with ``restartPolicy: Always``). Older ones do not, and a Job whose pod has one container left never ends: there it
-is a plain second container, and the worker's own is started by a few lines of shell that leave word of its end.
+It runs until the worker has ended for good. Kubernetes 1.29 and later have sidecar containers (an init container
+with ``restartPolicy: Always``). Older versions do not, and a Job whose pod has one container left never ends: there
+it is a plain second container, and a shell script around the worker's command writes a file when the worker has
+ended.
 
-Nobody mounts a Docker socket for this: who may use that is root on the node.
+No Docker socket is mounted for this: access to it is root access to the node.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, Final
 
+from l2rtui.backends.kubernetes.manifests.pod_parts import resource_requirements
 from l2rtui.domain.containers import Security
-from l2rtui.domain.quantity import format_cores
 from l2rtui.domain.sidecar import Sidecar
-from l2rtui.domain.workload import RestartPolicy, SetSpec
-from runtime import contract
+from l2rtui.domain.workload import Resources, RestartPolicy, SetSpec
+from runtime.base import contract
 
 CONTAINER: Final = "simulator"
 FOLDER: Final = "/run/l2r-simulator"
 NATIVE_SINCE: Final = (1, 29)
-"""Where the server has sidecars of its own by default."""
+"""First version that has sidecar containers by default."""
 _VOLUME: Final = "simulator"
 _SCRATCH: Final = "simulator-tmp"
 _HOME: Final = "/tmp"  # noqa: S108  (the container's own, an emptyDir)
@@ -57,8 +58,8 @@ while [ ! -e "$dir/end" ]; do
 done
 finish
 """
-"""Starts the simulator and ends it as asked; everything in its container is ended with it. As process 1 of the
-container it may signal all of that at once; anywhere else it signals what it has started."""
+"""Shell script that starts the simulator and ends it on request, with every process in its container. As process 1
+of the container it signals all of them at once; anywhere else it signals the process it has started."""
 UNTIL_DONE: Final = """\
 dir=$1 last=$2 asked=; shift 2
 trap 'asked=yes; [ -z "$!" ] || kill -TERM "$!" 2>/dev/null' TERM INT
@@ -69,50 +70,55 @@ while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done
 if [ "$code" = 0 ] || [ "$last" = yes ]; then : > "$dir/end"; fi
 exit "$code"
 """
-"""Runs the worker's command, and leaves word when it will not be started again."""
+"""Shell script that runs the worker's command, and writes a file when it will not be started again."""
 
 
 def add(
     spec: dict[str, Any],
-    one: SetSpec,
+    set_spec: SetSpec,
     sidecar: Sidecar,
     *,
     version: tuple[int, int],
     variables: dict[str, str],
     claims: list[dict[str, Any]],
 ) -> None:
-    """Put the simulator's container into the spec of a pod whose first container is the worker's.
+    """Add the simulator's container to the spec of a pod whose first container is the worker's.
 
     Args:
-        variables: Those of the run and of the device. claims: DRA's claims, which both containers share.
+        version: (major, minor) of the server.
+        variables: Variables of the run and of the device.
+        claims: ResourceClaims, which both containers share.
     """
     worker = spec["containers"][0]
     is_native = version >= NATIVE_SINCE
-    container = _container(worker, one, sidecar, variables)
+    container = _container(worker, set_spec, sidecar, variables)
     if claims:
         container.setdefault("resources", {})["claims"] = claims
     shared = {"name": _VOLUME, "mountPath": FOLDER}
     spec["volumes"] += [{"name": _VOLUME, "emptyDir": {}}, {"name": _SCRATCH, "emptyDir": {}}]
     worker["volumeMounts"] = [*worker["volumeMounts"], shared]
     worker["env"] = [*worker["env"], {"name": contract.ENV_SIDECAR, "value": FOLDER}]
-    # The worker's folders are the simulator's too, but for the scratch space and the exchange's key.
-    seen = [dict(mount) for mount in worker["volumeMounts"] if mount["mountPath"] in _said_paths(one)]
-    container["volumeMounts"] = [*seen, dict(shared), {"name": _SCRATCH, "mountPath": _HOME}]
+    # The simulator shares the folders of the spec, but neither scratch space nor the exchange's key.
+    worker_mounts = [dict(mount) for mount in worker["volumeMounts"] if mount["mountPath"] in _spec_paths(set_spec)]
+    container["volumeMounts"] = [*worker_mounts, dict(shared), {"name": _SCRATCH, "mountPath": _HOME}]
     if is_native:
         spec["initContainers"] = [{**container, "restartPolicy": "Always"}]
         return
     spec["containers"] = [worker, container]
-    if one.restart is not RestartPolicy.ALWAYS:
-        last = "yes" if one.restart is RestartPolicy.NEVER else "no"
+    if set_spec.restart is not RestartPolicy.ALWAYS:
+        # With Never any end is the last one; with OnFailure only a success is.
+        last = "yes" if set_spec.restart is RestartPolicy.NEVER else "no"
         worker["command"] = ["/bin/sh", "-c", _script(UNTIL_DONE), "l2r-worker", FOLDER, last, *worker["command"]]
 
 
-def _said_paths(one: SetSpec) -> set[str]:
-    """Where the spec's mounts appear, and not those that every worker gets."""
-    return {mount.path for mount in one.pod.mounts if mount.path.rstrip("/") != _HOME}
+def _spec_paths(set_spec: SetSpec) -> set[str]:
+    """Return the paths of the spec's mounts, without those that every worker gets."""
+    return {mount.path for mount in set_spec.pod.mounts if mount.path.rstrip("/") != _HOME}
 
 
-def _container(worker: dict[str, Any], one: SetSpec, sidecar: Sidecar, variables: dict[str, str]) -> dict[str, Any]:
+def _container(
+    worker: dict[str, Any], set_spec: SetSpec, sidecar: Sidecar, variables: dict[str, str]
+) -> dict[str, Any]:
     grace = str(max(1, round(sidecar.grace_seconds)))
     env = {"HOME": _HOME, "PYTHONUNBUFFERED": "1", **variables, **dict(sidecar.env)}
     container: dict[str, Any] = {
@@ -126,12 +132,13 @@ def _container(worker: dict[str, Any], one: SetSpec, sidecar: Sidecar, variables
         container["imagePullPolicy"] = policy
     if sidecar.folder:
         container["workingDir"] = sidecar.folder
-    if resources := _resources(sidecar):
+    resources = resource_requirements(Resources(sidecar.cpu_cores, sidecar.memory_bytes), {})
+    if resources:
         container["resources"] = resources
     if "securityContext" in worker:
         security = deepcopy(worker["securityContext"])
-        if sidecar.image and one.pod.security is Security.RESTRICTED:
-            security.pop("readOnlyRootFilesystem")  # simulators write beside themselves; the standard allows it
+        if sidecar.image and set_spec.pod.security is Security.RESTRICTED:
+            security.pop("readOnlyRootFilesystem")  # simulators write beside their binary; `restricted` allows it
         if sidecar.user:
             security |= {"runAsUser": sidecar.user}
         container["securityContext"] = security
@@ -139,15 +146,5 @@ def _container(worker: dict[str, Any], one: SetSpec, sidecar: Sidecar, variables
 
 
 def _script(text: str) -> str:
-    """A script as it must stand in a pod: the kubelet makes one dollar of two."""
+    """Escape a script for a pod's command, in which ``$(NAME)`` is expanded and ``$$`` means one dollar."""
     return text.replace("$$", "$$$$")
-
-
-def _resources(sidecar: Sidecar) -> dict[str, Any]:
-    requests: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    if sidecar.cpu_cores is not None:
-        requests["cpu"] = format_cores(sidecar.cpu_cores)
-    if sidecar.memory_bytes is not None:
-        requests["memory"] = limits["memory"] = str(sidecar.memory_bytes)
-    return {key: value for key, value in (("requests", requests), ("limits", limits)) if value}

@@ -1,25 +1,26 @@
-"""What a pod says of one of its containers: which process it runs or ran, and how the last one ended."""
+"""Newest process of a container, read from its pod's status, and how the one before it ended."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from l2rtui.backends.kubernetes.structs import ContainerStatus, PodStruct, Terminated, epoch
+from l2rtui.backends.kubernetes.api.structs import ContainerStatus, PodStruct, Terminated, epoch
 from l2rtui.domain.status import Phase, exit_text
 
 _PLAIN = ("Completed", "Error", "")
-"""Reasons that say no more than the exit code does."""
+"""Reasons that say no more than the exit code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class ContainerProcess:
     """The newest process of a container.
 
     Attributes:
-        number: How many restarts came before it.
-        is_running: Whether it runs. ending: how it ended; None while it runs or before it has begun.
-        previous: How the one before it ended, as far as that is kept.
-        is_final: No other will follow.
+        number: Number of restarts before it.
+        is_running: It runs now.
+        ending: Its end; None while it runs or before it has started.
+        previous: End of the process before it, as far as the status still holds it.
+        is_final: No other process will follow.
     """
 
     number: int
@@ -30,44 +31,47 @@ class Instance:
 
 
 def container_names(pod: PodStruct) -> tuple[str, ...]:
-    """Names of all containers, init containers first."""
+    """Return the names of all containers, init containers first."""
     spec = pod.spec
-    return tuple(one.name for one in (*(spec.init_containers or ()), *(spec.containers or ())))
+    return tuple(container.name for container in (*(spec.init_containers or ()), *(spec.containers or ())))
 
 
-def instance(pod: PodStruct, container: str) -> Instance | None:
-    """The newest process of a container; None when none has started yet and none will.
-
-    Kubernetes counts a container that waits for its next start under the number of the process that has ended.
-    """
-    status = next((one for one in (*pod.init_statuses, *pod.statuses) if one.name == container), None)
+def newest_process(pod: PodStruct, container: str) -> ContainerProcess | None:
+    """Return the newest process of a container; None if none has started and none will."""
+    statuses = (*pod.init_statuses, *pod.statuses)
+    status = next((status for status in statuses if status.name == container), None)
     is_over = (pod.status.phase or "") in (Phase.SUCCEEDED, Phase.FAILED)
     if status is None or status.state is None:
-        return None if is_over else Instance(0, is_running=False, ending=None, previous=None, is_final=False)
+        unstarted = ContainerProcess(0, is_running=False, ending=None, previous=None, is_final=False)
+        return None if is_over else unstarted
     previous = status.last_state.terminated if status.last_state else None
     ending = status.state.terminated
+    # restartCount grows when the next process starts. While the container waits for it (CrashLoopBackOff), the
+    # newest process is the one that has ended, and the status shows that as the last state.
     if status.state.waiting is not None:
         ending, previous = previous, None
     if ending is None and status.state.running is None and is_over:
         return None
     is_final = ending is not None and (is_over or not _restarts(pod, status, ending))
-    return Instance(status.restart_count or 0, status.state.running is not None, ending, previous, is_final)
+    return ContainerProcess(status.restart_count or 0, status.state.running is not None, ending, previous, is_final)
 
 
 def _restarts(pod: PodStruct, status: ContainerStatus, ending: Terminated) -> bool:
     if pod.metadata.deletion_timestamp is not None:
         return False
-    wanted = next((one for one in pod.spec.init_containers or () if one.name == status.name), None)
     policy = pod.spec.restart_policy or "Always"
-    if wanted is not None:
-        if wanted.restart_policy == "Always":
+    init_containers = pod.spec.init_containers or ()
+    init_container = next((init for init in init_containers if init.name == status.name), None)
+    # An init container restarts after failures only, unless its own policy makes it a sidecar (KEP-753).
+    if init_container is not None:
+        if init_container.restart_policy == "Always":
             return True
         policy = "Never" if policy == "Never" else "OnFailure"
     return policy == "Always" or (policy == "OnFailure" and ending.exit_code != 0)
 
 
 def ending_text(ending: Terminated | None) -> str:
-    """How a process ended, for a mark in a log: ``killed by SIGKILL (exit 137), OOMKilled``."""
+    """Describe the end of a process, for a mark in a log: ``killed by SIGKILL (exit 137), OOMKilled``."""
     if ending is None:
         return "nobody knows how the last one ended"
     text = exit_text(ending.exit_code if ending.exit_code is not None else 0)
@@ -75,5 +79,5 @@ def ending_text(ending: Terminated | None) -> str:
 
 
 def ended_at(ending: Terminated | None) -> float:
-    """When a process ended, seconds since the epoch; 0 when nobody knows."""
+    """Return the time at which a process ended, seconds since the epoch; 0 if unknown."""
     return epoch(ending.finished_at) if ending is not None else 0.0

@@ -1,9 +1,8 @@
-"""What dcgm-exporter tells of the GPUs of its node: how busy they are, and how much of their memory is taken.
+"""Metrics of dcgm-exporter: GPU utilisation and memory in use, read through the API server's pod proxy.
 
-Kubernetes itself measures no GPU. The exporter runs on each node, beside the device plugin; a plain GET through the
-API server's pod proxy reads it, and needs nothing but the right to do that. Its pods are found among those that are
-watched anyway. What it says comes from outside: bounded, and what is odd is passed over without a word, line by
-line, as a figure on a screen is worth no failure.
+Kubernetes itself measures no GPU. The exporter runs on each GPU node; its pods are among those that are watched
+anyway, and a GET on ``pods/NAME:9400/proxy/metrics`` reads it. Its output is untrusted: size and counts are
+bounded, and malformed lines are skipped silently, as a figure on a screen is not worth a failure.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Final
 
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.devices import NodeDevices
-from l2rtui.backends.kubernetes.errors import ApiError
-from l2rtui.backends.kubernetes.kinds import KINDS
-from l2rtui.backends.kubernetes.structs import PodStruct
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.api.structs import PodStruct
+from l2rtui.backends.kubernetes.state.node_devices import NodeDevices
 from l2rtui.domain.node import GpuUse
 from l2rtui.domain.status import Phase
 
 MOST_BYTES: Final = 4 << 20
-"""Of one answer; an exporter of eight GPUs sends some 40 KiB."""
+"""Of one response; an exporter of eight GPUs sends about 40 KiB."""
 PORT: Final = 9400
 _MARKS: Final = (
     ("app.kubernetes.io/name", "dcgm-exporter"),  # its own chart and manifest
@@ -35,24 +34,24 @@ _MARKS: Final = (
 _PERCENT: Final = "DCGM_FI_DEV_GPU_UTIL"
 _USED: Final = "DCGM_FI_DEV_FB_USED"
 _FREE: Final = "DCGM_FI_DEV_FB_FREE"
-# Possessive, and anchored at a comma: no line, however made, takes more than one pass.
+# Possessive quantifiers, anchored at a comma: no line can cause backtracking.
 _LABEL = re.compile(r'(?:^|,)\s*+([A-Za-z_]\w*+)="((?:[^"\\]|\\.)*+)"', re.ASCII)
 _MOST_LINE = 4096
 _MOST_GPUS = 64
 _MOST_MIB = 1 << 24
-"""16 TiB: the library writes "no value" as numbers near 2^63."""
+"""16 TiB: DCGM writes "no value" as numbers near 2^63 (dcgm_fields.h, DCGM_INT64_BLANK)."""
 _MOST_PODS = 1024
 _AT_ONCE = 16
 _IDLE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """What an exporter says of one GPU.
+class GpuSample:
+    """Measurement of one GPU.
 
     Attributes:
-        index: As its driver counts; None when it does not say. uuid: empty when it does not say.
-        percent: Of the time in which something ran on it, 0 to 100. used_bytes, free_bytes: of its memory.
+        index: By the driver's count; None if not given. uuid: empty if not given.
+        percent: Share of time in which a kernel ran, 0 to 100. used_bytes, free_bytes: of its memory.
     """
 
     index: int | None
@@ -62,13 +61,13 @@ class Sample:
     free_bytes: int | None = None
 
 
-Samples = Mapping[str, tuple[Sample, ...]]
-"""What was measured, by node."""
+Samples = Mapping[str, tuple[GpuSample, ...]]
+"""Samples by node."""
 
 
-def parse(text: str) -> tuple[Sample, ...]:
-    """Read the lines that tell of utilisation and memory out of Prometheus' text; all else is passed over."""
-    found: dict[tuple[int | None, str], Sample] = {}
+def parse_metrics(text: str) -> tuple[GpuSample, ...]:
+    """Parse utilisation and memory from Prometheus' text format; all other lines are skipped."""
+    samples: dict[tuple[int | None, str], GpuSample] = {}
     for line in text.split("\n"):
         name, _, rest = line.partition("{")
         if name not in (_PERCENT, _USED, _FREE) or len(line) > _MOST_LINE:
@@ -79,68 +78,69 @@ def parse(text: str) -> tuple[Sample, ...]:
         key = _index(labels.get("gpu", "")), labels.get("UUID", "")
         if value is None or key == (None, "") or labels.get("GPU_I_ID"):  # a MIG slice is not the whole GPU
             continue
-        if key not in found and len(found) >= _MOST_GPUS:
+        if key not in samples and len(samples) >= _MOST_GPUS:
             continue
-        sample = found.get(key) or Sample(*key)
+        sample = samples.get(key) or GpuSample(*key)
         if name == _PERCENT and value <= 100:
-            found[key] = replace(sample, percent=value)
+            samples[key] = replace(sample, percent=value)
         elif name == _USED and value <= _MOST_MIB:
-            found[key] = replace(sample, used_bytes=int(value) << 20)
+            samples[key] = replace(sample, used_bytes=int(value) << 20)
         elif name == _FREE and value <= _MOST_MIB:
-            found[key] = replace(sample, free_bytes=int(value) << 20)
-    return tuple(found.values())
+            samples[key] = replace(sample, free_bytes=int(value) << 20)
+    return tuple(samples.values())
 
 
-def uses(devices: NodeDevices, samples: Iterable[Sample]) -> tuple[GpuUse, ...]:
-    """What is in use of the GPUs of a node; samples of GPUs that it does not have are left out."""
+def gpu_uses(devices: NodeDevices, samples: Iterable[GpuSample]) -> tuple[GpuUse, ...]:
+    """Map samples to the GPUs of a node; samples of other GPUs are left out."""
     gpus = {gpu.index: gpu for gpu in devices.gpus if not gpu.is_cpu}
-    found: dict[int, GpuUse] = {}
-    for one in samples:
-        index = devices.uuids.get(one.uuid, one.index)
+    use_by_index: dict[int, GpuUse] = {}
+    for sample in samples:
+        # By UUID where the node publishes them: the exporter's container may see the GPUs in another order.
+        index = devices.uuids.get(sample.uuid, sample.index)
         gpu = gpus.get(index) if index is not None else None
-        if gpu is None or (gpu.uuid and one.uuid and gpu.uuid != one.uuid):
+        if gpu is None or (gpu.uuid and sample.uuid and gpu.uuid != sample.uuid):
             continue
-        is_whole = one.used_bytes is not None and one.free_bytes is not None
-        total = (one.used_bytes or 0) + (one.free_bytes or 0) if is_whole else 0
-        found[gpu.index] = GpuUse(gpu.index, one.percent, one.used_bytes, gpu.memory_bytes or total)
-    return tuple(found[index] for index in sorted(found))
+        is_complete = sample.used_bytes is not None and sample.free_bytes is not None
+        total = (sample.used_bytes or 0) + (sample.free_bytes or 0) if is_complete else 0
+        use_by_index[gpu.index] = GpuUse(gpu.index, sample.percent, sample.used_bytes, gpu.memory_bytes or total)
+    return tuple(use_by_index[index] for index in sorted(use_by_index))
 
 
 def exporters(pods: Iterable[PodStruct]) -> list[PodStruct]:
-    """Those of the pods that are exporters and can be asked; one for each node."""
+    """Select running exporter pods, one for each node."""
     return list({pod.spec.node_name: pod for pod in pods if _is_exporter(pod)}.values())[:_MOST_PODS]
 
 
-async def read(api: Api, pods: Iterable[PodStruct], seconds: float) -> Samples:
-    """Ask exporters, by node; those that may not be asked, do not answer or know no GPU are left out.
+async def read_samples(api: Api, pods: Iterable[PodStruct], seconds: float) -> Samples:
+    """Read exporters; those that are forbidden, silent or know no GPU are left out.
 
     Args:
-        seconds: Longest time for all of them together; what has come by then counts.
+        seconds: Longest time for all of them together; samples that arrived by then are returned.
     """
     gate = asyncio.Semaphore(_AT_ONCE)
-    found: dict[str, tuple[Sample, ...]] = {}
+    samples_by_node: dict[str, tuple[GpuSample, ...]] = {}
 
     async def ask(pod: PodStruct) -> None:
         async with gate:
-            if samples := parse(await _text(api, pod)):
-                found[pod.spec.node_name or ""] = samples
+            if samples := parse_metrics(await _text(api, pod)):
+                samples_by_node[pod.spec.node_name or ""] = samples
 
     tasks = [asyncio.create_task(ask(pod)) for pod in pods]
     if not tasks:
-        return found
+        return samples_by_node
     try:
         done, _ = await asyncio.wait(tasks, timeout=seconds)
         for task in done:
-            task.result()
+            task.result()  # _text() handles ApiError: anything else is a bug and must surface
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return found
+    return samples_by_node
 
 
 async def _text(api: Api, pod: PodStruct) -> str:
-    """What an exporter says; empty when it says nothing that can be used."""
+    """Return the text of an exporter; empty after an error or if it is too long."""
     path = KINDS["Pod"].path(pod.metadata.namespace, f"{pod.metadata.name}:{PORT}", "proxy/metrics")
     body = bytearray()
     try:
@@ -165,11 +165,11 @@ def _is_exporter(pod: PodStruct) -> bool:
     )
 
 
-def _finite(words: Iterable[str]) -> float | None:
-    """The number in the first word, if it is one and neither negative nor endless."""
-    for word in words:
+def _finite(tokens: Iterable[str]) -> float | None:
+    """Return the number in the first token if it is finite and not negative."""
+    for token in tokens:
         try:
-            value = float(word)
+            value = float(token)
         except ValueError:
             return None
         return value if math.isfinite(value) and value >= 0 else None

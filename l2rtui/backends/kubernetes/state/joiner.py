@@ -1,8 +1,8 @@
-"""Objects of several kinds joined into rows: what changes in one kind is followed to every row that shows it.
+"""Join of objects of several kinds into rows; a change of one object updates every row that depends on it.
 
-A pod's row needs its node (devices), its controller (seats) and its events (reasons); a run's row needs its
-controllers. This holds the newest of each, marks what a change touches, and makes only those rows again. No I/O:
-the feed puts objects in, and takes changes out a few times a second.
+A pod's row needs its node (devices), its controller (replica index) and its events (reasons); a run's row needs
+its controllers. The joiner holds the newest version of each object, marks the rows that a change affects, and makes
+only those again. No I/O: ``cluster_watch`` puts objects in and takes changes out a few times a second.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ from dataclasses import replace
 from typing import TypeVar
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.allocations import Allocations
-from l2rtui.backends.kubernetes.dcgm import Samples, exporters, uses
-from l2rtui.backends.kubernetes.decode import Unread
-from l2rtui.backends.kubernetes.devices import NodeDevices, SlotRule, read_devices
-from l2rtui.backends.kubernetes.dra_structs import ClaimStruct, SliceStruct
-from l2rtui.backends.kubernetes.lists import key_of
-from l2rtui.backends.kubernetes.rows import (
-    is_own,
-    node_view,
-    planned_node,
-    pod_view,
-    run_view,
-    unread_pod_view,
-)
-from l2rtui.backends.kubernetes.seats import Seat, Seating, is_living, read_seats
-from l2rtui.backends.kubernetes.structs import (
+from l2rtui.backends.kubernetes.api.decode import UndecodedObject
+from l2rtui.backends.kubernetes.api.dra_structs import ResourceClaimStruct, ResourceSliceStruct
+from l2rtui.backends.kubernetes.api.list_pages import key_of
+from l2rtui.backends.kubernetes.api.structs import (
     ConfigMapStruct,
     ControllerStruct,
     EventStruct,
     NodeMetricsStruct,
     NodeStruct,
     PodStruct,
+)
+from l2rtui.backends.kubernetes.state.dcgm import Samples, exporters, gpu_uses
+from l2rtui.backends.kubernetes.state.dra_allocations import DraAllocations
+from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule, read_devices
+from l2rtui.backends.kubernetes.state.replica_index import (
+    PlannedReplica,
+    ReplicaIndexer,
+    is_living,
+    read_planned_replicas,
+)
+from l2rtui.backends.kubernetes.state.views import (
+    is_own,
+    node_view,
+    planned_node,
+    pod_view,
+    run_view,
+    undecoded_pod_view,
 )
 from l2rtui.domain.change import Change, NodeChanged, NodeGone, PodChanged, PodGone, RunChanged, RunGone
 from l2rtui.domain.node import Gpu, Node
@@ -44,16 +49,11 @@ from l2rtui.domain.status import Phase
 T = TypeVar("T")
 _OVER = (Phase.SUCCEEDED, Phase.FAILED)
 _MOST_EVENTS = 20
-"""Events kept for one object: the latest tell why it does not run."""
+"""Events kept for one object: the latest explain why it does not run."""
 
 
-class Join:
-    """The rows of one cluster.
-
-    Args:
-        rule: Slots of a device.
-        clock: Seconds since the epoch: some reasons name how long something has lasted.
-    """
+class Joiner:
+    """Rows of one cluster; the clock (seconds since the epoch) is read since some reasons contain a duration."""
 
     def __init__(self, rule: SlotRule, clock: Callable[[], float]) -> None:
         self._rule = rule
@@ -63,23 +63,25 @@ class Join:
         self._metrics: dict[str, NodeMetricsStruct] = {}
         self._samples: Samples = {}
         self._pods: dict[str, PodStruct] = {}
-        self._unread: dict[str, Unread] = {}
+        self._undecoded: dict[str, UndecodedObject] = {}
         self._runs: dict[str, ConfigMapStruct] = {}
         self._controllers: dict[str, ControllerStruct] = {}
         self._events: defaultdict[str, dict[str, EventStruct]] = defaultdict(dict)
+        # Indices from an object to the pods (by uid) or controllers whose rows depend on it.
         self._on_node: defaultdict[str, set[str]] = defaultdict(set)
         self._of_controller: defaultdict[str, set[str]] = defaultdict(set)
         self._of_run: defaultdict[str, set[str]] = defaultdict(set)
-        self._seating = Seating()
-        self._allocations = Allocations()
-        self._seats: dict[str, Seat] = {}
+        self._replica_indexer = ReplicaIndexer()
+        self._allocations = DraAllocations()
+        self._replicas: dict[str, PlannedReplica] = {}
         self._is_use_known = True
         self._is_derived = False
-        self._homes: frozenset[str] = frozenset()
+        self._run_namespaces: frozenset[str] = frozenset()
         self._node_rows: dict[str, Node] = {}
         self._pod_rows: dict[str, PodView] = {}
         self._run_rows: dict[str, RunView] = {}
         self._waiting: set[str] = set()
+        # Rows to make again at the next changes(); in this order, as each step may mark rows of the later ones.
         self._dirty_nodes: set[str] = set()
         self._dirty_pods: set[str] = set()
         self._dirty_runs: set[str] = set()
@@ -87,16 +89,13 @@ class Join:
 
     # --- objects in --------------------------------------------------------------------------------------------
     def put_node(self, old: NodeStruct | None, new: NodeStruct | None) -> None:
-        """A node is new, differs or is gone."""
-        name = _either(old, new).metadata.name
-        if new is None:
-            self._nodes.pop(name, None)
-        else:
-            self._nodes[name] = new
+        """Add, replace or remove a node."""
+        name = _newer(old, new).metadata.name
+        _store(self._nodes, name, new)
         self._dirty_nodes.add(name)
 
     def put_pod(self, old: PodStruct | None, new: PodStruct | None) -> None:
-        """A pod is new, differs or is gone."""
+        """Add, replace or remove a pod."""
         if old is not None:
             self._forget_pod(old)
         if new is not None:
@@ -108,7 +107,7 @@ class Join:
             if (owner := new.metadata.controller) is not None and is_own(new.metadata):
                 self._of_controller[owner.uid].add(uid)
         elif old is not None:
-            self._seats.pop(old.metadata.uid, None)
+            self._replicas.pop(old.metadata.uid, None)
         for pod in (old, new):
             if pod is not None:
                 self._dirty_pods.add(pod.metadata.uid)
@@ -118,107 +117,103 @@ class Join:
                     self._dirty_nodes.add(planned_node(pod))
 
     def put_controller(self, old: ControllerStruct | None, new: ControllerStruct | None) -> None:
-        """A ReplicaSet, StatefulSet or Job of ours is new, differs or is gone."""
-        one = _either(old, new)
-        uid, run = one.metadata.uid, one.metadata.label(labels.RUN_ID)
+        """Add, replace or remove a ReplicaSet, StatefulSet or Job of ours."""
+        controller = _newer(old, new)
+        uid, run = controller.metadata.uid, controller.metadata.label(labels.RUN_ID)
+        _store(self._controllers, uid, new)
         if new is None:
-            self._controllers.pop(uid, None)
             self._of_run[run].discard(uid)
         else:
-            self._controllers[uid] = new
             self._of_run[run].add(uid)
         self._dirty_controllers.add(uid)
         self._dirty_runs.add(run)
 
     def put_run(self, old: ConfigMapStruct | None, new: ConfigMapStruct | None) -> None:
-        """The ConfigMap of a run is new, differs or is gone."""
-        run = _either(old, new).metadata.label(labels.RUN_ID)
-        if new is None:
-            self._runs.pop(run, None)
-        else:
-            self._runs[run] = new
+        """Add, replace or remove the ConfigMap of a run."""
+        run = _newer(old, new).metadata.label(labels.RUN_ID)
+        _store(self._runs, run, new)
         self._dirty_runs.add(run)
 
     def put_event(self, old: EventStruct | None, new: EventStruct | None) -> None:
-        """Somebody tells something about a pod or a controller."""
-        one = _either(old, new)
-        uid = one.involved_object.uid or ""
-        key = key_of(one.metadata)
+        """Add, replace or remove an event about a pod or a controller."""
+        event = _newer(old, new)
+        uid = event.involved_object.uid or ""
+        key = key_of(event.metadata)
         if new is None:
             self._events[uid].pop(key, None)
             if not self._events[uid]:
                 del self._events[uid]
         else:
-            told = self._events[uid]
-            told[key] = new
-            if len(told) > _MOST_EVENTS:
-                del told[min(told, key=lambda name: told[name].last_seen)]
+            events = self._events[uid]
+            events[key] = new
+            if len(events) > _MOST_EVENTS:
+                del events[min(events, key=lambda name: events[name].last_seen)]
+        # An event may come before its object: then the object's own put marks the row.
         if uid in self._pods:
             self._dirty_pods.add(uid)
         elif uid in self._controllers:
             self._dirty_runs.add(self._controllers[uid].metadata.label(labels.RUN_ID))
 
     def put_metrics(self, old: NodeMetricsStruct | None, new: NodeMetricsStruct | None) -> None:
-        """Somebody has measured a node."""
-        name = _either(old, new).metadata.name
-        if new is None:
-            self._metrics.pop(name, None)
-        else:
-            self._metrics[name] = new
+        """Add, replace or remove the metrics of a node."""
+        name = _newer(old, new).metadata.name
+        _store(self._metrics, name, new)
         self._dirty_nodes.add(name)
 
     def set_samples(self, samples: Samples) -> None:
-        """The GPUs of these nodes, and of no others, have been measured."""
+        """Replace all GPU samples."""
+        # The old ones too: a node whose exporter has gone must lose its figures.
         self._dirty_nodes.update(samples, self._samples)
         self._samples = samples
 
-    def put_claim(self, old: ClaimStruct | None, new: ClaimStruct | None) -> None:
-        """A resource claim is new, differs or is gone."""
-        self._dirty_pods |= self._allocations.put_claim(old, new)
+    def put_resource_claim(self, old: ResourceClaimStruct | None, new: ResourceClaimStruct | None) -> None:
+        """Add, replace or remove a resource claim."""
+        self._dirty_pods |= self._allocations.put_resource_claim(old, new)
 
-    def put_slice(self, old: SliceStruct | None, new: SliceStruct | None) -> None:
-        """A driver tells of its devices on a node."""
-        self._dirty_pods |= self._allocations.put_slice(old, new)
+    def put_resource_slice(self, old: ResourceSliceStruct | None, new: ResourceSliceStruct | None) -> None:
+        """Add, replace or remove a resource slice."""
+        self._dirty_pods |= self._allocations.put_resource_slice(old, new)
 
-    def set_unread_pods(self, unread: Iterable[Unread]) -> None:
-        """These pods, and no others, cannot be decoded."""
-        found = {one.metadata.uid: one for one in unread}
-        if found != self._unread:
-            self._dirty_pods.update(found, self._unread)
-            self._unread = found
+    def set_undecoded_pods(self, undecoded: Iterable[UndecodedObject]) -> None:
+        """Replace the set of pods that cannot be decoded."""
+        by_uid = {pod.metadata.uid: pod for pod in undecoded}
+        if by_uid != self._undecoded:
+            self._dirty_pods.update(by_uid, self._undecoded)
+            self._undecoded = by_uid
 
-    def set_view(self, *, homes: Iterable[str], is_use_known: bool, is_derived: bool) -> None:
-        """Say how far one can see.
+    def set_visibility(self, *, run_namespaces: Iterable[str], is_use_known: bool, is_derived: bool) -> None:
+        """Set which objects can be listed.
 
         Args:
-            homes: Namespaces of the runs that are shown; pods of runs elsewhere are other people's pods.
-            is_use_known: All pods can be listed. is_derived: nodes cannot, so that pods must tell of them.
+            run_namespaces: Namespaces of the runs that are shown; pods of runs elsewhere count as foreign pods.
+            is_use_known: All pods can be listed. is_derived: nodes cannot, and are derived from their pods.
         """
-        self._homes = frozenset(homes)
+        self._run_namespaces = frozenset(run_namespaces)
         if (is_use_known, is_derived) != (self._is_use_known, self._is_derived):
             self._is_use_known, self._is_derived = is_use_known, is_derived
             self._dirty_nodes.update(self._nodes, self._on_node, self._node_rows)
 
-    def watch_the_clock(self) -> None:
-        """Look again at pods whose reason may change by time alone: those that wait or are being stopped."""
+    def recheck_waiting_pods(self) -> None:
+        """Mark pods whose reason may change by time alone: those that are pending or terminating."""
         self._dirty_pods |= self._waiting
 
     def exporters(self) -> list[PodStruct]:
-        """Pods that can be asked what is in use of their node's GPUs."""
+        """Return the pods of GPU metrics exporters."""
         return exporters(self._pods.values())
 
     # --- changes out -------------------------------------------------------------------------------------------
     def changes(self) -> tuple[Change, ...]:
-        """What differs since the last call."""
+        """Return the changes of rows since the last call."""
+        # Nodes first, then replica indices, then pods: devices and indices are inputs of a pod's row.
         made: list[Change] = []
         self._make_nodes(made)
-        self._make_seats()
+        self._assign_replicas()
         self._make_pods(made)
         self._make_runs(made)
         return tuple(made)
 
-    def gone_since(self, before: Join) -> tuple[Change, ...]:
-        """Rows that another join has given out and this one does not have: for readers who go on with this one."""
+    def rows_missing_from(self, before: Joiner) -> tuple[Change, ...]:
+        """Return removals of the rows that another joiner has reported and this one does not have."""
         nodes = (NodeGone(name) for name in before._node_rows.keys() - self._node_rows.keys())
         pods = (PodGone(uid) for uid in before._pod_rows.keys() - self._pod_rows.keys())
         runs = (RunGone(uid) for uid in before._run_rows.keys() - self._run_rows.keys())
@@ -232,71 +227,72 @@ class Join:
             row: Node | None
             if node is not None:
                 devices = read_devices(node, self._rule)
-                used = uses(devices, self._samples.get(name, ()))
+                used = gpu_uses(devices, self._samples.get(name, ()))
                 row = node_view(node, devices, self._metrics.get(name), used, is_use_known=self._is_use_known)
             else:
                 devices = NodeDevices(name, ())
-                row = self._derived(name) if self._is_derived and name and self._on_node.get(name) else None
+                row = self._derived_node(name) if self._is_derived and name and self._on_node.get(name) else None
             if row is None:
                 self._devices.pop(name, None)
                 if self._node_rows.pop(name, None) is not None:
                     made.append(NodeGone(name))
-            elif (shown := self._node_rows.get(name)) != row:
+            elif (previous := self._node_rows.get(name)) != row:
                 self._node_rows[name] = row
                 made.append(NodeChanged(row))
-                if shown is None or (shown.ready, shown.message) != (row.ready, row.message):
+                # Pods show the trouble of their node, but not its metrics, which change every few seconds.
+                if previous is None or (previous.ready, previous.message) != (row.ready, row.message):
                     self._dirty_pods |= self._on_node.get(name, set())
             if row is not None and node is not None:
                 self._devices[name] = devices
             if before != self._devices.get(name):
                 self._dirty_pods |= self._on_node.get(name, set())
 
-    def _derived(self, name: str) -> Node:
-        """A node that we may not read, as far as the pods on it tell."""
+    def _derived_node(self, name: str) -> Node:
+        """Derive a node that we may not read from the pods on it."""
         pods = (self._pods[uid] for uid in self._on_node[name])
         blank = NodeDevices(name, ())
         rows = [pod_view(pod, blank, None, (), 0.0) for pod in pods if pod.status.phase not in _OVER]
-        found = [claim.gpu for row in rows for claim in row.claims if claim.gpu is not None]
-        gpus = tuple(Gpu(name, index, slots=self._rule.per_gpu) for index in range(max(found, default=-1) + 1))
+        indices = [claim.gpu for row in rows for claim in row.devices if claim.gpu is not None]
+        gpus = tuple(Gpu(name, index, slots=self._rule.per_gpu) for index in range(max(indices, default=-1) + 1))
         return Node(name, gpus, is_use_known=False, message="known from its pods alone: nodes cannot be listed")
 
-    def _make_seats(self) -> None:
+    def _assign_replicas(self) -> None:
         dirty, self._dirty_controllers = self._dirty_controllers, set()
+        # Without the controller (deleted first, or not listed yet) its pods' own copies of the annotation are read.
         for uid in dirty:
-            pods = [self._pods[one] for one in self._of_controller.get(uid, ())]
+            pods = [self._pods[pod_uid] for pod_uid in self._of_controller.get(uid, ())]
             controller = self._controllers.get(uid)
             metas = (
                 [controller.metadata]
                 if controller is not None
                 else [pod.metadata for pod in pods if is_living(pod)] or [pod.metadata for pod in pods]
             )
-            seats = max((read_seats(meta) for meta in metas), key=len, default=())
-            found = self._seating.seat(uid, seats, pods)
+            # The longest plan: during a change of scale old pods still carry the shorter one.
+            planned = max((read_planned_replicas(meta) for meta in metas), key=len, default=())
+            assigned = self._replica_indexer.assign(uid, planned, pods)
             for pod in pods:
-                one, seat = pod.metadata.uid, found.get(pod.metadata.uid)
-                if self._seats.get(one) != seat:
-                    self._dirty_pods.add(one)
-                    if seat is None:
-                        self._seats.pop(one, None)
-                    else:
-                        self._seats[one] = seat
+                pod_uid, replica = pod.metadata.uid, assigned.get(pod.metadata.uid)
+                if self._replicas.get(pod_uid) != replica:
+                    self._dirty_pods.add(pod_uid)
+                    _store(self._replicas, pod_uid, replica)
 
     def _make_pods(self, made: list[Change]) -> None:
         dirty, self._dirty_pods = self._dirty_pods, set()
         now, rows = self._clock(), self._pod_rows
         for uid in dirty:
-            pod, unread = self._pods.get(uid), self._unread.get(uid)
+            pod, undecoded = self._pods.get(uid), self._undecoded.get(uid)
             row: PodView | None = None
             if pod is not None:
                 name = planned_node(pod)
                 devices = self._devices.get(name) or NodeDevices(name, ())
                 node = self._nodes.get(pod.spec.node_name or "")
-                allocated = self._allocations.held(pod, devices) if pod.spec.resource_claims else None
-                row = pod_view(pod, devices, self._seats.get(uid), self._told(uid), now, node, allocated)
-                if row.run and row.namespace not in self._homes:
+                allocated = self._allocations.usage(pod, devices) if pod.spec.resource_claims else None
+                row = pod_view(pod, devices, self._replicas.get(uid), self._events_about(uid), now, node, allocated)
+                # A run is known by its name within one namespace: elsewhere it may be another run of that name.
+                if row.run and row.namespace not in self._run_namespaces:
                     row = replace(row, run="", set_name="", role=None)
-            elif unread is not None:
-                row = unread_pod_view(unread)
+            elif undecoded is not None:
+                row = undecoded_pod_view(undecoded)
             if row is None:
                 self._waiting.discard(uid)
                 if rows.pop(uid, None) is not None:
@@ -306,7 +302,7 @@ class Join:
                 self._waiting.add(uid)
             else:
                 self._waiting.discard(uid)
-            if (shown := rows.get(uid)) is None or shown != row:
+            if rows.get(uid) != row:
                 rows[uid] = row
                 made.append(PodChanged(row))
 
@@ -319,13 +315,13 @@ class Join:
                     made.append(RunGone(uid))
                 continue
             owned = sorted(self._of_run.get(uid, ()))
-            row = run_view(run, [(self._controllers[one], self._told(one)) for one in owned])
+            row = run_view(run, [(self._controllers[key], self._events_about(key)) for key in owned])
             if self._run_rows.get(uid) != row:
                 self._run_rows[uid] = row
                 made.append(RunChanged(row))
 
-    def _told(self, uid: str) -> tuple[EventStruct, ...]:
-        """Events about an object."""
+    def _events_about(self, uid: str) -> tuple[EventStruct, ...]:
+        """Return the events about an object."""
         events = self._events.get(uid)
         return tuple(events.values()) if events else ()
 
@@ -340,16 +336,24 @@ class Join:
             _discard(self._of_controller, owner.uid, uid)
 
 
-def _either(old: T | None, new: T | None) -> T:
-    """The newer one of the two; at least one is there."""
+def _newer(old: T | None, new: T | None) -> T:
+    """Return the newer one of the two; at least one is not None."""
     if new is not None:
         return new
     assert old is not None  # noqa: S101  (a change has two sides, and one of them is something)
     return old
 
 
+def _store(objects: dict[str, T], key: str, new: T | None) -> None:
+    """Store the new version of an object, or remove the object if there is none."""
+    if new is None:
+        objects.pop(key, None)
+    else:
+        objects[key] = new
+
+
 def _discard(sets: dict[str, set[str]], key: str, member: str) -> None:
-    """Take a member out of one of many sets; an empty set goes."""
+    """Remove a member from one of the sets; an empty set is removed, too."""
     if key in sets:
         sets[key].discard(member)
         if not sets[key]:

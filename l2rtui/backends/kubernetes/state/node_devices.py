@@ -1,9 +1,9 @@
-"""The devices of a node: how many GPUs, which UUIDs, how many slots each; pure.
+"""Devices of a node: number of GPUs, their UUIDs, and the slots of each; pure.
 
-Kubernetes counts resources and not devices, so this puts together what several programs write on a node: the device
+Kubernetes counts resources and not devices, so this combines what several programs publish on a node: the device
 plugin (``nvidia.com/gpu``), GPU feature discovery (labels), HAMi (an annotation), and our own labels where none of
-them runs. Slots of a GPU: the node's own label, else the product's setting, else the shares that the device plugin
-makes of it, else the setting for all.
+them runs. Slots of a GPU: the node's own label, else the setting for the product, else the replicas of the device
+plugin's time-slicing, else the setting for all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.structs import Meta, NodeStruct, Quantities
+from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta, Quantities
 from l2rtui.config import Settings
 from l2rtui.domain.node import Gpu
 from l2rtui.domain.quantity import parse_quantity
@@ -23,13 +23,14 @@ WHOLE = "nvidia.com/gpu"
 SHARED = "nvidia.com/gpu.shared"
 MIG = "nvidia.com/mig-"
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,}")
+# Labels are set by anybody who may edit nodes: a typing error must not make a million slots.
 _MOST_GPUS = 64
 _MOST_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRule:
-    """How many slots a device has; see the settings of the same names."""
+    """Rule for the number of slots of a device; see the settings of the same names."""
 
     per_gpu: int = 4
     by_product: Mapping[str, int] = field(default_factory=dict)
@@ -38,20 +39,20 @@ class SlotRule:
 
     @classmethod
     def of(cls, settings: Settings) -> SlotRule:
-        """The rule that the settings make."""
-        pairs = (one.rpartition("=") for one in settings.slots_by_product)
+        """Make the rule from the settings."""
+        pairs = (pair.rpartition("=") for pair in settings.slots_by_product)
         by_product = {product: int(count) for product, _, count in pairs if product and count.isdigit()}
         return cls(settings.slots_per_gpu, by_product, settings.slots_per_core, settings.max_cpu_slots)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """What the claims of pods on a node are read against.
+    """Devices of a node, against which the GPU usage of its pods is read.
 
     Attributes:
-        gpus: The GPUs, or the one ``cpu`` device of a node without any.
-        uuids: UUID → index, as far as they are known.
-        counts_shares: ``nvidia.com/gpu`` counts shares of GPUs here, not whole ones.
+        gpus: The GPUs, or the single ``cpu`` device of a node without any.
+        uuids: UUID → index, as far as known.
+        counts_shares: ``nvidia.com/gpu`` counts time-sliced shares of GPUs here.
     """
 
     node: str
@@ -61,12 +62,12 @@ class NodeDevices:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether there is a GPU at all."""
+        """True if the node has a GPU."""
         return bool(self.gpus) and not self.gpus[0].is_cpu
 
     @property
     def slots_per_gpu(self) -> int:
-        """Slots of one device; all of a node have as many."""
+        """Slots of one device; all devices of a node have the same number."""
         return self.gpus[0].slots if self.gpus else 1
 
 
@@ -81,6 +82,7 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
         cores = quantity(node.status.allocatable or capacity, "cpu")
         slots = min(max(1, int(cores * rule.per_core)), rule.most_on_cpu)
         return NodeDevices(name, (Gpu(name, 0, slots=slots, is_cpu=True),))
+    # GPU feature discovery appends -SHARED to the product of a time-sliced GPU.
     product = meta.label(labels.GPU_PRODUCT)
     slots = (
         _number(meta.label(labels.SLOTS_PER_GPU), 0)
@@ -95,43 +97,44 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
         Gpu(name, index, by_index.get(index, ""), product, memory, min(slots, _MOST_SLOTS))
         for index in range(count)
     )
+    # With renameByDefault the device plugin calls shares nvidia.com/gpu.shared, and nvidia.com/gpu stays exact.
     is_sliced = replicas > 1 and not quantity(capacity, SHARED)
     return NodeDevices(name, gpus, uuids, is_sliced)
 
 
-def quantity(found: Quantities | None, name: str) -> float:
-    """One of several quantities; 0 when it is missing or no number."""
+def quantity(quantities: Quantities | None, name: str) -> float:
+    """Parse one quantity; 0 if it is missing or malformed."""
     try:
-        return parse_quantity((found or {}).get(name, 0))
+        return parse_quantity((quantities or {}).get(name, 0))
     except ValueError:
         return 0.0
 
 
-def _count(meta: Meta, capacity: Quantities | None, replicas: int, known: int) -> int:
-    """How many GPUs: what says it most exactly wins."""
-    told = _number(meta.label(labels.GPUS), 0) or _number(meta.label(labels.GPU_COUNT), 0)
+def _count(meta: ObjectMeta, capacity: Quantities | None, replicas: int, uuid_count: int) -> int:
+    """Return the number of GPUs; the most exact source wins: label, UUIDs, then the shares divided by replicas."""
+    labelled = _number(meta.label(labels.GPUS), 0) or _number(meta.label(labels.GPU_COUNT), 0)
     shares = int(quantity(capacity, WHOLE)) or int(quantity(capacity, SHARED))
-    return min(told or known or -(-shares // max(1, replicas)), _MOST_GPUS)
+    return min(labelled or uuid_count or -(-shares // max(1, replicas)), _MOST_GPUS)
 
 
-def _uuids(meta: Meta) -> Iterator[tuple[str, int]]:
-    """UUIDs and indices that an annotation of the node tells."""
+def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:
+    """Yield UUIDs and indices from an annotation of the node."""
     if own := meta.annotation(labels.GPU_UUIDS):
         yield from ((uuid.strip(), index) for index, uuid in enumerate(own.split(",")) if uuid.strip())
         return
     text = meta.annotation(labels.HAMI_NODE)
     if text.startswith("["):
         try:
-            found = json.loads(text)
+            devices = json.loads(text)
         except ValueError:
             return
-        for place, one in enumerate(found):
-            if isinstance(one, dict) and isinstance(one.get("id"), str):
-                index = one.get("index")
-                yield one["id"], index if isinstance(index, int) else place
+        for position, device in enumerate(devices):
+            if isinstance(device, dict) and isinstance(device.get("id"), str):
+                index = device.get("index")
+                yield device["id"], index if isinstance(index, int) else position
         return
     parts = [part.partition(",")[0] for part in text.split(":")]  # before HAMi 2.5: UUID,shares,memory,…:UUID,…
-    yield from ((uuid, place) for place, uuid in enumerate(one for one in parts if _UUID.fullmatch(one)))
+    yield from ((uuid, position) for position, uuid in enumerate(filter(_UUID.fullmatch, parts)))
 
 
 def _number(text: str, otherwise: int) -> int:

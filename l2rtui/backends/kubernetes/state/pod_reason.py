@@ -1,8 +1,7 @@
-"""Why a pod is not simply running: Kubernetes' own word for it, and one sentence with the next step.
+"""Reason for which a pod is not simply running: Kubernetes' own word, and one sentence with the next step.
 
-Pure: a pod, the events that are known of it, the time. The first cause wins: a pod that is being deleted is asked
-about that, one without a node about the scheduler, one with a node about its containers in the order in which they
-start. Text of the server is raw here; whoever shows it sanitises it.
+Pure: input are a pod, its events and the time. The first cause wins: deletion, then missing scheduling, then the
+node, then the containers in the order in which they start. Text of the server is raw here; screens sanitise it.
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from l2rtui.backends.kubernetes.structs import (
+from l2rtui.backends.kubernetes.api.structs import (
     ContainerStatus,
     ControllerStruct,
     EventStruct,
-    Meta,
     NodeStruct,
+    ObjectMeta,
     PodStruct,
     Terminated,
     epoch,
 )
 from l2rtui.domain.status import exit_text
 
-Why = tuple[str, str]
-"""Reason and sentence; both empty where there is nothing to explain."""
-NOTHING: Why = ("", "")
+PodReason = tuple[str, str]
+"""Reason and sentence; both empty if there is nothing to explain."""
+NO_REASON: PodReason = ("", "")
 
 _LONGEST = 300
 _SLOW_SECONDS = 60.0
-"""A pod that its node has not begun to start after so long is worth a word."""
+"""Time after which a pod that its node has not started yet gets a reason."""
 _OF_PROPAGATION = ("foregroundDeletion", "orphan")
 _IMAGE = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
           "RegistryUnavailable")  # fmt: skip
@@ -40,96 +39,93 @@ _NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (\S+)")
 _UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL)
 
 
-def explain(pod: PodStruct, events: Sequence[EventStruct], now: float, *, node: NodeStruct | None = None) -> Why:
-    """Reason and sentence of one pod.
+def explain(
+    pod: PodStruct, events: Sequence[EventStruct], now: float, *, node: NodeStruct | None = None
+) -> PodReason:
+    """Return the reason and sentence of one pod.
 
     Args:
         events: Those of this pod, in any order.
         now: Seconds since the epoch.
-        node: The pod's node, where it is known.
+        node: The pod's node, if it is known.
     """
-    trouble = node_trouble(node) if node is not None else ""
+    trouble = f"its node {node.metadata.name} {text}" if node and (text := node_trouble(node)) else ""
     if pod.metadata.deletion_timestamp is not None:
-        cause = stuck(pod.metadata, f"its node {node.metadata.name} {trouble}" if node and trouble else "", now)
+        cause = deletion_blocker(pod.metadata, trouble, now)
         return "Terminating", cause + _next_of_stuck(cause)
     if pod.status.phase in ("Failed", "Succeeded"):
         return _over(pod)
     if not pod.spec.node_name:
         return _unplaced(pod, events)
-    if trouble and node is not None:
-        return "NodeLost", (
-            f"its node {node.metadata.name} {trouble}; nobody can tell whether it runs. "
-            "Wait for the node, or kill the pod."
-        )
+    if trouble:
+        return "NodeLost", f"{trouble}; nobody can tell whether it runs. Wait for the node, or kill the pod."
     for status in (*pod.init_statuses, *pod.statuses):
-        if (why := _container(pod, status, events)) != NOTHING:
+        if (why := _container(pod, status, events)) != NO_REASON:
             return why
     return _starting(pod, events, now)
 
 
-def explain_controller(controller: ControllerStruct, events: Sequence[EventStruct]) -> Why:
-    """Why a controller has fewer pods than it wants: pods that were never made have no state to ask about."""
+def explain_controller(controller: ControllerStruct, events: Sequence[EventStruct]) -> PodReason:
+    """Return the reason for which a controller has fewer pods than desired: pods never created have no status."""
     failed = _newest(events, ("FailedCreate",))
     condition = controller.condition("ReplicaFailure")
     text = (failed.message if failed else None) or (condition.message if condition else None) or ""
     if not text:
-        return NOTHING
+        return NO_REASON
+    return "FailedCreate", _refused_creation(text)
+
+
+def _refused_creation(text: str) -> str:
     if "exceeded quota" in text:
-        return (
-            "FailedCreate",
-            f"the namespace's quota is used up: {_quota(text)}. Free some, or ask for a larger quota.",
-        )
+        return f"the namespace's quota is used up: {_quota(text)}. Free some, or ask for a larger quota."
     if "is forbidden" in text and "PodSecurity" in text:
-        return (
-            "FailedCreate",
-            f"the namespace's Pod Security refuses it: {_short(text)}. Loosen the spec or the namespace.",
-        )
+        return f"the namespace's Pod Security refuses it: {_short(text)}. Loosen the spec or the namespace."
     if "is forbidden" in text:
-        return "FailedCreate", f"the cluster refuses to make its pods: {_short(text)}. Change the spec."
-    return "FailedCreate", f"its pods cannot be made: {_short(text)}. `l2rtui events` shows more."
+        return f"the cluster refuses to make its pods: {_short(text)}. Change the spec."
+    return f"its pods cannot be made: {_short(text)}. `l2rtui events` shows more."
 
 
-def needs_log(why: Why) -> bool:
-    """Whether the last line of the log of the process before would complete the sentence."""
+def needs_previous_log(why: PodReason) -> bool:
+    """Return True if the last log line of the previous process would complete the sentence."""
     return why[0] == "CrashLoopBackOff"
 
 
-def with_log(why: Why, line: str) -> Why:
-    """The same, with the last line that the process has written."""
+def with_log(why: PodReason, line: str) -> PodReason:
+    """Append the last line that the process has written."""
     text = line.strip()
     return (why[0], f"{why[1]} Its last words: {_short(text)}") if text else why
 
 
 def node_trouble(node: NodeStruct) -> str:
-    """Say why a node cannot be relied on: ``is NotReady``; empty when it can."""
-    for ready in node.status.conditions or ():
+    """Describe the trouble of a node: ``is NotReady``; empty if it is ready."""
+    for ready in node.status.conditions or ():  # no generator: called for every pod
         if ready.type == "Ready":
             break
     else:
         return ""
     if ready.status == "True":
         return ""
-    words = "is NotReady" if ready.status == "False" else "does not answer (Ready is Unknown)"
-    return f"{words}: {ready.message}" if ready.message else words
+    trouble = "is NotReady" if ready.status == "False" else "does not answer (Ready is Unknown)"
+    return f"{trouble}: {ready.message}" if ready.message else trouble
 
 
-def own_finalizers(meta: Meta) -> tuple[str, ...]:
-    """Finalizers other than those by which a deletion waits for what the object owns."""
-    return tuple(one for one in meta.finalizers or () if one not in _OF_PROPAGATION)
+def own_finalizers(meta: ObjectMeta) -> tuple[str, ...]:
+    """Return the finalizers other than those of deletion propagation."""
+    return tuple(finalizer for finalizer in meta.finalizers or () if finalizer not in _OF_PROPAGATION)
 
 
-def stuck(meta: Meta, trouble: str, now: float) -> str:
-    """Why an object whose deletion has begun is still there.
+def deletion_blocker(meta: ObjectMeta, trouble: str, now: float) -> str:
+    """Describe what holds up an object whose deletion has begun.
 
     Args:
-        trouble: What is wrong with the node of a pod; empty for nothing.
+        trouble: Trouble of the pod's node; empty for none.
         now: Seconds since the epoch.
     """
     if finalizers := own_finalizers(meta):
         return f"the finalizer {', '.join(finalizers)} holds it"
     if trouble:
         return trouble
-    # A deletion timestamp lies in the future by the grace.
+    # The deletion timestamp of a pod is the end of its grace period, not its begin.
     left = epoch(meta.deletion_timestamp) - now
     if left > 0:
         return f"grace {left:.0f} s left"
@@ -140,16 +136,16 @@ def stuck(meta: Meta, trouble: str, now: float) -> str:
 
 
 # --- no node yet -------------------------------------------------------------------------------------------------
-def _unplaced(pod: PodStruct, events: Sequence[EventStruct]) -> Why:
+def _unplaced(pod: PodStruct, events: Sequence[EventStruct]) -> PodReason:
+    # The condition is the present state; the event is the only source until the scheduler has written that.
     condition = pod.condition("PodScheduled")
     if pod.spec.scheduling_gates:
         return "SchedulingGated", "something else must release it before it is scheduled (a queue such as Kueue)"
     failed = _newest(events, ("FailedScheduling",))
-    text = (condition.message if condition and condition.status == "False" else None) or (
-        failed.message if failed else None
-    )
+    present = condition.message if condition and condition.status == "False" else None
+    text = present or (failed.message if failed else None)
     if not text:
-        return NOTHING
+        return NO_REASON
     reason = (condition.reason if condition else None) or "Unschedulable"
     selector = pod.spec.node_selector or {}
     host = selector.get("kubernetes.io/hostname", "")
@@ -157,10 +153,11 @@ def _unplaced(pod: PodStruct, events: Sequence[EventStruct]) -> Why:
 
 
 def _unschedulable(text: str, host: str) -> str:
-    """The scheduler's sentence in words; a pinned pod is asked about its own node alone."""
+    """Rephrase the scheduler's sentence; for a pinned pod only the cause at its own node counts."""
     match = _UNSCHEDULABLE.match(text)
     parts = [part.strip().rstrip(".") for part in match[2].split(", ")] if match else [text.rstrip(".")]
     mismatches = ("didn't match", "node(s) did not match", "didn't satisfy")
+    # A pinned pod does not match the selector of every other node: that part hides the cause.
     causes = [part for part in parts if not any(word in part for word in mismatches)]
     hints = {
         "Insufficient": "Wait until something ends there, ask for less, or choose another node.",
@@ -171,10 +168,10 @@ def _unschedulable(text: str, host: str) -> str:
     }
     if host and match and not causes:
         return f"no node has the hostname {host} that it is pinned to. Choose another node."
-    found = [_count_away(part) if host else part for part in (causes or parts)]
-    hint = next((hint for word, hint in hints.items() if any(word in part for part in found)), "")
+    texts = [_count_away(part) if host else part for part in (causes or parts)]
+    hint = next((hint for word, hint in hints.items() if any(word in part for part in texts)), "")
     where = f"{host} does not take it: " if host else "no node takes it: "
-    return f"{where}{_short(', '.join(found))}." + (f" {hint}" if hint else "")
+    return f"{where}{_short(', '.join(texts))}." + (f" {hint}" if hint else "")
 
 
 def _count_away(part: str) -> str:
@@ -182,11 +179,11 @@ def _count_away(part: str) -> str:
 
 
 # --- containers --------------------------------------------------------------------------------------------------
-def _container(pod: PodStruct, status: ContainerStatus, events: Sequence[EventStruct]) -> Why:
+def _container(pod: PodStruct, status: ContainerStatus, events: Sequence[EventStruct]) -> PodReason:
     state = status.state
     waiting = state.waiting if state else None
     if waiting is None:
-        return NOTHING
+        return NO_REASON
     reason, message = waiting.reason or "", waiting.message or ""
     name = _name(pod, status)
     if reason in _IMAGE:
@@ -198,7 +195,7 @@ def _container(pod: PodStruct, status: ContainerStatus, events: Sequence[EventSt
         return reason, _crash(last, status.restart_count or 0, name)
     if last is not None and last.reason == "OOMKilled":
         return "OOMKilled", f"{name}{_oom()}"
-    return NOTHING
+    return NO_REASON
 
 
 def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[EventStruct], name: str) -> str:
@@ -207,8 +204,9 @@ def _image(status: ContainerStatus, reason: str, message: str, events: Sequence[
         return f"{name}{image} is no name of an image. Correct `image` in the spec."
     if reason == "ErrImageNeverPull":
         return f"{name}{image} is not on the node, and the spec forbids to pull it. Load it there, or allow that."
-    told = _newest(events, ("Failed",), "pull")
-    text = message if "Back-off" not in message and message else (told.message if told else None) or message
+    failed = _newest(events, ("Failed",), "pull")
+    # "Back-off pulling image" hides the cause, which only the event before it names.
+    text = message if "Back-off" not in message and message else (failed.message if failed else None) or message
     low = text.lower()
     if any(word in low for word in ("unauthorized", "authentication required", "denied", "no basic auth")):
         return f"{name}the registry does not give {image} to us. Name a pull secret in the spec (`pull_secrets`)."
@@ -238,9 +236,9 @@ def _crash(last: Terminated | None, restarts: int, name: str) -> str:
     if last.reason == "OOMKilled":
         return f"{name}{_oom()} ({times})"
     how = exit_text(last.exit_code if last.exit_code is not None else 0)
-    words = (last.message or "").strip().splitlines()
-    told = f" Its last words: {_short(words[-1])}" if words else ""
-    return f"{name}it ends again and again, last with {how} ({times}). See `l2rtui logs --previous`.{told}"
+    message = (last.message or "").strip().splitlines()
+    last_words = f" Its last words: {_short(message[-1])}" if message else ""
+    return f"{name}it ends again and again, last with {how} ({times}). See `l2rtui logs --previous`.{last_words}"
 
 
 def _oom() -> str:
@@ -250,31 +248,30 @@ def _oom() -> str:
 
 
 def _name(pod: PodStruct, status: ContainerStatus) -> str:
-    """Which container it is, where there are several."""
+    """Return a prefix that names the container if the pod has several."""
     several = len(pod.spec.containers or ()) + len(pod.spec.init_containers or ()) > 1
     return f"container {status.name}: " if several else ""
 
 
 # --- others ------------------------------------------------------------------------------------------------------
-def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> Why:
-    """Placed, and no container says what is wrong."""
+def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> PodReason:
+    """Explain a scheduled pod of which no container reports trouble."""
     if pod.status.phase != "Pending":
-        return NOTHING
+        return NO_REASON
+    # Events alone: until its volumes are mounted a pod's containers report ContainerCreating and no cause.
     if (mount := _newest(events, _VOLUME_EVENTS)) is not None:
         text = mount.message or ""
         if match := _NOT_FOUND.search(text):
-            said = f"there is no {match[1].lower()} {match[2]} to mount. Create it, or correct the spec."
+            sentence = f"there is no {match[1].lower()} {match[2]} to mount. Create it, or correct the spec."
         elif "persistentvolumeclaim" in text:
-            said = f"its claim cannot be mounted: {_short(text)}. Make the claim, or correct its name in the spec."
+            hint = "Make the claim, or correct its name in the spec."
+            sentence = f"its claim cannot be mounted: {_short(text)}. {hint}"
         else:
-            said = f"a volume cannot be mounted: {_short(text)}."
-        return mount.reason or "FailedMount", said
+            sentence = f"a volume cannot be mounted: {_short(text)}."
+        return mount.reason or "FailedMount", sentence
     if (sandbox := _newest(events, _NODE_EVENTS)) is not None:
-        text = _short(sandbox.message or "")
-        return (
-            sandbox.reason or "",
-            f"its node cannot set it up: {text}. Choose another node, or tell its administrator.",
-        )
+        hint = "Choose another node, or tell its administrator."
+        return sandbox.reason or "", f"its node cannot set it up: {_short(sandbox.message or '')}. {hint}"
     began = epoch(pod.status.start_time or pod.metadata.creation_timestamp)
     waited = now - began if began else 0.0
     if waited > _SLOW_SECONDS:
@@ -283,16 +280,15 @@ def _starting(pod: PodStruct, events: Sequence[EventStruct], now: float) -> Why:
         if pulling is not None and (done is None or done.last_seen < pulling.last_seen):
             return "ContainerCreating", f"its image is being pulled for {now - pulling.last_seen:.0f} s"
         return "ContainerCreating", f"its node has not started it for {waited:.0f} s. `l2rtui events` shows more."
-    return NOTHING
+    return NO_REASON
 
 
-def _over(pod: PodStruct) -> Why:
+def _over(pod: PodStruct) -> PodReason:
     reason, message = pod.status.reason or "", pod.status.message or ""
+    # Evicted pods have no container statuses: the pod's own reason comes first.
     if reason == "Evicted":
-        return (
-            reason,
-            f"its node had too little left and put it out: {_short(message)}. Ask for what it needs, or free some.",
-        )
+        hint = "Ask for what it needs, or free some."
+        return reason, f"its node had too little left and put it out: {_short(message)}. {hint}"
     if reason == "DeadlineExceeded":
         return reason, "it ran longer than its activeDeadlineSeconds allows. Raise them, or let it do less."
     if reason in ("NodeLost", "NodeShutdown", "Shutdown", "Terminated"):
@@ -302,13 +298,11 @@ def _over(pod: PodStruct) -> Why:
         if ending is not None and ending.reason == "OOMKilled":
             return "OOMKilled", f"{_name(pod, status)}{_oom()}"
         if ending is not None and ending.exit_code:
-            words = (ending.message or "").strip().splitlines()
-            told = f" Its last words: {_short(words[-1])}" if words else ""
-            return (
-                ending.reason or "Error",
-                f"{_name(pod, status)}it ended with {exit_text(ending.exit_code)}.{told}",
-            )
-    return (reason, _short(message)) if reason or message else NOTHING
+            output = (ending.message or "").strip().splitlines()
+            last_words = f" Its last words: {_short(output[-1])}" if output else ""
+            sentence = f"{_name(pod, status)}it ended with {exit_text(ending.exit_code)}.{last_words}"
+            return ending.reason or "Error", sentence
+    return (reason, _short(message)) if reason or message else NO_REASON
 
 
 def _next_of_stuck(why: str) -> str:
@@ -329,20 +323,20 @@ def _quota(text: str) -> str:
 
 
 def _newest(events: Iterable[EventStruct], reasons: Sequence[str], word: str = "") -> EventStruct | None:
-    found = [one for one in events if one.reason in reasons and word in (one.message or "").lower()]
-    return max(found, key=lambda one: one.last_seen, default=None)
+    matches = [event for event in events if event.reason in reasons and word in (event.message or "").lower()]
+    return max(matches, key=lambda event: event.last_seen, default=None)
 
 
 def _short(text: str) -> str:
-    """One line of bounded length, without the dot at its end."""
+    """Shorten to one line of bounded length, without the full stop at its end."""
     line = " ".join(text.split()).rstrip(".")
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-def by_pod(events: Iterable[EventStruct]) -> Mapping[str, tuple[EventStruct, ...]]:
-    """Events by the uid of what they are about."""
-    found: dict[str, list[EventStruct]] = {}
-    for one in events:
-        if one.involved_object.uid:
-            found.setdefault(one.involved_object.uid, []).append(one)
-    return {uid: tuple(every) for uid, every in found.items()}
+def events_by_uid(events: Iterable[EventStruct]) -> Mapping[str, tuple[EventStruct, ...]]:
+    """Group events by the uid of their object."""
+    by_uid: dict[str, list[EventStruct]] = {}
+    for event in events:
+        if event.involved_object.uid:
+            by_uid.setdefault(event.involved_object.uid, []).append(event)
+    return {uid: tuple(every) for uid, every in by_uid.items()}

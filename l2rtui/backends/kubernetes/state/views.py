@@ -1,4 +1,4 @@
-"""Structs of the API → rows of a snapshot; pure, and the only place that knows both."""
+"""Views (rows of a snapshot) from structs of the API; pure, and the only module that knows both."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 import msgspec
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.claims import holding
-from l2rtui.backends.kubernetes.decode import Unread
-from l2rtui.backends.kubernetes.devices import NodeDevices, quantity
-from l2rtui.backends.kubernetes.seats import Seat
-from l2rtui.backends.kubernetes.structs import (
+from l2rtui.backends.kubernetes.api.decode import UndecodedObject
+from l2rtui.backends.kubernetes.api.structs import (
     ConfigMapStruct,
     ContainerStatus,
     ControllerStruct,
     EventStruct,
-    Meta,
     NodeMetricsStruct,
     NodeStruct,
+    ObjectMeta,
     PodStruct,
     Terminated,
     epoch,
 )
-from l2rtui.backends.kubernetes.why import explain, explain_controller
-from l2rtui.domain.ledger import Claim
+from l2rtui.backends.kubernetes.state.gpu_usage import read_gpu_usage
+from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
+from l2rtui.backends.kubernetes.state.pod_reason import explain, explain_controller
+from l2rtui.backends.kubernetes.state.replica_index import PlannedReplica
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import GpuUse, Node, Taint
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
@@ -44,14 +44,15 @@ def node_view(
     *,
     is_use_known: bool,
 ) -> Node:
-    """The row of a node."""
+    """Make the row of a node."""
     meta, status = node.metadata, node.status
     allocatable = status.allocatable or status.capacity
-    conditions = {one.type: one for one in status.conditions or ()}
+    conditions = {item.type: item for item in status.conditions or ()}
     ready = conditions.get("Ready")
     is_ready = ready is not None and ready.status == "True"
-    pressing = [one for name, one in conditions.items() if name != "Ready" and one.status == "True"]
-    messages = [one.message or one.reason or one.type for one in pressing]
+    # Of all conditions Ready alone is good when True: the others (MemoryPressure, DiskPressure …) name a trouble.
+    pressing = [item for name, item in conditions.items() if name != "Ready" and item.status == "True"]
+    messages = [item.message or item.reason or item.type for item in pressing]
     if not is_ready:
         messages.insert(0, (ready.message or ready.reason or "") if ready else "it has not reported yet")
     usage = metrics.usage if metrics is not None else None
@@ -63,10 +64,11 @@ def node_view(
         is_use_known=is_use_known,
         cpu_cores=quantity(allocatable, "cpu"),
         memory_bytes=int(quantity(allocatable, "memory")),
+        # None and not 0 without metrics: an idle node and an unmeasured one must look different.
         cpu_used=quantity(usage, "cpu") if usage else None,
         memory_used_bytes=int(quantity(usage, "memory")) if usage else None,
         gpu_use=gpu_use,
-        taints=tuple(Taint(one.key, one.value or "", one.effect) for one in node.spec.taints or ()),
+        taints=tuple(Taint(item.key, item.value or "", item.effect) for item in node.spec.taints or ()),
         labels=tuple(sorted((meta.labels or {}).items())),
         message="; ".join(filter(None, messages)),
     )
@@ -75,23 +77,24 @@ def node_view(
 def pod_view(
     pod: PodStruct,
     devices: NodeDevices,
-    seat: Seat | None,
+    replica: PlannedReplica | None,
     events: Sequence[EventStruct],
     now: float,
     node: NodeStruct | None = None,
-    allocated: tuple[Claim, ...] | None = None,
+    allocated: tuple[DeviceUsage, ...] | None = None,
 ) -> PodView:
-    """The row of a pod.
+    """Make the row of a pod.
 
     Args:
-        devices: Of the node that it sits on or is pinned to.
-        events: About this pod, in any order.
-        node: The node that it sits on, where it is known.
-        allocated: What its resource claims have been given, where that is known.
+        devices: Devices of the node that it is bound or pinned to.
+        replica: Its replica of the plan; None for a foreign pod.
+        events: Events about this pod, in any order.
+        node: The node that it is bound to, if known.
+        allocated: Allocations of its resource claims, if known.
     """
     meta, status = pod.metadata, pod.status
     is_ours = is_own(meta)
-    held = holding(pod, devices, seat.slots if seat is not None else None, allocated)
+    usage = read_gpu_usage(pod, devices, replica.slots if replica is not None else None, allocated)
     statuses = pod.statuses
     ready = pod.condition("Ready")
     last = _last_end(statuses)
@@ -105,15 +108,15 @@ def pod_view(
         meta.label(labels.RUN) if is_ours else "",
         meta.label(labels.SET) if is_ours else "",
         _ROLES.get(meta.label(labels.ROLE)) if is_ours else None,
-        seat.index if seat is not None else 0,
+        replica.index if replica is not None else 0,
         _number(meta.label(labels.SEED)),
-        # A successor holds the slot by now; what is being stopped beside it is on its way out.
-        () if seat is not None and seat.is_lent else held.claims,
+        # Its successor has the slot by now: counted for both, the device would look overbooked until the pod ends.
+        () if replica is not None and replica.has_successor else usage.devices,
         _PHASES.get(status.phase or "Pending", Phase.UNKNOWN),
         reason,
         message,
         ready is not None and ready.status == "True",
-        sum(one.restart_count or 0 for one in statuses),
+        sum(status_item.restart_count or 0 for status_item in statuses),
         epoch(meta.creation_timestamp),
         _started(statuses),
         None if last is None else last.exit_code,
@@ -121,22 +124,22 @@ def pod_view(
         None,
         meta.namespace,
         f"{controller.kind} {controller.name}" if controller is not None else "",
-        held.flags,
+        usage.flags,
     )
 
 
-def unread_pod_view(unread: Unread) -> PodView:
-    """The row of a pod that cannot be decoded: it may hold anything, so its node's free slots become unknown."""
-    meta = unread.metadata
+def undecoded_pod_view(undecoded: UndecodedObject) -> PodView:
+    """Make the row of a pod that cannot be decoded: it may use any GPU, so its node's free slots become unknown."""
+    meta = undecoded.metadata
     return PodView(
         meta.uid,
         meta.name,
-        unread.node,
+        undecoded.node,
         owner=meta.annotation(labels.OWNER) or meta.namespace,
-        claims=(Claim(None),) if unread.node else (),
+        devices=(DeviceUsage(None),) if undecoded.node else (),
         phase=Phase.UNKNOWN,
         reason=UNREADABLE,
-        message=unread.error,
+        message=undecoded.error,
         created=epoch(meta.creation_timestamp),
         is_terminating=meta.deletion_timestamp is not None,
         namespace=meta.namespace,
@@ -146,11 +149,12 @@ def unread_pod_view(unread: Unread) -> PodView:
 def run_view(
     run: ConfigMapStruct, controllers: Iterable[tuple[ControllerStruct, Sequence[EventStruct]]]
 ) -> RunView:
-    """The row of a run; each of its controllers comes with the events about it."""
+    """Make the row of a run from its ConfigMap and its controllers, each with the events about it."""
     meta = run.metadata
     spec = _spec((run.data or {}).get(labels.SPEC_KEY, ""))
-    told = (_trouble(controller, events) for controller, events in controllers)
-    reason, message = next((one for one in told if one[0]), ("", ""))
+    troubles = (_trouble(controller, events) for controller, events in controllers)
+    # The first controller with a trouble: one sentence fits into the row, and causes are mostly shared.
+    reason, message = next((item for item in troubles if item[0]), ("", ""))
     if spec is None:
         reason, message = UNREADABLE, f"its spec in the ConfigMap {meta.name} cannot be read"
     return RunView(
@@ -161,7 +165,9 @@ def run_view(
         spec.seed if spec is not None else _number(meta.label(labels.SEED)),
         spec.kind if spec is not None else "",
         epoch(meta.creation_timestamp),
-        tuple(SetView(one.name, _ROLES.get(one.role, Role.JOB), one.replicas) for one in spec.sets) if spec else (),
+        tuple(SetView(item.name, _ROLES.get(item.role, Role.JOB), item.replicas) for item in spec.sets)
+        if spec
+        else (),
         reason,
         message,
         meta.deletion_timestamp is not None or bool(meta.annotation(labels.TERMINATING)),
@@ -169,56 +175,58 @@ def run_view(
     )
 
 
-def is_own(meta: Meta) -> bool:
-    """Whether l2rtui made this object."""
+def is_own(meta: ObjectMeta) -> bool:
+    """Return True if l2rtui created this object."""
     return bool(meta.label(labels.RUN_ID)) and meta.label(labels.APP_MANAGED_BY) == labels.MANAGED_BY
 
 
 def planned_node(pod: PodStruct) -> str:
-    """The node that a pod sits on or, before it is bound, the one that it is pinned to; empty for neither."""
+    """Return the node that a pod is bound to or, before that, pinned to; empty for neither."""
     return pod.spec.node_name or (pod.spec.node_selector or {}).get(labels.HOSTNAME, "")
 
 
-class _SetLook(msgspec.Struct, frozen=True):
+# Only the fields that a row shows: a spec written by a newer version of l2rtui must not lose its run.
+class _StoredSet(msgspec.Struct, frozen=True):
     name: str
     role: str = ""
     replicas: int = 1
 
 
-class _SpecLook(msgspec.Struct, frozen=True):
+class _StoredSpec(msgspec.Struct, frozen=True):
     experiment: str = ""
     kind: str = ""
     seed: int = 0
-    sets: tuple[_SetLook, ...] = ()
+    sets: tuple[_StoredSet, ...] = ()
 
 
-_SPEC: Any = msgspec.json.Decoder(_SpecLook)
+_SPEC: Any = msgspec.json.Decoder(_StoredSpec)
 
 
-def _spec(text: str) -> _SpecLook | None:
+def _spec(text: str) -> _StoredSpec | None:
     try:
-        spec: _SpecLook = _SPEC.decode(text)
+        spec: _StoredSpec = _SPEC.decode(text)
     except msgspec.DecodeError:
         return None
     return spec
 
 
 def _trouble(controller: ControllerStruct, events: Sequence[EventStruct]) -> tuple[str, str]:
-    """Why a controller makes no more pods; events of an hour ago do not count once it has them all."""
-    given_up = controller.condition("Failed")
+    """Return the reason for which a controller lacks pods; old events do not count once it has them all."""
+    given_up = controller.condition("Failed")  # of a Job alone: its backoffLimit is used up
     if given_up is not None and given_up.status == "True":
         return given_up.reason or "Failed", f"{controller.metadata.name}: {given_up.message or 'it has given up'}"
     spec, status = controller.spec, controller.status
-    wanted = spec.replicas if spec.replicas is not None else spec.parallelism
-    there = status.replicas or (status.active or 0) + (status.succeeded or 0)
-    return explain_controller(controller, events) if there < (1 if wanted is None else wanted) else ("", "")
+    desired = spec.replicas if spec.replicas is not None else spec.parallelism
+    # A Job counts by active and succeeded pods, the others by replicas.
+    existing = status.replicas or (status.active or 0) + (status.succeeded or 0)
+    return explain_controller(controller, events) if existing < (1 if desired is None else desired) else ("", "")
 
 
 def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:
-    """How the container that ended last did so."""
+    """Return the end of the container that ended last."""
     last: Terminated | None = None
-    for one in statuses:
-        for state in (one.state, one.last_state):
+    for container in statuses:
+        for state in (container.state, container.last_state):
             end = state.terminated if state is not None else None
             if end is not None and (last is None or epoch(end.finished_at) > epoch(last.finished_at)):
                 last = end
@@ -226,11 +234,11 @@ def _last_end(statuses: Sequence[ContainerStatus]) -> Terminated | None:
 
 
 def _started(statuses: Sequence[ContainerStatus]) -> float | None:
-    """Since when a process of the pod runs, or when the last one began."""
+    """Return the time since which a process of the pod runs, else the start of the last one."""
     running: float | None = None
     ended: float | None = None
-    for one in statuses:
-        if (state := one.state) is None:
+    for container in statuses:
+        if (state := container.state) is None:
             continue
         if state.running is not None:
             began = epoch(state.running.started_at)

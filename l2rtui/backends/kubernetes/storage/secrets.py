@@ -1,4 +1,4 @@
-"""Secrets of Kubernetes for runs: variables, and logins of registries; marked as ours and never read back."""
+"""Kubernetes Secrets for runs: variables and registry logins, labelled as l2rtui's; values are never read back."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.errors import ApiError
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.domain.secret import Secret, SecretKind, SecretView
 from l2rtui.errors import NotFoundError, RefusedError
 
-KEPT: Final = f"{labels.PREFIX}secret"
-"""Label of a secret that people keep here. Not managed-by, which marks what belongs to a run and goes with it."""
+SECRET_LABEL: Final = f"{labels.PREFIX}secret"
+"""Label of a secret that a person has stored. Not ``managed-by``: that marks objects of a run, which go with it."""
 _TYPES: Final = {SecretKind.VARIABLES: "Opaque", SecretKind.REGISTRY: "kubernetes.io/dockerconfigjson"}
 
 
@@ -21,7 +22,8 @@ class KubernetesSecrets:
     """The secrets of the namespace where runs are launched.
 
     Args:
-        api: Gives the open connection.
+        api: Return the open connection.
+        owner: User name for the annotation of new secrets.
     """
 
     def __init__(self, api: Callable[[], Awaitable[Api]], owner: str) -> None:
@@ -29,13 +31,13 @@ class KubernetesSecrets:
         self._owner = owner
 
     async def list(self) -> tuple[SecretView, ...]:
-        """Those that l2rtui keeps, by name."""
+        """Return the secrets that l2rtui has made, by name."""
         api = await self._api()
-        found = await api.list("Secret", api.namespace, labels=KEPT)
-        return tuple(sorted(map(_view, found), key=lambda one: one.name))
+        items = await api.list("Secret", api.namespace, labels=SECRET_LABEL)
+        return tuple(sorted(map(_view, items), key=lambda view: view.name))
 
     async def keep(self, secret: Secret, *, replace: bool = False) -> None:
-        """Create it, or put it in place of ours of this name."""
+        """Create a secret, or replace the one that l2rtui has made under this name."""
         api = await self._api()
         manifest = self._manifest(secret, api.namespace)
         try:
@@ -45,63 +47,50 @@ class KubernetesSecrets:
                 raise
         else:
             return
-        found = await self._ours(api, secret.name)
+        existing = await self._ours(api, secret.name)
         if not replace:
             raise RefusedError(
                 f"There is a secret {secret.name} in {api.namespace}.", "Add --replace, or delete it."
             )
-        if found.get("type") == _TYPES[secret.kind]:
-            manifest["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+        if existing.get("type") == _TYPES[secret.kind]:
+            # The version that was checked to be ours: a change in between makes the replace fail.
+            manifest["metadata"]["resourceVersion"] = existing["metadata"]["resourceVersion"]
             await api.replace(manifest)
             return
-        await api.delete("Secret", api.namespace, secret.name, uid=found["metadata"]["uid"])  # a type cannot change
+        await api.delete("Secret", api.namespace, secret.name, uid=existing["metadata"]["uid"])
         await api.create(manifest)
 
     async def delete(self, name: str) -> None:
-        """Remove one of ours."""
+        """Remove a secret that l2rtui has made."""
         api = await self._api()
-        found = await self._ours(api, name)
-        await api.delete("Secret", api.namespace, name, uid=found["metadata"]["uid"])
+        existing = await self._ours(api, name)
+        await api.delete("Secret", api.namespace, name, uid=existing["metadata"]["uid"])
 
     async def _ours(self, api: Api, name: str) -> dict[str, Any]:
-        try:
-            found = await api.read("Secret", api.namespace, name)
-        except ApiError as error:
-            if error.is_not_found:
-                raise NotFoundError(
-                    f"There is no secret {name} in {api.namespace}.", "See `l2rtui secret ls`."
-                ) from None
-            raise
-        if KEPT not in (found["metadata"].get("labels") or {}):
+        if (existing := await api.find("Secret", api.namespace, name)) is None:
+            raise NotFoundError(f"There is no secret {name} in {api.namespace}.", "See `l2rtui secret ls`.")
+        if SECRET_LABEL not in (existing["metadata"].get("labels") or {}):
             raise RefusedError(f"The secret {name} in {api.namespace} was not made by `l2rtui secret`.")
-        return found
+        return existing
 
     def _manifest(self, secret: Secret, namespace: str) -> dict[str, Any]:
-        return {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {
-                "name": secret.name,
-                "namespace": namespace,
-                "labels": {
-                    KEPT: str(secret.kind),
-                    labels.APP_PART_OF: labels.MANAGED_BY,
-                    labels.OWNER: labels.label_value(self._owner),
-                },
-                "annotations": {labels.OWNER: self._owner},
-            },
-            "type": _TYPES[secret.kind],
-            "data": {key: base64.b64encode(value.encode()).decode() for key, value in secret.values},
+        own_labels = {
+            SECRET_LABEL: str(secret.kind),
+            labels.APP_PART_OF: labels.MANAGED_BY,
+            labels.OWNER: labels.label_value(self._owner),
         }
+        meta = {"namespace": namespace, "labels": own_labels, "annotations": {labels.OWNER: self._owner}}
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in secret.values}
+        return new_object("Secret", secret.name, meta=meta, type=_TYPES[secret.kind], data=data)
 
 
-def _view(found: Mapping[str, Any]) -> SecretView:
-    meta = found["metadata"]
-    is_registry = found.get("type") == _TYPES[SecretKind.REGISTRY]
+def _view(manifest: Mapping[str, Any]) -> SecretView:
+    meta = manifest["metadata"]
+    is_registry = manifest.get("type") == _TYPES[SecretKind.REGISTRY]
     return SecretView(
         str(meta["name"]),
         SecretKind.REGISTRY if is_registry else SecretKind.VARIABLES,
-        tuple(sorted(found.get("data") or {})),
+        tuple(sorted(manifest.get("data") or {})),
         str((meta.get("annotations") or {}).get(labels.OWNER, "")),
         str(meta.get("creationTimestamp") or ""),
     )

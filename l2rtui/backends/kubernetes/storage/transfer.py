@@ -1,4 +1,4 @@
-"""This machine's side of files that are carried to and from a volume; all of it blocks, so it runs in threads."""
+"""Local side of file transfers to and from a volume. Every function blocks, so callers run it in threads."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from l2rtui.backends.kubernetes.pipes import BLOCK_BYTES
-from l2rtui.backends.storage import FileEntry
+from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES
+from l2rtui.domain.volume import FileEntry
 from l2rtui.errors import BackendError
 
+# A batch is held in memory and repeated as a whole after a cut.
 _BATCH_BYTES = 32 * 1024 * 1024
 _BATCH_FILES = 200
 
 Progress = Callable[[int], None]
-"""Called with the bytes that have come over since the last call."""
+"""Called with the number of bytes transferred since the last call."""
 T = TypeVar("T")
 
 
 def below(folder: Path, name: str) -> Path:
-    """A local path for a name that a volume gave; such a name is not trusted.
-
-    Raises:
-        BackendError: it leads out of the folder.
-    """
+    """Return the local path for a name in a volume, which is not trusted; BackendError if it leaves the folder."""
     parts = name.split("/")
     if ".." in parts or name.startswith("/"):
         raise BackendError(f"The volume names a file {name!r}, which would lead out of {folder}.")
@@ -36,16 +33,17 @@ def below(folder: Path, name: str) -> Path:
 
 
 def is_there(local: Path, entry: FileEntry) -> bool:
-    """Whether a copy of the same size and time is here."""
+    """Return whether a local copy has the same size and modification time."""
     try:
-        found = local.stat()
+        status = local.stat()
     except OSError:
         return False
-    return found.st_size == entry.size and abs(found.st_mtime - entry.changed) < 1.0
+    # Within a second: tar stores whole seconds, `find` prints fractions.
+    return status.st_size == entry.size and abs(status.st_mtime - entry.changed) < 1.0
 
 
 def local_files(source: Path) -> list[tuple[str, Path, int]]:
-    """Name below the source, path and size of every file; a file's own name is empty."""
+    """Return name below the source, path and size of every file; the name is empty where the source is a file."""
     if source.is_file():
         return [("", source, source.stat().st_size)]
     paths = sorted(path for path in source.rglob("*") if path.is_file())
@@ -53,7 +51,7 @@ def local_files(source: Path) -> list[tuple[str, Path, int]]:
 
 
 def batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Items in groups that travel together."""
+    """Divide items into batches that are transferred together."""
     batch: list[T] = []
     total = 0
     for item in items:
@@ -67,13 +65,14 @@ def batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 
 def unpack(stream: io.BytesIO, targets: dict[str, Path]) -> None:
-    """Write the files that were asked for, and nothing else of what the stream may hold."""
+    """Write the requested files from a tar stream, and no other member of it."""
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for member in archive:
             target = targets.get(member.name)
             if target is None or not member.isreg() or (data := archive.extractfile(member)) is None:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
+            # Renamed when complete, so that a reader never sees half a file.
             part = target.with_name(f".part-{target.name}")
             part.write_bytes(data.read())
             stamp(part, member.mtime)
@@ -81,12 +80,12 @@ def unpack(stream: io.BytesIO, targets: dict[str, Path]) -> None:
 
 
 def stamp(path: Path, changed: float) -> None:
-    """Give a file the time of its original, by which the next copy knows it."""
+    """Set a file's modification time to that of its original; the next copy compares it."""
     os.utime(path, (changed, changed))
 
 
 def pack(batch: Sequence[tuple[str, Path, int]]) -> bytes:
-    """Name, path and size of files to one tar stream."""
+    """Pack files, given by name, path and size, into one tar stream."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, path, _ in batch:
@@ -95,7 +94,7 @@ def pack(batch: Sequence[tuple[str, Path, int]]) -> bytes:
 
 
 async def read(source: Path, start: int, progress: Progress) -> AsyncIterator[bytes]:
-    """A file from some byte on, block by block."""
+    """Yield a file from byte ``start`` on, block by block."""
     with source.open("rb") as file:
         file.seek(start)
         while block := await asyncio.to_thread(file.read, BLOCK_BYTES):
@@ -104,6 +103,6 @@ async def read(source: Path, start: int, progress: Progress) -> AsyncIterator[by
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

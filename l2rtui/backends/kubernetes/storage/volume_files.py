@@ -1,8 +1,8 @@
-"""The files of a volume, through a pod that mounts it: look, fetch, put.
+"""Files of a volume, listed and copied through a pod that mounts it.
 
-Nobody needs a login to the storage. Small files travel together as a tar stream, large ones one by one from where
-the last try ended; each appears under its name when it is whole, with its SHA-256 compared for large ones. The pod
-has no rights, ends by itself after some hours even if we are killed, and goes when we are done.
+No login to the storage is needed. Small files are transferred together as a tar stream, large ones one by one and
+resumed after a cut. A file appears under its name when it is complete; the SHA-256 of large ones is compared. The
+pod has no rights, is deleted at the end, and ends by itself after some hours if l2rtui was killed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from l2rtui.backends.kubernetes import labels, transfer
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.errors import ApiError
-from l2rtui.backends.kubernetes.pipes import BLOCK_BYTES, CutError, piped
-from l2rtui.backends.kubernetes.transfer import Progress
-from l2rtui.backends.storage import FileEntry, Volume
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
+from l2rtui.backends.kubernetes.storage import transfer
+from l2rtui.backends.kubernetes.storage.transfer import Progress
+from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES, CutError, pipe
+from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, NotFoundError, UsageError
 
 START_SECONDS: Final = 120.0
@@ -31,7 +33,7 @@ _LIFE_SECONDS = 6 * 3600
 _ROOT = "/volume"
 _LARGE_BYTES = 4 * 1024 * 1024
 _TRIES = 5
-_USER = 10001
+_USER = 10001  # the user of the default images; fsGroup makes the volume writable for it
 
 
 class PodFiles:
@@ -44,20 +46,16 @@ class PodFiles:
         self._volume = volume
 
     async def entries(self, path: str = "") -> tuple[FileEntry, ...]:
-        """What lies directly under a path, folders first; a file gives itself.
-
-        Raises:
-            NotFoundError: there is no such path.
-        """
+        """Return what is under a path, folders first, or the file at it; NotFoundError if there is none."""
         entries = await self._find(_inside(path), 1)
-        return tuple(sorted(entries, key=lambda one: (one.kind != "folder", one.path)))
+        return tuple(sorted(entries, key=lambda entry: (entry.kind != "folder", entry.path)))
 
     async def sizes(self, path: str = "") -> tuple[FileEntry, ...]:
-        """Every file under a path, at any depth."""
-        return tuple(one for one in await self._find(_inside(path), 0) if one.kind == "file")
+        """Return every file under a path, at any depth."""
+        return tuple(entry for entry in await self._find(_inside(path), 0) if entry.kind == "file")
 
     async def get(self, path: str, target: Path, progress: Progress) -> int:
-        """Copy a file, or all under a folder, to `target`; how many files. Files that are there already are left.
+        """Copy a file, or all files under a folder, to ``target``; skip those already copied; return their number.
 
         Raises:
             NotFoundError: there is no such path. BackendError: it could not be read or written.
@@ -74,15 +72,15 @@ class PodFiles:
                 progress(entry.size)
             elif entry.size >= _LARGE_BYTES or is_file:
                 remote = posixpath.join(inside, entry.path) if entry.path else inside
-                await _again(partial(self._get_large, remote, entry, local, progress))
+                await _retry(partial(self._get_large, remote, entry, local, progress))
             else:
                 small.append((entry, local))
         for batch in transfer.batches(small, lambda item: item[0].size):
-            await _again(partial(self._get_small, inside, batch, progress))
+            await _retry(partial(self._get_small, inside, batch, progress))
         return len(entries)
 
     async def put(self, source: Path, path: str, progress: Progress) -> int:
-        """Copy a file, or all under a folder, to a path; how many files. What is there already is left.
+        """Copy a file, or all files under a folder, to a path; skip those already copied; return their number.
 
         Raises:
             UsageError: there is nothing to copy. BackendError: it could not be read or written.
@@ -92,36 +90,38 @@ class PodFiles:
             raise UsageError(f"There is no {source} to copy, or no file in it.")
         if not files[0][0] and (path.endswith("/") or inside == _ROOT):
             inside = posixpath.join(inside, source.name)
-        there = {one.path: one.size for one in await self._known(inside)}
+        remote_sizes = {entry.path: entry.size for entry in await self._find_if_exists(inside)}
         small: list[tuple[str, Path, int]] = []
         for name, local, size in files:
             remote = posixpath.join(inside, name) if name else inside
-            if there.get(name) == size and await self._same(remote, local):
+            is_same_size = remote_sizes.get(name) == size
+            if is_same_size and await self._digest(remote) == await asyncio.to_thread(transfer.digest, local):
                 progress(size)
             elif size >= _LARGE_BYTES or not name:
-                await _again(partial(self._put_large, remote, local, size, progress))
+                await _retry(partial(self._put_large, remote, local, size, progress))
             else:
                 small.append((name, local, size))
         for batch in transfer.batches(small, lambda item: item[2]):
-            await _again(partial(self._put_small, inside, batch, progress))
+            await _retry(partial(self._put_small, inside, batch, progress))
         return len(files)
 
-    # --- one way ---
+    # --- transfer ---
     async def _get_large(self, path: str, entry: FileEntry, target: Path, progress: Progress) -> None:
-        """Go on where the last try ended, compare, rename."""
+        """Copy one file from where the last try ended, compare digests, rename."""
         part = target.with_name(f".part-{target.name}")
         await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
         have = part.stat().st_size if part.exists() else 0
+        # Longer than its source: the part belongs to an older version of the file.
         if have > entry.size:
             part.unlink()
             have = 0
         with part.open("ab") as file:
 
-            async def take(block: bytes) -> None:
+            async def on_output(block: bytes) -> None:
                 await asyncio.to_thread(file.write, block)
                 progress(len(block))
 
-            await self._run(["tail", "-c", f"+{have + 1}", "--", path], take=take)
+            await self._run(["tail", "-c", f"+{have + 1}", "--", path], on_output=on_output)
         if await asyncio.to_thread(transfer.digest, part) != await self._digest(path):
             part.unlink()
             raise BackendError(f"{path.removeprefix(_ROOT + '/')} changed while it was copied.", "Copy it again.")
@@ -130,11 +130,11 @@ class PodFiles:
     async def _get_small(self, folder: str, batch: Sequence[tuple[FileEntry, Path]], progress: Progress) -> None:
         stream = io.BytesIO()
 
-        async def take(block: bytes) -> None:
+        async def on_output(block: bytes) -> None:
             stream.write(block)
 
         names = [f"./{entry.path}" for entry, _ in batch]
-        await self._run(["tar", "-C", folder, "-cf", "-", "--", *names], take=take)
+        await self._run(["tar", "-C", folder, "-cf", "-", "--", *names], on_output=on_output)
         stream.seek(0)
         await asyncio.to_thread(transfer.unpack, stream, {f"./{entry.path}": to for entry, to in batch})
         progress(sum(entry.size for entry, _ in batch))
@@ -143,12 +143,13 @@ class PodFiles:
     async def _put_large(self, path: str, source: Path, size: int, progress: Progress) -> None:
         part = posixpath.join(posixpath.dirname(path), f".part-{posixpath.basename(path)}")
         await self._run(["mkdir", "-p", "--", posixpath.dirname(path)])
-        have = next((one.size for one in await self._known(part)), 0)
+        have = next((entry.size for entry in await self._find_if_exists(part)), 0)
         if have > size:
             await self._run(["rm", "-f", "--", part])
             have = 0
+        # `head -c` ends by itself after the last byte: exec on servers before 1.29 cannot close stdin.
         script = f'head -c {size - have} >> "$1"'
-        await self._run(["sh", "-c", script, "sh", part], give=transfer.read(source, have, progress))
+        await self._run(["sh", "-c", script, "sh", part], stdin=transfer.read(source, have, progress))
         if await self._digest(part) != await asyncio.to_thread(transfer.digest, source):
             await self._run(["rm", "-f", "--", part])
             raise BackendError(f"{source} changed while it was copied.", "Copy it again.")
@@ -162,37 +163,35 @@ class PodFiles:
             for start in range(0, len(data), BLOCK_BYTES):
                 yield data[start : start + BLOCK_BYTES]
 
-        await self._run(["sh", "-c", script, "sh", folder], give=blocks())
+        await self._run(["sh", "-c", script, "sh", folder], stdin=blocks())
         progress(sum(size for _, _, size in batch))
 
-    # --- asking ---
+    # --- commands in the pod ---
     async def _find(self, path: str, depth: int) -> list[FileEntry]:
+        # NUL between entries: names may contain newlines.
         levels = ["-maxdepth", str(depth)] if depth else []
         try:
-            said = await self._run(["find", path, *levels, "-printf", r"%y\t%s\t%T@\t%P\0"])
+            output = await self._run(["find", path, *levels, "-printf", r"%y\t%s\t%T@\t%P\0"])
         except CutError:
             raise
         except BackendError as error:
             if "No such file" in error.message:
-                shown = path.removeprefix(_ROOT).lstrip("/")
-                raise NotFoundError(f"There is no {shown or '/'} in {self._volume}.") from None
+                relative = path.removeprefix(_ROOT).lstrip("/")
+                raise NotFoundError(f"There is no {relative or '/'} in {self._volume}.") from None
             raise
-        found = []
-        for line in said.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        entries = []
+        for line in output.decode("utf-8", "surrogateescape").split("\0")[:-1]:
             kind, size, changed, name = line.split("\t", 3)
-            what = {"d": "folder", "f": "file", "l": "link"}.get(kind, "other")
-            if name or what != "folder":
-                found.append(FileEntry(name, what, int(size), float(changed)))
-        return found
+            entry_kind = {"d": "folder", "f": "file", "l": "link"}.get(kind, "other")
+            if name or entry_kind != "folder":
+                entries.append(FileEntry(name, entry_kind, int(size), float(changed)))
+        return entries
 
-    async def _known(self, path: str) -> list[FileEntry]:
+    async def _find_if_exists(self, path: str) -> list[FileEntry]:
         try:
             return await self._find(path, 0)
         except NotFoundError:
             return []
-
-    async def _same(self, path: str, local: Path) -> bool:
-        return await self._digest(path) == await asyncio.to_thread(transfer.digest, local)
 
     async def _digest(self, path: str) -> str:
         return (await self._run(["sha256sum", "--", path])).decode().lstrip("\\").split(maxsplit=1)[0]
@@ -201,25 +200,25 @@ class PodFiles:
         self,
         argv: Sequence[str],
         *,
-        take: Callable[[bytes], Awaitable[None]] | None = None,
-        give: AsyncIterator[bytes] | None = None,
+        on_output: Callable[[bytes], Awaitable[None]] | None = None,
+        stdin: AsyncIterator[bytes] | None = None,
     ) -> bytes:
-        return await piped(self._api, self._namespace, self._pod, argv, take=take, give=give)
+        return await pipe(self._api, self._namespace, self._pod, argv, on_output=on_output, stdin=stdin)
 
 
 @asynccontextmanager
 async def opened(api: Api, volume: Volume, image: str, owner: str, *, node: str = "") -> AsyncGenerator[PodFiles]:
-    """Start the pod, wait until it runs, and remove it in the end.
+    """Start the pod, wait until it runs, and delete it in the end.
 
     Args:
-        node: Where it must run, since another pod there holds a volume that one node alone can mount.
+        node: Node where it must run, because a pod there has mounted a volume that only one node can mount.
 
     Raises:
-        BackendError: it does not start; says why.
+        BackendError: it does not start; names the reason.
     """
     name, namespace = f"l2rtui-files-{uuid.uuid4().hex[:8]}", api.namespace
     try:
-        await api.create(_pod(name, namespace, volume.name, image, owner, node))
+        await api.create(_volume_pod(name, namespace, volume.name, image, owner, node))
         await _running(api, namespace, name, volume.name)
         yield PodFiles(api, namespace, name, volume.name)
     finally:
@@ -234,6 +233,7 @@ async def _running(api: Api, namespace: str, name: str, volume: str) -> None:
         if status.get("phase") == "Running":
             return
         reason = _reason(status)
+        # A pull error does not go away within the deadline, so it is reported at once.
         is_over = status.get("phase") in ("Failed", "Succeeded")
         if is_over or asyncio.get_running_loop().time() > until or "ErrImage" in reason or "ImagePull" in reason:
             raise BackendError(
@@ -254,64 +254,39 @@ def _reason(status: dict[str, Any]) -> str:
     return ""
 
 
-def _pod(name: str, namespace: str, claim: str, image: str, owner: str, node: str) -> dict[str, Any]:
-    mark = {
-        labels.APP_MANAGED_BY: labels.MANAGED_BY,
-        labels.APP_COMPONENT: "files",
-        labels.OWNER: labels.label_value(owner),
+def _volume_pod(name: str, namespace: str, claim: str, image: str, owner: str, node: str) -> dict[str, Any]:
+    container = {
+        "name": "files",
+        "image": image,
+        "command": ["sleep", str(_LIFE_SECONDS)],
+        # NVIDIA's runtime gives every GPU to images of CUDA unless told otherwise.
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}],
+        "volumeMounts": [{"name": "volume", "mountPath": _ROOT}],
     }
-    spec: dict[str, Any] = {
-        "restartPolicy": "Never",
-        "activeDeadlineSeconds": _LIFE_SECONDS,
-        "automountServiceAccountToken": False,
+    pod = helper_pod(name, namespace, "files", container, user=_USER, deadline_seconds=_LIFE_SECONDS)
+    pod["metadata"]["labels"][labels.OWNER] = labels.label_value(owner)
+    pod["spec"] |= {
         "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [
-            {
-                "name": "files",
-                "image": image,
-                "command": ["sleep", str(_LIFE_SECONDS)],
-                "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}],
-                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                "volumeMounts": [{"name": "volume", "mountPath": _ROOT}],
-            }
-        ],
         "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],
+        # ``sleep`` as process 1 ignores SIGTERM; there is nothing to save.
         "terminationGracePeriodSeconds": 0,
     }
     if node:
-        spec["nodeSelector"] = {labels.HOSTNAME: node}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": mark},
-        "spec": spec,
-    }
+        pod["spec"]["nodeSelector"] = {labels.HOSTNAME: node}
+    return pod
 
 
 # --- pieces ---------------------------------------------------------------------------------------------------
-
-
 def _inside(path: str) -> str:
-    """A path of the volume as the pod has it.
-
-    Raises:
-        UsageError: it leads out of the volume.
-    """
+    """Return a path of the volume as it is in the pod; UsageError if it leads out of the volume."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts or "\0" in path:
         raise UsageError(f"{path!r} leads out of the volume.", "Write it without `..`.")
     return posixpath.join(_ROOT, *parts)
 
 
-async def _again(act: Callable[[], Awaitable[None]]) -> None:
-    """Do it; after a cut once more, from where it ended."""
+async def _retry(act: Callable[[], Awaitable[None]]) -> None:
+    """Run a transfer; after a cut again, from where it ended."""
     for number in range(_TRIES):
         try:
             return await act()

@@ -1,4 +1,4 @@
-"""Persistent volume claims: listed with who mounts them, made, removed, and opened to look at their files."""
+"""Persistent volume claims: listed with the pods that mount them, created, deleted, and opened for their files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.errors import ApiError
-from l2rtui.backends.kubernetes.volume_files import PodFiles, opened
-from l2rtui.backends.storage import Volume
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
+from l2rtui.backends.kubernetes.storage.volume_files import PodFiles, opened
 from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.volume import Volume
 from l2rtui.domain.workload import name_problem
 from l2rtui.errors import NotFoundError, RefusedError, UsageError
 
@@ -27,9 +27,9 @@ class Volumes:
     """The claims of one namespace.
 
     Args:
-        connect: Gives the open connection.
-        image: For the pods that carry files; it needs a POSIX shell, GNU find and tar.
-        owner: Who we are, for the labels of what is made.
+        connect: Return the open connection.
+        image: Image of the pods that transfer files; it needs a POSIX shell, GNU find and tar.
+        owner: User name for the labels of new objects.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Api]], image: str, owner: str) -> None:
@@ -38,7 +38,7 @@ class Volumes:
         self._owner = owner
 
     async def list(self) -> tuple[Volume, ...]:
-        """Every claim, and the pods that mount it."""
+        """Return every claim, and the pods that mount it."""
         api = await self._connect()
         claims, pods = await asyncio.gather(api.list(KIND, api.namespace), api.list("Pod", api.namespace))
         users = _users(pods)
@@ -47,61 +47,38 @@ class Volumes:
     async def create(
         self, name: str, size: str, *, storage_class: str = "", modes: tuple[str, ...] = ("RWO",)
     ) -> Volume:
-        """Make a claim, and wait a moment whether it gets bound.
+        """Create a claim, and wait a moment until it is bound.
 
         Args:
             size: A quantity, such as ``50Gi``. storage_class: Empty for the cluster's default.
             modes: Short names of access modes: RWO, RWX, ROX, RWOP.
 
         Raises:
-            UsageError: a word is wrong.
+            UsageError: a value is wrong.
             ApiError: the server refuses.
         """
-        if problem := name_problem(name, 253):
-            raise UsageError(f"{problem}.")
-        if unknown := [mode for mode in modes if mode not in MODES]:
-            raise UsageError(f"{unknown[0]} is no access mode.", f"They are {', '.join(MODES)}.")
-        try:
-            parse_quantity(size)
-        except ValueError as error:
-            raise UsageError(f"size: {error}.", "Write it as 50Gi.") from None
+        _refuse_values(name, size, modes)
         api = await self._connect()
-        spec: dict[str, Any] = {
-            "accessModes": [MODES[mode] for mode in modes],
-            "resources": {"requests": {"storage": size}},
-        }
+        access_modes = [MODES[mode] for mode in modes]
+        spec: dict[str, Any] = {"accessModes": access_modes, "resources": {"requests": {"storage": size}}}
         if storage_class:
+            # Missing means the default class; an empty name means no dynamic provisioning.
             spec["storageClassName"] = "" if storage_class == "none" else storage_class
-        await api.create(
-            {
-                "apiVersion": "v1",
-                "kind": KIND,
-                "metadata": {
-                    "name": name,
-                    "namespace": api.namespace,
-                    "labels": {
-                        labels.APP_MANAGED_BY: labels.MANAGED_BY,
-                        labels.OWNER: labels.label_value(self._owner),
-                    },
-                },
-                "spec": spec,
-            }
-        )
+        own_labels = {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.OWNER: labels.label_value(self._owner)}
+        meta = {"namespace": api.namespace, "labels": own_labels}
+        await api.create(new_object(KIND, name, meta=meta, spec=spec))
+        # A class with WaitForFirstConsumer stays Pending until a pod mounts the claim, so the wait is short.
         until = asyncio.get_running_loop().time() + _BIND_SECONDS
         while True:
-            found = _volume(await api.read(KIND, api.namespace, name), ())
-            if found.phase == "Bound" or asyncio.get_running_loop().time() > until:
-                return found
+            volume = _volume(await api.read(KIND, api.namespace, name), ())
+            if volume.phase == "Bound" or asyncio.get_running_loop().time() > until:
+                return volume
             await asyncio.sleep(_BIND_POLL_SECONDS)
 
     async def delete(self, name: str) -> None:
-        """Remove a claim that no pod mounts.
-
-        Raises:
-            NotFoundError: there is none. RefusedError: a pod mounts it.
-        """
+        """Delete a claim; NotFoundError when there is none, RefusedError while a pod mounts it."""
         api = await self._connect()
-        volume = await self._one(api, name)
+        volume = await self._read_volume(api, name)
         if volume.mounted_by:
             raise RefusedError(
                 f"{name} is mounted by {', '.join(volume.mounted_by)}.", "Destroy what uses it first."
@@ -109,42 +86,50 @@ class Volumes:
         await api.delete(KIND, api.namespace, name)
 
     @asynccontextmanager
-    async def files(self, name: str) -> AsyncGenerator[PodFiles]:
-        """Open a claim's files through a pod that goes when this ends.
+    async def files(self, name: str, image: str = "") -> AsyncGenerator[PodFiles]:
+        """Open a claim's files through a pod that is deleted when the context ends.
 
         Raises:
             NotFoundError: there is no such claim. BackendError: the pod does not start.
         """
         api = await self._connect()
-        volume = await self._one(api, name)
-        if not self._image:
+        volume = await self._read_volume(api, name)
+        image = image or self._image
+        if not image:
             raise UsageError(
                 f"Nothing says which image carries the files of {name}.", "Name one: --image NAME, or the setting."
             )
         pods = await api.list("Pod", api.namespace)
         user = next((pod for pod in pods if volume.name in _mounts(pod) and _node(pod)), None)
+        # ReadWriteOnce is per node, not per pod: a second pod can mount the volume on the same node.
         is_bound_to_node = "ReadWriteMany" not in volume.modes and user is not None
         node = _node(user) if is_bound_to_node and user is not None else ""
-        async with opened(api, volume, self._image, self._owner, node=node) as found:
-            yield found
+        async with opened(api, volume, image, self._owner, node=node) as pod_files:
+            yield pod_files
 
-    async def _one(self, api: Api, name: str) -> Volume:
-        try:
-            claim = await api.read(KIND, api.namespace, name)
-        except ApiError as error:
-            if error.is_not_found:
-                sentence = f"There is no volume {name} in {api.namespace}."
-                raise NotFoundError(sentence, "See `l2rtui volume ls`.") from None
-            raise
+    async def _read_volume(self, api: Api, name: str) -> Volume:
+        if (claim := await api.find(KIND, api.namespace, name)) is None:
+            raise NotFoundError(f"There is no volume {name} in {api.namespace}.", "See `l2rtui volume ls`.")
         users = _users(await api.list("Pod", api.namespace))
         return _volume(claim, tuple(users[name]))
 
 
+def _refuse_values(name: str, size: str, modes: tuple[str, ...]) -> None:
+    """Refuse values before they are sent: the server's own messages name fields that nobody has written."""
+    if problem := name_problem(name, 253):
+        raise UsageError(f"{problem}.")
+    if unknown := [mode for mode in modes if mode not in MODES]:
+        raise UsageError(f"{unknown[0]} is no access mode.", f"They are {', '.join(MODES)}.")
+    try:
+        parse_quantity(size)
+    except ValueError as error:
+        raise UsageError(f"size: {error}.", "Write it as 50Gi.") from None
+
+
 def _volume(claim: dict[str, Any], mounted_by: tuple[str, ...]) -> Volume:
     spec, status = claim.get("spec") or {}, claim.get("status") or {}
-    size = (status.get("capacity") or {}).get("storage") or (
-        (spec.get("resources") or {}).get("requests") or {}
-    ).get("storage")
+    requests = (spec.get("resources") or {}).get("requests") or {}
+    size = (status.get("capacity") or {}).get("storage") or requests.get("storage")
     phase = str(status.get("phase", "Pending"))
     waits = "no volume fits it, or none is made before a pod mounts it" if phase == "Pending" else ""
     lost = "the volume behind it is gone" if phase == "Lost" else ""
@@ -160,16 +145,16 @@ def _volume(claim: dict[str, Any], mounted_by: tuple[str, ...]) -> Volume:
 
 
 def _users(pods: list[dict[str, Any]]) -> defaultdict[str, list[str]]:
-    """Names of the pods by the claims that they hold."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    """Return the names of pods by the claims that they mount."""
+    users: defaultdict[str, list[str]] = defaultdict(list)
     for pod in pods:
         for claim in _mounts(pod):
-            found[claim].append(str(pod["metadata"]["name"]))
-    return found
+            users[claim].append(str(pod["metadata"]["name"]))
+    return users
 
 
 def _mounts(pod: dict[str, Any]) -> list[str]:
-    """Claims that a pod holds; one that has ended holds none."""
+    """Return the claims that a pod mounts; a pod that has ended mounts none."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return []
     volumes = (pod.get("spec") or {}).get("volumes") or ()

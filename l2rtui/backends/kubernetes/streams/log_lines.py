@@ -1,8 +1,8 @@
-"""From the bytes of a log to whole lines with their times, and the memory of what has been given already.
+"""Lines with times from the bytes of a log, and a cursor that recognises lines that the server repeats.
 
-A stream is cut at any byte and opened again "since" a whole second, so the server repeats lines. The cursor tells
-which of those were given: by their times and how many lines carry each, since times alone may be equal. What is
-repeated is a stretch of the same sequence, so the first line that is not known ends the repetition.
+A stream may be cut at any byte and is opened again with ``sinceTime``, a whole second, so the server repeats lines.
+The cursor recognises them by their times and by the number of lines per time, as several lines may have the same.
+The repeated lines are a part of the same sequence, so the first unknown line ends the repetition.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections.abc import Iterator
 from typing import Final
 
 MAX_LINE_BYTES: Final = 16_384
-"""Longest text of a line; the rest is cut, and how much it was is said."""
+"""Longest text of a line; the rest is cut, and its length is appended."""
 _STAMP_BYTES = 40
-_KEPT_STAMPS = 4_096
+# Enough for the one to two seconds that the server repeats, at thousands of lines per second.
+_MAX_STAMPS = 4_096
 _SECOND = 1_000_000_000
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines; never holds more than one line of the longest length."""
+    """Splits a stream of bytes into lines; buffers at most one line of the longest length."""
 
     def __init__(self, limit: int = MAX_LINE_BYTES + _STAMP_BYTES) -> None:
         self._limit = limit
@@ -29,23 +30,23 @@ class LineSplitter:
         self._cut = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Whole lines, without their line feeds; what follows the last one is kept."""
+        """Yield complete lines without line feeds; the rest is buffered."""
         first, *others = chunk.split(b"\n")
-        self._keep(first)
+        self._append(first)
         for part in others:
-            yield self._take()
-            self._keep(part)
+            yield self._pop_line()
+            self._append(part)
 
     def flush(self) -> bytes:
-        """The line that no line feed has ended; empty when there is none."""
-        return self._take()
+        """Return the line that no line feed has ended; empty if there is none."""
+        return self._pop_line()
 
-    def _keep(self, part: bytes) -> None:
+    def _append(self, part: bytes) -> None:
         room = self._limit - len(self._rest)
         self._rest += part[:room]
         self._cut += max(0, len(part) - room)
 
-    def _take(self) -> bytes:
+    def _pop_line(self) -> bytes:
         line = bytes(self._rest) + (f" [{self._cut} more bytes]".encode() if self._cut else b"")
         self._rest.clear()
         self._cut = 0
@@ -53,14 +54,15 @@ class LineSplitter:
 
 
 class StampParser:
-    """Reads the RFC 3339 time before each line; remembers the last second, as most lines share it."""
+    """Parser of the RFC 3339 time before each line; caches the last second, as most lines share it."""
 
     def __init__(self) -> None:
         self._second = b""
         self._epoch = 0
 
     def parse(self, line: bytes) -> tuple[int, bytes] | None:
-        """Nanoseconds since the epoch and the text; None where the line does not begin with a time."""
+        """Return nanoseconds since the epoch and the text; None if the line does not begin with a time."""
+        # By hand: datetime.fromisoformat() knows no nanoseconds, and strptime() alone costs 10 µs a line.
         stamp, _, text = line.partition(b" ")
         second, rest = stamp[:19], stamp[19:]
         if len(second) < 19 or second[10:11] != b"T":
@@ -79,7 +81,7 @@ class StampParser:
 
 
 def _fraction(rest: bytes) -> tuple[bytes, bytes]:
-    """Digits after the point, and the zone."""
+    """Split into the digits after the point and the zone."""
     if rest[:1] != b".":
         return b"", rest
     end = 1
@@ -89,7 +91,7 @@ def _fraction(rest: bytes) -> tuple[bytes, bytes]:
 
 
 def _offset(zone: bytes) -> int | None:
-    """Seconds east of UTC; None for no zone."""
+    """Return seconds east of UTC; None without a zone."""
     if zone == b"Z":
         return 0
     if len(zone) != 6 or zone[:1] not in b"+-" or not (zone[1:3] + zone[4:6]).isdigit():
@@ -99,34 +101,30 @@ def _offset(zone: bytes) -> int | None:
 
 
 class Cursor:
-    """How far the log of one process was given.
-
-    Args:
-        floor: Nanoseconds since the epoch; no line up to and including this is ever given.
-    """
+    """Position in the log of one process; lines up to ``floor`` (ns since the epoch) are never new."""
 
     def __init__(self, floor: int = 0) -> None:
         self.floor = floor
         self._last = floor
-        self._given: deque[int] = deque()
+        self._recent: deque[int] = deque()
         self._expected: Counter[int] = Counter()
         self._is_repeating = floor > 0
 
     @property
     def since(self) -> str:
-        """Time from which the server is to repeat, a whole second as it knows no finer; empty for all."""
+        """Value of ``sinceTime``, a whole second as the kubelet knows no finer; empty for the whole log."""
         if not self._last:
             return ""
-        # One second more: what stdout and stderr wrote in one moment may stand in either order.
+        # One second earlier: lines of stdout and stderr of the same moment may come in either order.
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._last // _SECOND - 1))
 
     def reopen(self) -> None:
-        """The stream was opened again from ``since``: what comes first was given already."""
-        self._expected = Counter(self._given)
+        """Expect repeated lines first, after the stream was opened again from ``since``."""
+        self._expected = Counter(self._recent)
         self._is_repeating = True
 
     def is_new(self, stamp: int) -> bool:
-        """Whether the line with this time is to be given; it then counts as given."""
+        """Return True if the line with this time was not read before; it then counts as read."""
         if self._is_repeating:
             if self._expected[stamp] > 0:
                 self._expected[stamp] -= 1
@@ -134,13 +132,14 @@ class Cursor:
             if stamp <= self.floor:
                 return False
             self._is_repeating = False
-        self._given.append(stamp)
+        self._recent.append(stamp)
         self._last = stamp
-        if len(self._given) > _KEPT_STAMPS:
-            self.floor = max(self.floor, self._given.popleft())
+        # A forgotten time becomes the floor: its line can no longer be recognised, so nothing that old may be new.
+        if len(self._recent) > _MAX_STAMPS:
+            self.floor = max(self.floor, self._recent.popleft())
         return True
 
     def forget_before_first(self) -> None:
-        """Whatever is not later than the first line that came belongs to the part that nobody asked for."""
-        if self._given:
-            self.floor = max(self.floor, self._given[0])
+        """Raise the floor to the first line: earlier lines are before the tail that was requested."""
+        if self._recent:
+            self.floor = max(self.floor, self._recent[0])

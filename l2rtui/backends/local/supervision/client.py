@@ -1,13 +1,14 @@
-"""How the backend reaches supervisors: start one, wake it, find out whether it lives; and the lock of the state.
+"""The backend's side of supervisors: start one, wake it, check that it lives; and the lock of the state folder.
 
-What blocks runs in a thread, and ``settled`` waits for the end of that thread even when its caller is cancelled:
-what a thread has begun to create must be visible to whoever takes it back.
+Blocking work runs in a thread, and ``finish_in_thread`` waits for the end of that thread even when its caller is
+cancelled: a clean-up after the cancellation must see everything that the thread has created.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -15,22 +16,25 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import ParamSpec, TypeVar
 
-from l2rtui.backends.claiming import lock
-from l2rtui.backends.local import files, folders, processes
+from l2rtui.backends.common.slot_check import lock_file
+from l2rtui.backends.local import process_scan, run_folders, state_files
 from l2rtui.backends.local.environment import clean_environ, run_environ
-from l2rtui.backends.local.layout import Root, RunFolder
-from l2rtui.backends.local.records import Proc, RunStatus
-from l2rtui.backends.local.supervisor import EXIT_HELD, WAKE
+from l2rtui.backends.local.paths import RunFolder, StateFolder
+from l2rtui.backends.local.records import ProcessIdentity, RunStatus
+from l2rtui.backends.local.supervision.supervisor import EXIT_ALREADY_SUPERVISED, WAKE_SIGNAL
 from l2rtui.errors import BackendError
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 POLL_SECONDS = 0.02
+"""Polling period for files that another process is about to write; a poll costs some microseconds."""
 _LOCK_SECONDS = 30.0
 _START_SECONDS = 30.0
 
 
-async def settled(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def finish_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Run in a thread; a cancellation is passed on once the thread has ended, never before."""
     task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     cancelled: asyncio.CancelledError | None = None
@@ -40,100 +44,91 @@ async def settled(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        task.exception()  # seen: the cancellation says more
+        task.exception()  # retrieved, or asyncio would log it; the cancellation is what the caller must see
         raise cancelled
     return task.result()
 
 
 @contextlib.asynccontextmanager
-async def locked(root: Root) -> AsyncIterator[None]:
-    """Hold the lock of the whole state: claims of slots and removals of runs happen one at a time.
+async def lock_state(root: StateFolder) -> AsyncIterator[None]:
+    """Hold the lock of the state folder: launches and removals of runs happen one at a time.
 
     Raises:
-        BackendError: the state cannot be written, or somebody has held the lock for half a minute.
+        BackendError: the folder cannot be written, or another process has had the lock for half a minute.
     """
     try:
         make_root(root)
         descriptor = os.open(root.lock, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise unwritable(root, error) from error
+        raise unwritable_error(root, error) from error
     try:
         try:
-            await lock(descriptor, root.lock, _LOCK_SECONDS)
+            await lock_file(descriptor, root.lock, _LOCK_SECONDS)
         except OSError as error:  # a file system without locks
-            raise unwritable(root, error) from error
-        await settled(folders.sweep, root.runs)
+            raise unwritable_error(root, error) from error
+        await finish_in_thread(run_folders.sweep, root.runs)
         yield
     finally:
         os.close(descriptor)  # which also unlocks
 
 
-def make_root(root: Root) -> None:
-    """Make the folders of the state, for us alone.
+def make_root(root: StateFolder) -> None:
+    """Create the folders of the state with mode 0700.
 
     Raises:
-        OSError: that is not possible.
+        OSError: they cannot be created.
     """
     for folder in (root.path, root.runs):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def unwritable(root: Root, error: OSError) -> BackendError:
-    """The sentence for a state folder that cannot be used."""
-    return BackendError(
-        f"The state folder {root.path} cannot be written: {error.strerror or error}.",
-        "Give yourself the right to write there, free some space, or set XDG_STATE_HOME to another folder.",
-    )
+def unwritable_error(root: StateFolder, error: OSError) -> BackendError:
+    """Return the error of a state folder that cannot be written."""
+    hint = "Give yourself the right to write there, free some space, or set XDG_STATE_HOME to another folder."
+    return BackendError(f"The state folder {root.path} cannot be written: {error.strerror or error}.", hint)
 
 
 def read_status(folder: RunFolder) -> RunStatus | None:
-    """What the supervisor wrote last; None where nothing readable is."""
-    try:
-        return files.read(folder.status, RunStatus)
-    except (FileNotFoundError, files.CorruptError):
-        return None
+    """Return the supervisor's latest status; None without a readable one."""
+    return state_files.read_valid(folder.status, RunStatus)
 
 
-def supervisor_of(folder: RunFolder) -> Proc | None:
-    """The living supervisor of a run that listens, or None; it stands in the file that it locks."""
-    try:
-        proc = files.read(folder.guard, Proc)
-    except (FileNotFoundError, files.CorruptError):
-        return None
+def supervisor_of(folder: RunFolder) -> ProcessIdentity | None:
+    """Return the living supervisor of a run, which its lock file names; None when there is none or it is ending."""
+    proc = state_files.read_valid(folder.supervisor_lock, ProcessIdentity)
+    # After it has announced its end it reads no request any more, though it may live for some milliseconds.
     status = read_status(folder)
     is_ending = status is not None and status.is_ended and status.supervisor == proc
-    return proc if processes.is_alive(proc) and not is_ending else None
+    return proc if process_scan.is_alive(proc) and not is_ending else None
 
 
 def start_supervisor(folder: RunFolder, uid: str) -> None:
-    """Make sure that a supervisor looks after a run. Blocks until it has taken the run over.
+    """Start a supervisor unless one runs. Blocks until it has taken the run over.
 
     Raises:
         BackendError: it could not be started; says why.
     """
     until = time.monotonic() + _START_SECONDS
     while True:
-        code, words = _spawn(folder, uid)
+        code, reason = _spawn(folder, uid)
         if code == 0:
             return
-        if code != EXIT_HELD or time.monotonic() > until:
+        if code != EXIT_ALREADY_SUPERVISED or time.monotonic() > until:
             break
-        # Another one holds the run: either it lives and will say so, or it is about to end and will let go.
+        # Another one has the lock: either it lives and will name itself, or it is about to end and releases it.
         if supervisor_of(folder) is not None:
             return
         time.sleep(POLL_SECONDS)
-    if code == EXIT_HELD:
-        words = f"another one holds {folder.guard} and does not answer"
-    raise BackendError(
-        f"The supervisor of {folder.name} did not start: {words or f'it ended with {code}'}.",
-        f"See {folder.diary}.",
-    )
+    if code == EXIT_ALREADY_SUPERVISED:
+        reason = f"another one holds {folder.supervisor_lock} and does not answer"
+    sentence = f"The supervisor of {folder.name} did not start: {reason or f'it ended with {code}'}."
+    raise BackendError(sentence, f"See {folder.supervisor_log}.")
 
 
 def wake(folder: RunFolder) -> bool:
-    """Tell a supervisor to read its files again; False when none lives."""
+    """Make the supervisor read its files again; False when none lives."""
     supervisor = supervisor_of(folder)
-    return supervisor is not None and processes.signal_process(supervisor, WAKE)
+    return supervisor is not None and process_scan.signal_process(supervisor, WAKE_SIGNAL)
 
 
 def _spawn(folder: RunFolder, uid: str) -> tuple[int, str]:
@@ -142,7 +137,7 @@ def _spawn(folder: RunFolder, uid: str) -> tuple[int, str]:
     isolation = "-I" if sys.flags.isolated else "-P"
     try:
         done = subprocess.run(
-            [sys.executable, isolation, "-m", "l2rtui.backends.local.supervisor", str(folder.path)],
+            [sys.executable, isolation, "-m", "l2rtui.backends.local.supervision.supervisor", str(folder.path)],
             env=run_environ(folder, folder.name, uid, clean_environ()),
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -155,5 +150,6 @@ def _spawn(folder: RunFolder, uid: str) -> tuple[int, str]:
         return 1, f"it did not answer within {_START_SECONDS:g} s"
     except OSError as error:
         return 1, str(error)
+    _log.info("supervisor of %s: started with exit code %d", folder.name, done.returncode)
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
     return done.returncode, lines[-1] if lines else ""

@@ -1,8 +1,8 @@
-"""The form of log files, and the side that writes them.
+"""Format of log files, and their writer.
 
-A line is ``2026-11-20T12:00:00.123456Z text``; where the space is a ``!``, the backend wrote the line and not the
-process. What a process prints is on disk as soon as it is read, finished line or not: a supervisor that is killed
-holds nothing back, and the next one goes on in the middle of the line.
+A line is ``2026-11-20T12:00:00.123456Z text``; with ``!`` for the space, the backend wrote it, not the process.
+Output is written as soon as it is read, even an unfinished line: a supervisor that is killed loses nothing, and the
+next one continues in the middle of the line.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from l2rtui.backends.local.files import write_all
+from l2rtui.backends.local.state_files import write_all
 
 STAMP_LENGTH = 27
 TEXT, MARK = b" ", b"!"
 MAX_LINE = 16 * 1024
-"""Bytes after which a line is cut in two, as container runtimes do."""
+"""Bytes after which a line is split, as container runtimes do (the CRI log format of containerd and CRI-O)."""
 KEPT_PROCESSES = 5
-"""Logs of so many processes of a pod are kept, the present one included."""
+"""Number of processes of a pod whose logs are stored, the present one included."""
 
 
 def stamp(seconds: float) -> bytes:
-    """RFC 3339 in UTC with microseconds, 27 bytes."""
-    whole = int(seconds)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-    return f"{text}.{int((seconds - whole) * 1e6):06d}Z".encode()
+    """Format a time as RFC 3339 in UTC with microseconds, 27 bytes."""
+    integral = int(seconds)
+    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(integral))
+    return f"{text}.{int((seconds - integral) * 1e6):06d}Z".encode()
 
 
 def parse_stamp(text: bytes) -> float | None:
-    """Seconds since the epoch, or None when this is no stamp."""
+    """Return seconds since the epoch, or None when this is no stamp."""
     try:
         return datetime.fromisoformat(text.decode("ascii")).timestamp() if len(text) == STAMP_LENGTH else None
     except ValueError:
@@ -39,29 +39,29 @@ def parse_stamp(text: bytes) -> float | None:
 
 
 def serials(folder: Path) -> list[int]:
-    """Numbers of the processes whose logs are kept, oldest first."""
+    """Return the numbers of the processes whose logs are stored, oldest first."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208  (names are all that is wanted)
+        names = os.listdir(folder)  # noqa: PTH208  (only names are needed)
     except OSError:
         return []
     return sorted({int(name.partition(".")[0]) for name in names if name.partition(".")[0].isdigit()})
 
 
 def log_path(folder: Path, serial: int) -> Path:
-    """The log of the process with this number."""
+    """Return the log of the process with this number."""
     return folder / f"{serial}.log"
 
 
 def rotated_path(path: Path) -> Path:
-    """Where the earlier part of a log is set aside."""
+    """Return the path of the earlier, rotated part of a log."""
     return path.with_name(f"{path.name}.1")
 
 
 class LogWriter:
-    """Appends what one process prints; opened again by the next supervisor it goes on where the last one was.
+    """Appends the output of one process; when the next supervisor opens the file it continues at its end.
 
     Args:
-        max_bytes: A file that has grown beyond this is set aside at the end of a line; one is kept.
+        max_bytes: Size beyond which a file is rotated at the end of a line; one rotated part is stored.
     """
 
     def __init__(self, folder: Path, serial: int, max_bytes: int) -> None:
@@ -70,17 +70,19 @@ class LogWriter:
         self._max_bytes = max_bytes
         self._open()
         self._column = 0 if self._is_at_line_start() else 1
+        # A pod that fails in a loop must not fill the disk.
         for old in serials(folder):
             if old <= serial - KEPT_PROCESSES:
                 for path in (log_path(folder, old), rotated_path(log_path(folder, old))):
                     path.unlink(missing_ok=True)
 
     def write(self, chunk: bytes) -> None:
-        """Append what was read.
+        """Append output.
 
         Raises:
             OSError: the disk is full, or the folder is gone; the chunk is lost.
         """
+        # One stamp for the chunk: its lines were read at one moment, and formatting a time costs more than a line.
         now = stamp(time.time()) + TEXT
         out = bytearray()
         *lines, rest = chunk.split(b"\n")
@@ -95,14 +97,14 @@ class LogWriter:
         self._append(out)
 
     def mark(self, text: str) -> None:
-        """Append a line of our own; on a full disk it is left out."""
+        """Append a line of the backend; on a full disk it is left out."""
         start = b"\n" if self._column else b""
         self._column = 0
         with contextlib.suppress(OSError):
             self._append(start + stamp(time.time()) + MARK + text.encode() + b"\n")
 
     def close(self) -> None:
-        """End the last line and let go of the file."""
+        """End the last line and close the file."""
         with contextlib.suppress(OSError):  # a full disk: the process that ended is what matters now
             if self._column:
                 self._append(b"\n")
@@ -123,6 +125,7 @@ class LogWriter:
         write_all(self._file, data)
         self._size += len(data)
         if self._size > self._max_bytes and not self._column:
+            # Readers hold the old file open by inode and read it to its end; see ``logs``.
             old = self._file
             self._path.replace(rotated_path(self._path))
             self._open()  # if this fails we go on in the old file

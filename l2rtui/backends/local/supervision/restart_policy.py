@@ -1,4 +1,4 @@
-"""When a process that ended is started again: Kubernetes' policies and kubelet's back-off, as arithmetic.
+"""Restart policy and back-off of pods as arithmetic: kubelet's rules.
 
 kubelet restarts a container at once the first time, then after 10 s, doubling to 300 s, and forgets after 10
 minutes without a failure (``pkg/kubelet/kubelet.go``).
@@ -10,32 +10,30 @@ from __future__ import annotations
 import os
 
 from l2rtui.domain.status import exit_text
+from runtime.base.processes import exponential_delay, shell_exit_code
 
-_MOST = 30
-_FORGET = 60
+_MAX_FACTOR = 30
+_FORGET_FACTOR = 60
 START_ERROR_CODE = 128
 """Exit code of a process that could not be started, as Kubernetes reports a StartError."""
 UNKNOWN_EXIT = "its exit code is unknown: it ended while no supervisor was its parent"
 
 
 def backoff(restarts_in_row: int, base_seconds: float) -> float:
-    """Seconds to wait before the next start, after so many restarts in a row."""
-    return (
-        0.0 if restarts_in_row == 0 else min(base_seconds * 2 ** min(restarts_in_row - 1, 16), _MOST * base_seconds)
-    )
+    """Return the seconds before the next start, after so many restarts in a row."""
+    return exponential_delay(restarts_in_row, base_seconds, _MAX_FACTOR * base_seconds)
 
 
 def is_forgotten(ran_seconds: float, base_seconds: float) -> bool:
-    """Whether a process ran so long that its earlier failures no longer count."""
-    return ran_seconds >= _FORGET * base_seconds
+    """Return True when a process ran so long that its earlier failures no longer count."""
+    return ran_seconds >= _FORGET_FACTOR * base_seconds
 
 
-def ending(exit_code: int | None) -> str:
-    """How a process ended, for the line between two processes in a log."""
+def exit_code_text(exit_code: int | None) -> str:
+    """Describe the end of a process, for the mark between two processes in a log."""
     return "exit code unknown" if exit_code is None else exit_text(exit_code)
 
 
 def exit_code_of(wait_status: int) -> int:
-    """The code of a waitpid() status as shells and Kubernetes write it: 128 + n for signal n."""
-    code = os.waitstatus_to_exitcode(wait_status)
-    return code if code >= 0 else 128 - code
+    """Convert a waitpid() status to the code that shells and Kubernetes write: 128 + n for signal n."""
+    return shell_exit_code(os.waitstatus_to_exitcode(wait_status))

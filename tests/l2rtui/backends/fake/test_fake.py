@@ -8,13 +8,14 @@ from contextlib import aclosing
 
 import pytest
 
-from l2rtui.backends.base import DestroyProgress, Leak, LogQuery, Receipt
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.change import apply
 from l2rtui.domain.ledger import SlotState
+from l2rtui.domain.log import LogQuery
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import Seat, place
 from l2rtui.domain.plan import ScalePlan, plan_launch, plan_pod
+from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView, RunView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
@@ -71,7 +72,7 @@ async def test_a_slot_that_is_taken_meanwhile_is_refused(backend):
     other = RunSpec(Kind.JOB, "other", "other", SPEC.sets)
     late = await planned(backend, other)
     await launched(backend)
-    with pytest.raises(RefusedError, match=r"Slot n/0\.0 is no longer free by r-job-0"):
+    with pytest.raises(RefusedError, match=r"Slot n/0\.0 is busy by r-job-0"):
         await anext(backend.launch(late))
     assert len((await backend.snapshot()).runs) == 1
 
@@ -106,7 +107,7 @@ async def test_scale_starts_and_stops_replicas(backend):
     await launched(backend)
     snapshot, spec = await backend.snapshot(), SPEC.with_replicas("job", 3)
     taken = [Seat("r", "job", pod.index, pod.slots) for pod in snapshot.pods.values()]
-    (seat,) = place([spec], snapshot.ledger, taken=taken).seats
+    (seat,) = place([spec], snapshot.ledger, existing=taken).seats
     await backend.scale(ScalePlan("r", "job", 3, (plan_pod(spec, spec.sets[0], seat, snapshot.nodes),), ()))
     assert (await backend.spec("r")).sets[0].replicas == 3
     await backend.scale(ScalePlan("r", "job", 1, (), ("r-job-2", "r-job-1")), grace_seconds=0)

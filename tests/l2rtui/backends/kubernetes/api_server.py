@@ -1,4 +1,4 @@
-"""An API server by script: a real HTTP server on loopback that lists, watches and misbehaves as a test says."""
+"""Scripted API server: a real HTTP server on the loopback that lists, watches, streams and fails as a test says."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from pathlib import Path
 
 from aiohttp import web
 
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.kubeconfig import Access, User
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
 
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Stream = Callable[[web.WebSocketResponse, web.Request], Awaitable[None]]
 Watch = Callable[["Server", web.Request, web.StreamResponse], Awaitable[None]]
 
 
@@ -38,14 +40,22 @@ class Server:
         objects: What a list gives. version: its revision.
         on_list: Answers to coming lists instead, first to last; on_watch: what coming watches do, the last one for
             ever. Both get asked with the query.
+        on_stream: What websockets do (exec, port-forward), or the answer that refuses them.
+        protocols: Subprotocols of websockets that it speaks.
+        on_request: Answers all requests for anything but ConfigMaps and pods' streams.
         requests: Queries of all requests for ConfigMaps, and when they came.
+        streams: Path and query of all websockets.
     """
 
     objects: list[dict] = field(default_factory=list)
     version: int = 10
     on_list: list[web.Response | dict] = field(default_factory=list)
     on_watch: list[Watch | web.Response] = field(default_factory=list)
+    on_stream: Stream | web.Response | None = None
+    protocols: tuple[str, ...] = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+    on_request: Answer | None = None
     requests: list[tuple[float, dict[str, str]]] = field(default_factory=list)
+    streams: list[tuple[str, list[tuple[str, str]]]] = field(default_factory=list)
     probes: int = 0
     tokens: list[str] = field(default_factory=list)
     is_well: bool = True
@@ -83,6 +93,19 @@ class Server:
     async def probe(self, _: web.Request) -> web.Response:
         self.probes += 1
         return web.Response(text="ok") if self.is_well else web.Response(status=503)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        return await self.on_request(request)
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        self.streams.append((request.path, list(request.query.items())))
+        if isinstance(self.on_stream, web.Response):
+            return _again(self.on_stream)
+        socket = web.WebSocketResponse(protocols=self.protocols)
+        await socket.prepare(request)
+        await self.on_stream(socket, request)
+        await socket.close()
+        return socket
 
     async def until(self, is_so: Callable[[], bool], seconds: float = 60.0) -> None:
         """Wait for a condition that requests make true."""
@@ -145,7 +168,11 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 async def serving(server: Server, port: int = 0) -> AsyncIterator[Server]:
     app = web.Application()
     app.router.add_get("/api/v1/configmaps", server.handle)
-    app.router.add_get("/readyz", server.probe)
+    app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}/{subresource:exec|portforward}", server.stream)
+    if server.on_request is not None:
+        app.router.add_route("*", "/{path:.*}", server.answer)
+    else:
+        app.router.add_get("/readyz", server.probe)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.kubeconfig import Access, User
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
 
 SECOND = 1_000_000_000
 BEGIN = 1_750_000_000 * SECOND
@@ -119,9 +119,9 @@ class Pod:
             await asyncio.sleep(3600)
         while True:
             changed = self.changed
-            found = [one for one in process.lines[place:] if one[0] >= since]
+            result = [line for line in process.lines[place:] if line[0] >= since]
             place = len(process.lines)
-            data = "".join(f"{stamp(at)} {text}\n" for at, text in found).encode("utf-8", "surrogateescape")
+            data = "".join(f"{stamp(at)} {text}\n" for at, text in result).encode("utf-8", "surrogateescape")
             while data:
                 size = self.dice.randint(1, 60)
                 await response.write(data[:size])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from l2rtui.backends.kubernetes.kinds import KINDS
+from l2rtui.backends.kubernetes.api.resources import KINDS
 
 
 def test_the_table_of_api_versions_names_every_kind_and_no_other():

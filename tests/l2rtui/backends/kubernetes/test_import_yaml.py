@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from l2rtui.backends.kubernetes import lab
+from l2rtui.backends.kubernetes.manifests import import_yaml
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.preflight import Weight
+from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, RestartPolicy, Role
 from l2rtui.errors import SpecError
-from l2rtui.services import specfile
+from l2rtui.services.spec import spec_file
 
 LEARNER_AND_WORKERS = """\
 apiVersion: apps/v1
@@ -61,23 +61,29 @@ def load(tmp_path):
     def _load(text, *overrides, name=""):
         path = tmp_path / "job.yaml"
         path.write_text(text)
-        return specfile.load(str(path), overrides, name)
+        return spec_file.load(str(path), overrides, name)
 
     return _load
 
 
-def sentences(wish, weight=None):
-    return [f"{note.subject}: {note.sentence}" for note in wish.notes if weight in (None, note.weight)]
+def sentences(wish, severity=None):
+    return [f"{note.subject}: {note.sentence}" for note in wish.notes if severity in (None, note.severity)]
 
 
 def test_the_lab_clusters_replica_set_is_read_as_it_is():
-    wish = specfile.load("manifests/worker-pods.yaml")
+    wish = spec_file.load("manifests/worker-pods.yaml")
 
-    (one,) = wish.spec.sets
-    assert (wish.spec.name, one.name, one.role, one.replicas, one.slots) == ("worker-pods", "w", Role.WORKER, 4, 1)
-    assert (one.restart, one.pod.binding, wish.spec.kind) == (RestartPolicy.ALWAYS, Binding.ENV, Kind.JOB)
-    assert json.loads(one.template)["spec"]["containers"][0]["command"][-1] == "./run.bash -b random"
-    assert json.loads(one.template)["metadata"]["labels"] == {}
+    (item,) = wish.spec.sets
+    assert (wish.spec.name, item.name, item.role, item.replicas, item.slots) == (
+        "worker-pods",
+        "w",
+        Role.WORKER,
+        4,
+        1,
+    )
+    assert (item.restart, item.pod.binding, wish.spec.kind) == (RestartPolicy.ALWAYS, Binding.ENV, Kind.JOB)
+    assert json.loads(item.template)["spec"]["containers"][0]["command"][-1] == "./run.bash -b random"
+    assert json.loads(item.template)["metadata"]["labels"] == {}
     assert {note.subject for note in wish.notes} == {"ReplicaSet worker-pods"}
     assert [note.sentence for note in wish.notes] == [
         WORKER_PODS_NAMES,
@@ -100,16 +106,16 @@ def test_a_learner_beside_its_workers_becomes_a_run_with_a_service(load):
     assert template["metadata"]["labels"] == {"team": "rl"}
     assert "nvidia.com/gpu" not in template["spec"]["containers"][0]["resources"]["limits"]
     assert [extra["set"] for extra in json.loads(wish.spec.extras)] == ["learner"]
-    warned = sentences(wish, Weight.WARNING)
-    assert any("names a GPU by variable and requests one of the device plugin" in one for one in warned)
-    assert any("its command names the Service mcar-learner" in one for one in warned)
+    warned = sentences(wish, Severity.WARNING)
+    assert any("names a GPU by variable and requests one of the device plugin" in item for item in warned)
+    assert any("its command names the Service mcar-learner" in item for item in warned)
 
 
 def test_placeholders_that_the_plan_knows_stay_until_it_is_rendered(load):
-    one = load(LEARNER_AND_WORKERS, *SET).spec.sets[1]
-    known = {"seed": "7", "run": "r-s7", "gpu": "3", "node": "n1"}
+    item = load(LEARNER_AND_WORKERS, *SET).spec.sets[1]
+    values = {"seed": "7", "run": "r-s7", "gpu": "3", "node": "n1"}
 
-    container = lab.filled(json.loads(one.template), known)["spec"]["containers"][0]
+    container = import_yaml.filled(json.loads(item.template), values)["spec"]["containers"][0]
 
     assert container["image"] == "w:1"
     assert container["env"][2]["value"] == "seed 7 of r-s7"
@@ -117,13 +123,13 @@ def test_placeholders_that_the_plan_knows_stay_until_it_is_rendered(load):
 
 def test_values_of_placeholders_are_data(load):
     nasty = 'x"}\n- {{SEED}} $(rm -rf)'
-    one = load(LEARNER_AND_WORKERS, "NUM_WORKERS=1", f"WORKER_IMAGE={nasty}").spec.sets[1]
-    assert json.loads(one.template)["spec"]["containers"][0]["image"] == nasty
+    item = load(LEARNER_AND_WORKERS, "NUM_WORKERS=1", f"WORKER_IMAGE={nasty}").spec.sets[1]
+    assert json.loads(item.template)["spec"]["containers"][0]["image"] == nasty
 
 
 def test_image_and_replicas_are_set_for_all(load):
     wish = load(LEARNER_AND_WORKERS, *SET, "image=new:2", "replicas=5", name="mine")
-    assert [one.pod.image for one in wish.spec.sets] == ["new:2", "new:2"]
+    assert [item.pod.image for item in wish.spec.sets] == ["new:2", "new:2"]
     assert (wish.spec.name, wish.spec.sets[1].replicas) == ("mine", 5)
 
 
@@ -167,10 +173,10 @@ POD = "containers: [{name: c, image: i, command: [a]}]"
 )
 def test_other_workloads_become_what_is_nearest(load, text, restart, role, words):
     wish = load(text)
-    (one,) = wish.spec.sets
-    assert (one.restart, one.role) == (restart, role)
-    assert (one.pod.binding, one.slots) == (Binding.CPU, 0)
-    assert any(words in one for one in sentences(wish))
+    (item,) = wish.spec.sets
+    assert (item.restart, item.role) == (restart, role)
+    assert (item.pod.binding, item.slots) == (Binding.CPU, 0)
+    assert any(words in item for item in sentences(wish))
 
 
 @pytest.mark.parametrize(

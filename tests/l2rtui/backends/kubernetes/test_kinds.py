@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from l2rtui.backends.kubernetes import render
-from l2rtui.backends.kubernetes.podspec import ServerFacts
+from l2rtui.backends.kubernetes.manifests import render
+from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node
-from l2rtui.domain.placement import Policy, place
+from l2rtui.domain.placement import PlacementPolicy, place
 from l2rtui.domain.plan import plan_launch
-from l2rtui.services import specfile
+from l2rtui.services.spec import spec_file
 
 NODES = {"n1": Node("n1", tuple(Gpu("n1", index, slots=2) for index in range(2)))}
 
@@ -22,18 +22,18 @@ def objects(tmp_path):
     def _objects(text):
         path = tmp_path / "spec.yaml"
         path.write_text(text)
-        spec = specfile.load(str(path)).spec
-        placement = place([spec], build_ledger(NODES.values(), []), policy=Policy.PACK)
+        spec = spec_file.load(str(path)).spec
+        placement = place([spec], build_ledger(NODES.values(), []), policy=PlacementPolicy.PACK)
         plan = plan_launch([spec], placement, NODES, owner="anna", uids=["u" * 32])
         server = ServerFacts()
         made = [
-            one for run in plan.runs for one in render.run_objects(run, namespace="ml", token="t", server=server)
+            item for run in plan.runs for item in render.run_objects(run, namespace="ml", token="t", server=server)
         ]
         planned = [(step.kind, step.name) for step in render.planned_steps(plan)]
-        assert planned == [(one["kind"], one["metadata"]["name"]) for one in made], (
+        assert planned == [(item["kind"], item["metadata"]["name"]) for item in made], (
             "what is planned is what is made"
         )
-        return {(one["kind"], one["metadata"]["name"]): one for one in made}
+        return {(item["kind"], item["metadata"]["name"]): item for item in made}
 
     return _objects
 
@@ -43,7 +43,9 @@ def pod(manifest):
 
 
 def env(manifest):
-    return {one["name"]: one.get("value", one.get("valueFrom")) for one in pod(manifest)["containers"][0]["env"]}
+    return {
+        item["name"]: item.get("value", item.get("valueFrom")) for item in pod(manifest)["containers"][0]["env"]
+    }
 
 
 def test_each_server_and_worker_is_a_job_with_a_name_of_its_own(objects):
@@ -57,25 +59,25 @@ train: {learning_rate: 0.1, train_steps: 200, deep: [1]}
 """)
 
     service = made["Service", "r-peers"]["spec"]
-    assert (service["clusterIP"], [one["port"] for one in service["ports"]]) == ("None", [2222, 3000])
-    jobs = {name: one for (kind, name), one in made.items() if kind == "Job"}
+    assert (service["clusterIP"], [item["port"] for item in service["ports"]]) == ("None", [2222, 3000])
+    jobs = {name: item for (kind, name), item in made.items() if kind == "Job"}
     assert list(jobs) == ["r-ps-0", "r-ps-1", "r-worker-0", "r-worker-1"]
-    for name, one in jobs.items():
-        assert (one["spec"]["parallelism"], one["spec"]["completions"]) == (1, 1)
-        assert (pod(one)["hostname"], pod(one)["subdomain"]) == (name, "r-peers")
-        assert service["selector"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
-    told = env(jobs["r-worker-1"])
-    assert json.loads(told["L2R_PEERS"]) == {
+    for name, item in jobs.items():
+        assert (item["spec"]["parallelism"], item["spec"]["completions"]) == (1, 1)
+        assert (pod(item)["hostname"], pod(item)["subdomain"]) == (name, "r-peers")
+        assert service["selector"].items() <= item["spec"]["template"]["metadata"]["labels"].items()
+    variables = env(jobs["r-worker-1"])
+    assert json.loads(variables["L2R_PEERS"]) == {
         "ps": ["tcp://r-ps-0.r-peers:2222", "tcp://r-ps-1.r-peers:2222"],
         "worker": ["tcp://r-worker-0.r-peers:3000", "tcp://r-worker-1.r-peers:3000"],
     }
-    assert json.loads(told["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
+    assert json.loads(variables["TF_CONFIG"])["task"] == {"type": "worker", "index": 1}
     plain = ("JOB_NAME", "TASK_INDEX", "PS_HOSTS", "POD_NAME", "LEARNING_RATE", "TRAIN_STEPS", "L2R_INDEX")
-    assert [told[name] for name in plain] == [
+    assert [variables[name] for name in plain] == [
         "worker", "1", "r-ps-0.r-peers:2222,r-ps-1.r-peers:2222", "r-worker-1", "0.1", "200", "1",
     ]  # fmt: skip
-    assert "DEEP" not in told
-    assert told["L2R_POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert "DEEP" not in variables
+    assert variables["L2R_POD_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
 
 
 def test_elastic_nodes_are_work_queues_and_share_no_index(objects, tmp_path):
@@ -88,26 +90,26 @@ nodes: {replicas: 3, max: 4, program: t.py}
 pod: {shm: 1Gi}
 """)
 
-    jobs = {name: one["spec"] for (kind, name), one in made.items() if kind == "Job"}
-    assert {name: (one["parallelism"], one.get("completions")) for name, one in jobs.items()} == {
+    jobs = {name: item["spec"] for (kind, name), item in made.items() if kind == "Job"}
+    assert {name: (item["parallelism"], item.get("completions")) for name, item in jobs.items()} == {
         "r-rdzv-0": (1, 1),
         "r-nodes": (2, None),  # two slots of one GPU, one of the next
         "r-nodes-g1": (1, None),
     }
     assert {pod(made["Job", name])["restartPolicy"] for name in jobs} == {"OnFailure"}
-    told = env(made["Job", "r-nodes"])
-    assert "L2R_INDEX" not in told
+    variables = env(made["Job", "r-nodes"])
+    assert "L2R_INDEX" not in variables
     assert "L2R_INDEX" not in env(made["Job", "r-nodes-g1"])
-    assert json.loads(told["L2R_PEERS"]) == {"rdzv": ["tcp://r-rdzv-0.r-peers:29400"]}
+    assert json.loads(variables["L2R_PEERS"]) == {"rdzv": ["tcp://r-rdzv-0.r-peers:29400"]}
     assert made["ConfigMap", "l2r-r"]["data"]["program.nodes"] == "print()\n"
     nodes = pod(made["Job", "r-nodes"])
     assert nodes["containers"][0]["command"][-2:] == ["python", "/l2r-program/t.py"]
     source = {"name": "l2r-r", "items": [{"key": "program.nodes", "path": "t.py"}]}
     assert {"name": "program", "configMap": source} in nodes["volumes"]
-    mounts = {one["mountPath"]: one for one in nodes["containers"][0]["volumeMounts"]}
+    mounts = {item["mountPath"]: item for item in nodes["containers"][0]["volumeMounts"]}
     assert mounts["/l2r-program"]["readOnly"]
     assert "/dev/shm" in mounts
-    assert "program" not in [one["name"] for one in pod(made["Job", "r-rdzv-0"])["volumes"]]
+    assert "program" not in [item["name"] for item in pod(made["Job", "r-rdzv-0"])["volumes"]]
 
 
 def test_a_program_in_s3_is_fetched_before_the_container_starts(objects):

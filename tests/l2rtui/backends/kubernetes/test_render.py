@@ -13,30 +13,22 @@ from pathlib import Path
 import pytest
 import yaml
 
-from l2rtui.backends.kubernetes import bindings, labels, render
-from l2rtui.backends.kubernetes.bindings import CudaIndex
-from l2rtui.backends.kubernetes.manifests import plan_manifests
-from l2rtui.backends.kubernetes.podspec import ServerFacts
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions.diff import plan_manifests
+from l2rtui.backends.kubernetes.manifests import gpu_binding, render
+from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
+from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import parse_pins, place
 from l2rtui.domain.plan import LaunchPlan, plan_launch
-from l2rtui.domain.preflight import Weight
-from l2rtui.domain.workload import (
-    Kind,
-    Resources,
-    RestartPolicy,
-    Role,
-    RunSpec,
-    SetSpec,
-    with_binding,
-    with_seeds,
-)
+from l2rtui.domain.preflight import Severity
+from l2rtui.domain.workload import Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec, with_binding, with_seeds
 from l2rtui.errors import RefusedError
-from l2rtui.services import specfile
+from l2rtui.services.spec import spec_file
 
-GOLDEN = Path("tests/unit/kubernetes/golden")
+GOLDEN = Path("tests/l2rtui/backends/kubernetes/golden")
 UUIDS = {"n1": Node("n1", tuple(Gpu("n1", index, f"GPU-{index}", slots=2) for index in range(4)))}
 NUMBERS = {
     name: Node(name, tuple(Gpu(name, index, slots=4) for index in range(8))) for name in ("phortx1", "phortx2")
@@ -89,8 +81,8 @@ def objects(plan, **facts):
 
 
 def workers(**settings):
-    one = SetSpec("w", Role.WORKER, ("w",), restart=RestartPolicy.ALWAYS, pod=PodSettings(**settings))
-    return RunSpec(Kind.JOB, "r", "r", (one,), image="i")
+    item = SetSpec("w", Role.WORKER, ("w",), restart=RestartPolicy.ALWAYS, pod=PodSettings(**settings))
+    return RunSpec(Kind.JOB, "r", "r", (item,), image="i")
 
 
 def template(plan, **facts):
@@ -98,7 +90,7 @@ def template(plan, **facts):
 
 
 def env(pod):
-    return {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    return {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +100,9 @@ def env(pod):
         (
             "worker-pods",
             lambda: planned(
-                with_seeds(specfile.load("manifests/worker-pods.yaml").spec, (0, 1)), NUMBERS, "phortx1/3,phortx2/0"
+                with_seeds(spec_file.load("manifests/worker-pods.yaml").spec, (0, 1)),
+                NUMBERS,
+                "phortx1/3,phortx2/0",
             ),
         ),
     ],
@@ -123,7 +117,7 @@ def test_a_run_is_these_objects(name, plan):
 
 
 def test_the_spec_comes_back_out_of_its_config_map():
-    from l2rtui.backends.kubernetes.launch import decode_spec
+    from l2rtui.backends.kubernetes.actions.run_object import decode_spec
 
     config_map = objects(planned(RACING))[0]
     assert decode_spec(config_map) == RACING
@@ -131,13 +125,13 @@ def test_the_spec_comes_back_out_of_its_config_map():
 
 def test_two_sets_and_two_runs_never_select_each_others_pods():
     made = objects(planned(with_seeds(RACING, (0, 1))))
-    sets = [one for one in made if one["kind"] == "ReplicaSet"]
+    sets = [item for item in made if item["kind"] == "ReplicaSet"]
     assert len(sets) == 4  # three workers of each run lie on two GPUs of two slots
-    for one in sets:
-        selector = one["spec"]["selector"]["matchLabels"].items()
+    for item in sets:
+        selector = item["spec"]["selector"]["matchLabels"].items()
         matching = [other for other in sets if selector <= other["spec"]["template"]["metadata"]["labels"].items()]
-        assert matching == [one]
-    names = [(one["kind"], one["metadata"]["name"]) for one in made]
+        assert matching == [item]
+    names = [(item["kind"], item["metadata"]["name"]) for item in made]
     assert len(set(names)) == len(names)
 
 
@@ -145,7 +139,7 @@ def test_two_sets_and_two_runs_never_select_each_others_pods():
     ("restart", "kind", "policy", "backoff"),
     [
         ("Always", "ReplicaSet", None, None),
-        ("OnFailure", "Job", "OnFailure", render.MOST_RETRIES),
+        ("OnFailure", "Job", "OnFailure", render.MAX_RETRIES),
         ("Never", "Job", "Never", 0),
     ],
 )
@@ -160,27 +154,27 @@ def test_what_ends_is_a_job_and_what_never_ends_a_replica_set(restart, kind, pol
 
 
 def test_seats_are_told_to_the_pods_in_order():
-    made = [one for one in objects(planned(RACING)) if one["kind"] == "ReplicaSet"]
-    seats = [json.loads(one["metadata"]["annotations"][labels.SEATS]) for one in made]
+    made = [item for item in objects(planned(RACING)) if item["kind"] == "ReplicaSet"]
+    seats = [json.loads(item["metadata"]["annotations"][labels.SEATS]) for item in made]
     assert seats == [[[0, [1]]], [[1, [0]], [2, [1]]]]
-    assert [one["metadata"]["labels"].get(labels.SLOT) for one in made] == ["1", None]
+    assert [item["metadata"]["labels"].get(labels.SLOT) for item in made] == ["1", None]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "cuda", "nvidia", "shown"),
+    ("nodes", "cuda", "nvidia", "visible"),
     [
         (UUIDS, CudaIndex.ZERO, "GPU-0", "GPU-0"),
         (NUMBERS, CudaIndex.SAME, "3", "3"),
         (NUMBERS, CudaIndex.ZERO, "3", "0"),
     ],
 )
-def test_both_variables_name_the_gpu_by_uuid_or_as_the_probe_found(nodes, cuda, nvidia, shown):
+def test_both_variables_name_the_gpu_by_uuid_or_as_the_probe_found(nodes, cuda, nvidia, visible):
     plan = planned(workers(), nodes, "" if nodes is UUIDS else "phortx2/3")
     pod = template(plan, cuda=cuda)
-    assert (env(pod)["NVIDIA_VISIBLE_DEVICES"], env(pod)["CUDA_VISIBLE_DEVICES"]) == (nvidia, shown)
+    assert (env(pod)["NVIDIA_VISIBLE_DEVICES"], env(pod)["CUDA_VISIBLE_DEVICES"]) == (nvidia, visible)
     assert pod["nodeSelector"] == {"kubernetes.io/hostname": "n1" if nodes is UUIDS else "phortx2"}
-    (said,) = bindings.explain(plan.runs[0], cuda)
-    assert said.weight is (Weight.WARNING if cuda is CudaIndex.SAME else Weight.OK)
+    (sentences,) = gpu_binding.explain(plan.runs[0], cuda)
+    assert sentences.severity is (Severity.WARNING if cuda is CudaIndex.SAME else Severity.OK)
 
 
 def test_a_pod_without_a_gpu_sees_none():
@@ -209,9 +203,9 @@ def test_modes_that_ask_the_cluster_set_no_variables(mode, limits):
     assert pod["spec"]["containers"][0]["resources"]["limits"] == limits
     assert not {"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"} & set(env(pod["spec"]))
     assert pod["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "n1"}
-    assert pod["metadata"]["annotations"].get(bindings.HAMI_UUID) == ("GPU-0" if mode == "hami" else None)
+    assert pod["metadata"]["annotations"].get(labels.HAMI_GPU_UUID) == ("GPU-0" if mode == "hami" else None)
     assert (labels.GPU in made["metadata"]["labels"]) is (mode == "hami")
-    assert [finding.weight for finding in bindings.explain(plan.runs[0], CudaIndex.SAME)] == [Weight.OK]
+    assert [finding.severity for finding in gpu_binding.explain(plan.runs[0], CudaIndex.SAME)] == [Severity.OK]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +215,7 @@ def test_modes_that_ask_the_cluster_set_no_variables(mode, limits):
 def test_pods_of_a_gpu_share_one_dra_claim(version, api, has_exactly):
     spec = workers(binding=Binding.DRA)
     plan = planned(replace(spec, sets=(replace(spec.sets[0], replicas=2),)))
-    claims = [one for one in objects(plan, version=version) if one["kind"] == "ResourceClaim"]
+    claims = [item for item in objects(plan, version=version) if item["kind"] == "ResourceClaim"]
     (claim,) = claims
     assert claim["apiVersion"] == f"resource.k8s.io/{api}"
     (request,) = claim["spec"]["devices"]["requests"]
@@ -294,9 +288,9 @@ def test_the_steps_of_a_plan_are_its_objects_in_order():
     plan = planned(with_seeds(RACING, (0, 1)))
     steps = render.with_objects(plan, ["l2r-claim-n1-0"]).steps()
     made = objects(plan)
-    maps = [one for one in made if one["kind"] == "ConfigMap"]
-    rest = [one for one in made if one["kind"] != "ConfigMap"]
-    names = [(one["kind"], one["metadata"]["name"]) for one in (*maps, *rest)]
+    maps = [item for item in made if item["kind"] == "ConfigMap"]
+    rest = [item for item in made if item["kind"] != "ConfigMap"]
+    names = [(item["kind"], item["metadata"]["name"]) for item in (*maps, *rest)]
     names.insert(2, ("Lease", "l2r-claim-n1-0"))
     assert [(step.kind, step.name) for step in steps] == names
     assert render.with_objects(LaunchPlan(())).steps() == ()
@@ -304,7 +298,7 @@ def test_the_steps_of_a_plan_are_its_objects_in_order():
 
 def test_what_is_printed_of_a_plan_holds_no_key():
     printed = plan_manifests(planned(RACING), namespace="ml", server=ServerFacts())
-    assert [one["kind"] for one in printed] == [one["kind"] for one in objects(planned(RACING))]
+    assert [item["kind"] for item in printed] == [item["kind"] for item in objects(planned(RACING))]
     assert "stringData" not in printed[1]
     assert "secret" not in yaml.safe_dump_all(printed).replace("secretName", "").replace("secretRef", "").replace(
         "secret:", ""

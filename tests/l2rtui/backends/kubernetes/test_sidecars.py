@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.backends.kubernetes import render, sidecars
-from l2rtui.backends.kubernetes.podspec import ServerFacts
+from l2rtui.backends.kubernetes.manifests import render, sidecars
+from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.domain.containers import Binding, Mount, PodSettings
 from l2rtui.domain.ledger import build_ledger
 from l2rtui.domain.node import Gpu, Node
@@ -19,10 +19,12 @@ from l2rtui.domain.placement import place
 from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import SpecError
-from l2rtui.services import specfile
-from runtime.sim.errors import StartError
-from runtime.sim.health import Cause
-from runtime.sim.sidecar import SimulatorSidecar
+from l2rtui.services.spec import spec_file
+from runtime.sim.launchers.failures import Cause
+from runtime.sim.launchers.sidecar import SimulatorSidecar
+from runtime.sim.wire.errors import StartError
+
+pytestmark = pytest.mark.process
 
 NODES = {"n1": Node("n1", (Gpu("n1", 0, "GPU-0", slots=8),))}
 SECONDS = 20.0
@@ -35,9 +37,9 @@ def train(**simulator):
 
 def pod_of(role=Role.WORKER, version=(1, 20), restart=RestartPolicy.ON_FAILURE, settings=None, **simulator):
     """The spec of the one pod of a run."""
-    one = SetSpec("w", role, ("l2r-runtime", "worker"), restart=restart, pod=settings or PodSettings())
-    spec = RunSpec(Kind.LEARNER_WORKERS, "r", "r", (one,), image="node:1", env=(("A", "1"),))
-    spec = replace(spec, train=specfile.json.dumps(train(**simulator)))
+    item = SetSpec("w", role, ("l2r-runtime", "worker"), restart=restart, pod=settings or PodSettings())
+    spec = RunSpec(Kind.LEARNER_WORKERS, "r", "r", (item,), image="node:1", env=(("A", "1"),))
+    spec = replace(spec, train=spec_file.json.dumps(train(**simulator)))
     placement = place((spec,), build_ledger(NODES.values(), []))
     plan = plan_launch([spec], placement, NODES, owner="anna", uids=["1" * 32])
     manifest = render.run_objects(plan.runs[0], namespace="ml", token="s", server=ServerFacts(version))[-1]
@@ -45,7 +47,7 @@ def pod_of(role=Role.WORKER, version=(1, 20), restart=RestartPolicy.ON_FAILURE, 
 
 
 def env(container):
-    return {one["name"]: one.get("value") for one in container["env"]}
+    return {item["name"]: item.get("value") for item in container["env"]}
 
 
 # --- in the pod -----------------------------------------------------------------------------------------------
@@ -79,11 +81,11 @@ def test_both_see_the_gpu_and_the_folders_of_the_spec_and_only_the_worker_the_ke
     worker, simulator = pod_of(settings=PodSettings(mounts=mounts), env={"B": "2"})["containers"]
     assert env(worker)["NVIDIA_VISIBLE_DEVICES"] == env(simulator)["NVIDIA_VISIBLE_DEVICES"] == "GPU-0"
     assert {"A": "1", "B": "2", "L2R_RUN": "r"}.items() <= env(simulator).items()
-    seen = {mount["mountPath"]: mount["name"] for mount in simulator["volumeMounts"]}
+    observed = {mount["mountPath"]: mount["name"] for mount in simulator["volumeMounts"]}
     theirs = {mount["mountPath"]: mount["name"] for mount in worker["volumeMounts"]}
-    assert set(seen) == {"/tracks", sidecars.FOLDER, "/tmp"}
-    assert (seen["/tracks"], seen[sidecars.FOLDER]) == (theirs["/tracks"], theirs[sidecars.FOLDER])
-    assert seen["/tmp"] != theirs["/tmp"]
+    assert set(observed) == {"/tracks", sidecars.FOLDER, "/tmp"}
+    assert (observed["/tracks"], observed[sidecars.FOLDER]) == (theirs["/tracks"], theirs[sidecars.FOLDER])
+    assert observed["/tmp"] != theirs["/tmp"]
     assert "/run/l2r" in theirs
     assert not any("hostPath" in volume for volume in pod_of()["volumes"]), "no socket of the node, ever"
 
@@ -124,7 +126,7 @@ def test_the_kubelet_makes_one_dollar_of_two():
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("sentences", "sentence"),
     [
         ({"image": "sim:1"}, "simulator.image needs a command beside it"),
         ({"mounts": ["/a:/b"]}, "write them under pod.mounts"),
@@ -134,21 +136,21 @@ def test_the_kubelet_makes_one_dollar_of_two():
         ({"cpu_cores": -1}, "cpu_cores is -1: it must be a number from 0"),
     ],
 )
-def test_mistakes_are_told_with_their_field_before_anything_is_made(tmp_path, said, sentence):
+def test_mistakes_are_told_with_their_field_before_anything_is_made(tmp_path, sentences, sentence):
     path = tmp_path / "spec.yaml"
-    document = {"kind": "learner-workers", "name": "r", "train": train(**said)}
-    path.write_text(specfile.json.dumps(document))
-    with pytest.raises(SpecError, match=r"spec\.yaml:1: ") as told:
-        specfile.load(str(path))
-    assert sentence in told.value.message
+    document = {"kind": "learner-workers", "name": "r", "train": train(**sentences)}
+    path.write_text(spec_file.json.dumps(document))
+    with pytest.raises(SpecError, match=r"spec\.yaml:1: ") as variables:
+        spec_file.load(str(path))
+    assert sentence in variables.value.message
 
 
 def test_several_environments_for_one_simulator_are_a_mistake(tmp_path):
     path = tmp_path / "spec.yaml"
     document = {"kind": "learner-workers", "name": "r", "train": {**train(), "num_envs": 16}}
-    path.write_text(specfile.json.dumps(document))
+    path.write_text(spec_file.json.dumps(document))
     with pytest.raises(SpecError, match=r"train\.num_envs must be 1"):
-        specfile.load(str(path))
+        spec_file.load(str(path))
 
 
 # --- its loop, and the worker at the other end ----------------------------------------------------------------
@@ -177,10 +179,10 @@ def beside(tmp_path):
 
 def until(condition):
     end = time.monotonic() + SECONDS
-    while not (found := condition()):
+    while not (results := condition()):
         assert time.monotonic() < end
         time.sleep(0.02)
-    return found
+    return results
 
 
 def text(path):
@@ -224,11 +226,11 @@ def test_one_that_ignores_sigterm_is_ended_after_its_grace(beside, tmp_path):
 
 
 def test_it_is_signalled_by_way_of_its_container(beside, tmp_path):
-    ready, seen = tmp_path / "ready", tmp_path / "seen"
-    beside("/bin/sh", "-c", f"trap ': > {seen}' USR1; : > {ready}; while :; do sleep 0.1; done")
+    ready, observed = tmp_path / "ready", tmp_path / "seen"
+    beside("/bin/sh", "-c", f"trap ': > {observed}' USR1; : > {ready}; while :; do sleep 0.1; done")
     until(ready.exists)
     SimulatorSidecar(tmp_path).signal(signal.SIGUSR1)
-    until(seen.exists)
+    until(observed.exists)
 
 
 def test_one_that_does_not_start_is_told_with_its_code(beside, tmp_path):
@@ -238,11 +240,11 @@ def test_one_that_does_not_start_is_told_with_its_code(beside, tmp_path):
 
 
 def test_a_container_that_was_started_anew_counts_on(beside, tmp_path):
-    one = beside("sleep", "600")
+    item = beside("sleep", "600")
     until(lambda: text(tmp_path / "state") == "1 running")
     handle = SimulatorSidecar(tmp_path)
-    os.killpg(one.pid, signal.SIGKILL)
-    one.wait()
+    os.killpg(item.pid, signal.SIGKILL)
+    item.wait()
     (tmp_path / "want").write_text("stop 2\n")  # of nobody that lives: a new container forgets it
     beside("sleep", "600")
     assert str(until(handle.ended)) == "the simulator's container was started anew"

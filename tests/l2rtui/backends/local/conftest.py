@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -14,16 +16,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from l2rtui.backends.base import LogQuery, Receipt, StepDone
 from l2rtui.backends.local.backend import LocalBackend
-from l2rtui.backends.local.layout import Root, RunFolder
+from l2rtui.backends.local.paths import RunFolder, StateFolder
 from l2rtui.config import Settings
+from l2rtui.domain.log import LogQuery
 from l2rtui.domain.placement import place
-from l2rtui.domain.plan import LaunchPlan, plan_launch
+from l2rtui.domain.plan import LaunchPlan, StepDone, plan_launch
+from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 
-WORKER = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "fakes" / "worker.py"))
+WORKER = (sys.executable, "-S", "-E", str(Path(__file__).parents[3] / "fakes" / "worker.py"))
 DEADLINE_SECONDS = 60.0
 
 
@@ -40,7 +43,7 @@ class Lab:
         return LocalBackend(settings or self.settings, state=self.state)
 
     def folder(self, run: str = "run") -> RunFolder:
-        return Root(self.state).run(run)
+        return StateFolder(self.state).run(run)
 
     @staticmethod
     def set(*actions: str, name: str = "w", **wishes: object) -> SetSpec:
@@ -72,7 +75,10 @@ class Lab:
         """The pod of this name once something is true of it."""
 
         def found(snapshot: ClusterSnapshot) -> PodView | None:
-            return next((one for one in snapshot.pods.values() if one.name == name and is_true(one)), None)
+            return next(
+                (pod_view for pod_view in snapshot.pods.values() if pod_view.name == name and is_true(pod_view)),
+                None,
+            )
 
         pod = found(await self.until(found))
         assert pod is not None
@@ -107,16 +113,16 @@ class Lab:
 
     def processes(self) -> list[psutil.Process]:
         """Everything on this machine that has our state folder in its environment, by psutil alone."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             try:
                 if process.status() != psutil.STATUS_ZOMBIE and any(
                     str(self.state) in value for value in process.environ().values()
                 ):
-                    found.append(process)
+                    processes.append(process)
             except psutil.Error:
                 continue
-        return [process for process in found if process.pid != os.getpid()]
+        return [process for process in processes if process.pid != os.getpid()]
 
 
 def wait_gone(process: psutil.Process) -> None:
@@ -128,8 +134,10 @@ def wait_gone(process: psutil.Process) -> None:
 
 
 @pytest.fixture
-async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
-    lab = Lab(tmp_path / "local")
+async def lab() -> AsyncIterator[Lab]:
+    # Not pytest's folder: below xdist its path is longer than a Unix socket may have; sockets would lie elsewhere.
+    folder = Path(tempfile.mkdtemp(prefix="l2r-"))
+    lab = Lab(folder / "local")
     yield lab
     deadline = time.monotonic() + DEADLINE_SECONDS
     while processes := lab.processes():  # a supervisor may start one more before its own turn comes
@@ -138,3 +146,4 @@ async def lab(tmp_path: Path) -> AsyncIterator[Lab]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
     await lab.backend.close()
+    shutil.rmtree(folder, ignore_errors=True)

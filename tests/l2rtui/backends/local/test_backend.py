@@ -11,32 +11,32 @@ from pathlib import Path
 import pytest
 
 from l2rtui.backends.local.environment import clean_environ, find_command
-from l2rtui.backends.local.policy import backoff, is_forgotten
+from l2rtui.backends.local.supervision.restart_policy import backoff, is_forgotten
 from l2rtui.domain.change import PodChanged, apply
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
 from l2rtui.errors import BackendError, NotFoundError
 
 
 async def test_the_watch_tells_what_the_snapshot_shows(lab):
-    seen = EMPTY_SNAPSHOT
+    latest = EMPTY_SNAPSHOT
     batches = 0
 
     async def watch():
-        nonlocal seen, batches
+        nonlocal latest, batches
         async for changes in lab.backend.watch():
             batches += 1
-            seen = apply(seen, changes)
+            latest = apply(latest, changes)
 
     watching = asyncio.ensure_future(watch())
     await lab.launch(lab.set("sleep", "600", replicas=2))
     async with asyncio.timeout(10):
-        while sum(pod.ready for pod in seen.pods.values()) < 2:
+        while sum(pod.ready for pod in latest.pods.values()) < 2:
             await asyncio.sleep(0.02)
     snapshot = await lab.backend.snapshot()
-    assert (seen.pods, seen.runs) == (snapshot.pods, snapshot.runs)
+    assert (latest.pods, latest.runs) == (snapshot.pods, snapshot.runs)
     await lab.destroy()
     async with asyncio.timeout(10):
-        while seen.runs:
+        while latest.runs:
             await asyncio.sleep(0.02)
     watching.cancel()
     assert batches < 12
@@ -67,7 +67,7 @@ async def test_exec_runs_beside_the_pod_on_our_terminal(lab, capfd):
     assert code == 7
     assert capfd.readouterr().out == f"run-w-0 in {Path.cwd()}\n"
     assert await lab.backend.exec(pod, ["sh", "-c", "kill -9 $$"]) == 137
-    with pytest.raises(BackendError, match="no-such-command is not found beside run-w-0"):
+    with pytest.raises(BackendError, match="no-such-command is not found in run-w-0"):
         await lab.backend.exec(pod, ["no-such-command"])
     with pytest.raises(NotFoundError):
         await lab.backend.exec(PodView("other", "run-w-9", run="run"), ["true"])
@@ -135,7 +135,7 @@ def test_backoff_is_kubelets():
 
 def test_a_supervisor_imports_little():
     program = (
-        "import sys, l2rtui.backends.local.supervisor;"
+        "import sys, l2rtui.backends.local.supervision.supervisor;"
         "print([name for name in ('asyncio', 'psutil', 'subprocess', 'yaml', 'socket') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)

@@ -11,8 +11,9 @@ import signal
 import psutil
 import pytest
 
-from l2rtui.backends.base import DestroyProgress, Receipt
-from l2rtui.backends.local import files, processes
+from l2rtui.backends.local import process_scan
+from l2rtui.backends.local import state_files as files
+from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import NotFoundError, RefusedError
 
@@ -31,7 +32,7 @@ async def test_a_run_is_destroyed_and_counted(lab):
     receipt = items[-1]
     # Record, supervisor, three pods; and the folder of sockets, where paths are short enough for one.
     assert receipt.objects in (5, 6)
-    assert receipt.kept == ""
+    assert receipt.results_location == ""
     assert receipt.seconds < 2
     assert receipt.sentence.startswith("nothing left of run")
     assert_nothing_left(lab, receipt)
@@ -84,9 +85,9 @@ async def test_results_are_kept_unless_purged(lab):
         (data / "checkpoints" / "1.safetensors").write_bytes(b"weights")
         receipt = await lab.destroy(purge=purge)
         assert_nothing_left(lab, receipt)
-        assert bool(receipt.kept) is not purge
-    (kept,) = (lab.state / "results").iterdir()
-    assert (kept / "checkpoints" / "1.safetensors").read_bytes() == b"weights"
+        assert bool(receipt.results_location) is not purge
+    (results,) = (lab.state / "results").iterdir()
+    assert (results / "checkpoints" / "1.safetensors").read_bytes() == b"weights"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -134,7 +135,7 @@ async def test_destroys_at_once_all_end_with_a_true_receipt(lab):
 
     for receipt in await asyncio.gather(one(), one(), one()):
         assert_nothing_left(lab, receipt)
-        assert receipt.kept.endswith(f"results/run-{run.uid[:8]}")
+        assert receipt.results_location.endswith(f"results/run-{run.uid[:8]}")
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.15])
@@ -168,7 +169,7 @@ async def test_what_cannot_be_removed_is_named(lab, monkeypatch):
 
     monkeypatch.setattr(shutil, "rmtree", refuse)
     receipt = await lab.destroy()
-    assert [one.kind for one in receipt.left] == ["Folder"]
+    assert [leftover.kind for leftover in receipt.left] == ["Folder"]
     assert "Permission denied" in receipt.sentence
     assert lab.processes() == []
     monkeypatch.undo()
@@ -177,12 +178,12 @@ async def test_what_cannot_be_removed_is_named(lab, monkeypatch):
 
 async def test_what_does_not_die_is_named(lab, monkeypatch):
     await lab.launch(lab.set("sleep", "600"))
-    monkeypatch.setattr("l2rtui.backends.local.destroy._KILL_SECONDS", 0.1)
-    me = processes.identify(os.getpid())
-    immortal = processes.Marked(me, "immortal", "", "run", "", "", "")
-    monkeypatch.setattr("l2rtui.backends.local.processes.kill_marked", lambda _: [immortal])
+    monkeypatch.setattr("l2rtui.backends.local.supervision.kill_escalation._KILL_SECONDS", 0.1)
+    me = process_scan.identify(os.getpid())
+    immortal = process_scan.TaggedProcess(me, "immortal", "", "run", "", "", "")
+    monkeypatch.setattr("l2rtui.backends.local.supervision.kill_escalation.kill_tagged", lambda _: [immortal])
     receipt = await lab.destroy()
-    assert [(one.kind, one.name) for one in receipt.left] == [("Process", f"{me.pid} immortal")]
+    assert [(leftover.kind, leftover.name) for leftover in receipt.left] == [("Process", f"{me.pid} immortal")]
     assert lab.folder().path.exists()
 
 

@@ -16,7 +16,7 @@ from l2rtui.domain.preflight import refusals
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Program, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.services import launcher
-from tests.unit.local.conftest import WORKER
+from tests.l2rtui.backends.local.conftest import WORKER
 
 TELL = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
 
@@ -26,7 +26,7 @@ async def start(lab, *sets, kind=Kind.PARAMETER_SERVER, name="run", train="{}"):
     prepared = await launcher.prepare_runs(lab.backend, [spec])
     assert refusals(prepared.findings) == ()
     done = [done async for done in lab.backend.launch(prepared.plan)]
-    assert [one.error for one in done] == [""] * len(done)
+    assert [step_done.error for step_done in done] == [""] * len(done)
 
 
 def stable(name, role, command, **more):
@@ -48,18 +48,18 @@ async def test_servers_end_with_their_workers_and_all_know_each_other(lab):
         train='{"learning_rate": 0.1}',
     )
 
-    found = await told(lab, "run-worker-1")
-    peers = json.loads(found["L2R_PEERS"])
+    environment = await told(lab, "run-worker-1")
+    peers = json.loads(environment["L2R_PEERS"])
     assert {name: len(ends) for name, ends in peers.items()} == {"ps": 2, "worker": 2}
     sockets = Path(peers["ps"][0].removeprefix("ipc://")).parent
     assert peers["ps"] == [f"ipc://{sockets}/ps-{index}" for index in range(2)]
     assert [(sockets / f"ps-{index}").stat().st_mode & 0o777 for index in range(2)] == [0o700] * 2
-    cluster = json.loads(found["TF_CONFIG"])
+    cluster = json.loads(environment["TF_CONFIG"])
     assert cluster["task"] == {"type": "worker", "index": 1}
     ports = [end.rpartition(":")[2] for side in ("ps", "worker") for end in cluster["cluster"][side]]
     assert len(set(ports)) == 4
     plain = ("JOB_NAME", "TASK_INDEX", "LEARNING_RATE", "L2R_POD_IP", "POD_NAME")
-    assert [found[name] for name in plain] == ["worker", "1", "0.1", "127.0.0.1", "run-worker-1"]
+    assert [environment[name] for name in plain] == ["worker", "1", "0.1", "127.0.0.1", "run-worker-1"]
     for index in range(2):
         await lab.pod(lambda pod: pod.phase is Phase.SUCCEEDED and not pod.restarts, f"run-ps-{index}")
 
@@ -73,15 +73,15 @@ async def test_a_rendezvous_has_a_port_that_no_other_run_gets(lab):
         (end,) = json.loads((await told(lab, f"{name}-nodes-0"))["L2R_PEERS"])["rdzv"]
         ends.add(end)
         host, _, port = end.removeprefix("tcp://").partition(":")
-        with socket.socket() as one:
-            one.bind((host, int(port)))  # nobody else sits there
+        with socket.socket() as probe:
+            probe.bind((host, int(port)))  # nobody else sits there
     assert len(ends) == 2
 
 
 async def test_a_program_travels_with_its_run(lab, tmp_path):
     program = Program("hello.py", "import sys; print('hello', sys.argv[1])\n")
-    one = SetSpec("job", Role.JOB, ("python3", "{program}", "you"), slots=0, restart=RestartPolicy.NEVER)
-    await start(lab, replace(one, program=program), kind=Kind.JOB)
+    set_spec = SetSpec("job", Role.JOB, ("python3", "{program}", "you"), slots=0, restart=RestartPolicy.NEVER)
+    await start(lab, replace(set_spec, program=program), kind=Kind.JOB)
 
     await lab.until_line("hello you", "run-job-0")
     await lab.destroy()
@@ -93,10 +93,12 @@ async def test_what_is_mounted_at_l2r_outlives_the_run(lab, tmp_path, where):
     write = "import os, sys; open(os.path.join(os.environ['L2R_DIR'], 'mark'), 'a').write('x')"
     source = {"claim": "shop"} if where == "claim" else {"host_path": str(tmp_path / "there")}
     pod = PodSettings(mounts=(Mount("/l2r", **source), Mount("/data")))
-    one = SetSpec("job", Role.JOB, (sys.executable, "-c", write), slots=0, restart=RestartPolicy.NEVER, pod=pod)
+    set_spec = SetSpec(
+        "job", Role.JOB, (sys.executable, "-c", write), slots=0, restart=RestartPolicy.NEVER, pod=pod
+    )
     for _ in range(2):
-        await start(lab, one, kind=Kind.JOB)
-        await lab.pod(lambda found: found.phase is Phase.SUCCEEDED, "run-job-0")
+        await start(lab, set_spec, kind=Kind.JOB)
+        await lab.pod(lambda pod_view: pod_view.phase is Phase.SUCCEEDED, "run-job-0")
         await lab.destroy(purge=True)
     folder = lab.state / "volumes" / "shop" if where == "claim" else tmp_path / "there"
     assert (folder / "mark").read_text() == "xx"

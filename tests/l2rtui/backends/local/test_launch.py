@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from l2rtui.backends.local import control
 from l2rtui.backends.local.backend import LocalBackend
+from l2rtui.backends.local.supervision import client
 from l2rtui.config import Settings
 from l2rtui.domain.containers import Mount, PodSettings
 from l2rtui.domain.plan import LaunchPlan
-from l2rtui.domain.preflight import Weight
+from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import BackendError, RefusedError
 
@@ -54,7 +54,7 @@ async def test_several_runs_are_claimed_together_or_not_at_all(lab):
         await drain(lab.backend, LaunchPlan((*first.runs, *second.runs)))
     assert not (await lab.backend.snapshot()).runs
     done = await drain(lab.backend, first)
-    assert [one.error for one in done] == ["", ""]
+    assert [step_done.error for step_done in done] == ["", ""]
 
 
 async def test_a_plan_with_conflicts_or_without_such_a_slot_is_refused(lab):
@@ -79,7 +79,7 @@ async def test_an_unwritable_state_folder_is_named_with_the_next_step(tmp_path):
     backend = LocalBackend(Settings(), state=tmp_path / "file" / "local")
     assert not (await backend.snapshot()).runs
     findings = await backend.check(LaunchPlan(()))
-    assert findings[0].weight == "refusal"
+    assert findings[0].severity == "refusal"
     with pytest.raises(BackendError, match=r"state folder .*file/local cannot be written: .* set XDG_STATE_HOME"):
         await drain(backend, LaunchPlan(()))
     await backend.close()
@@ -88,7 +88,7 @@ async def test_an_unwritable_state_folder_is_named_with_the_next_step(tmp_path):
 async def test_a_failure_while_writing_takes_back_what_was_written(lab):
     first = await lab.plan(lab.set("sleep", "600"), name="run-a")
     second = await lab.plan(lab.set("sleep", "600", slots=0), name="run-b")
-    control.make_root(lab.backend._root)
+    client.make_root(lab.backend._root)
     # The second run's folder cannot be built: its place is taken.
     (lab.state / "runs" / f".new-{second.runs[0].uid}").touch()
     with pytest.raises(BackendError, match="cannot be written"):
@@ -101,7 +101,7 @@ async def test_a_supervisor_that_cannot_start_fails_each_step(lab, monkeypatch):
     monkeypatch.setattr("sys.executable", "/no/python")
     done = await lab.launch(lab.set("sleep", "600"))
     assert len(done) == 2
-    assert all("The supervisor of run did not start" in one.error for one in done)
+    assert all("The supervisor of run did not start" in step_done.error for step_done in done)
     monkeypatch.undo()
     assert not (await lab.destroy()).left
 
@@ -149,15 +149,15 @@ async def test_check_names_what_a_plan_lacks(lab, monkeypatch):
     plan = LaunchPlan(
         (dataclasses.replace(plan.runs[0], spec=dataclasses.replace(plan.runs[0].spec, image="me/racing:1")),)
     )
-    found = {finding.subject: finding for finding in await lab.backend.check(plan)}
-    assert found["no-such-command"].weight == found["./not-executable"].weight == "refusal"
-    assert found["l2r-runtime"].weight == "ok"
-    assert Path(found["l2r-runtime"].sentence.split()[-1]).name == "l2r-runtime"
-    assert "is not used" in found["image"].sentence
-    monkeypatch.setattr("l2rtui.backends.local.checks._RUNTIME_NEEDS", ("torch_that_is_not_there",))
-    found = {finding.subject: finding for finding in await lab.backend.check(plan)}
-    assert found["l2r-runtime"].weight == "refusal"
-    assert "pip install 'l2rtui[runtime]'" in found["l2r-runtime"].hint
+    findings = {finding.subject: finding for finding in await lab.backend.check(plan)}
+    assert findings["no-such-command"].severity == findings["./not-executable"].severity == "refusal"
+    assert findings["l2r-runtime"].severity == "ok"
+    assert Path(findings["l2r-runtime"].sentence.split()[-1]).name == "l2r-runtime"
+    assert "is not used" in findings["image"].sentence
+    monkeypatch.setattr("l2rtui.backends.local.preflight._RUNTIME_NEEDS", ("torch_that_is_not_there",))
+    findings = {finding.subject: finding for finding in await lab.backend.check(plan)}
+    assert findings["l2r-runtime"].severity == "refusal"
+    assert "pip install 'l2rtui[runtime]'" in findings["l2r-runtime"].hint
 
 
 @pytest.mark.parametrize(
@@ -173,19 +173,19 @@ async def test_check_lets_the_runtime_judge_the_training_settings(lab, train, we
     run = plan.runs[0]
     plan = LaunchPlan((dataclasses.replace(run, spec=dataclasses.replace(run.spec, train=train)),))
 
-    found = {finding.subject: finding for finding in await lab.backend.check(plan)}["train"]
+    finding = {checked.subject: checked for checked in await lab.backend.check(plan)}["train"]
 
-    assert found.weight == weight
-    assert sentence in found.sentence
+    assert finding.severity == weight
+    assert sentence in finding.sentence
 
 
 async def test_the_doctor_looks_at_everything(lab, monkeypatch):
     await lab.launch(lab.set("sleep", "600"))
     lab.kill_supervisor()
-    found = {finding.subject: finding for finding in await lab.backend.doctor()}
-    assert set(found) == {"node", "state", "disk", "runtime", "gpu", "run"}
-    assert found["run"].sentence.startswith("its supervisor is gone")
-    assert found["gpu"].weight == "ok"
+    findings = {finding.subject: finding for finding in await lab.backend.doctor()}
+    assert set(findings) == {"node", "state", "disk", "runtime", "gpu", "run"}
+    assert findings["run"].sentence.startswith("its supervisor is gone")
+    assert findings["gpu"].severity == "ok"
 
 
 async def test_names_that_are_no_names_never_become_folders(lab):
@@ -196,13 +196,13 @@ async def test_names_that_are_no_names_never_become_folders(lab):
 
 async def test_the_next_launch_sweeps_what_a_broken_one_left(lab, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    control.make_root(lab.backend._root)
+    client.make_root(lab.backend._root)
     for path in (lab.state / "runs" / ".new-1", lab.state / "runs" / ".gone-2", tmp_path / "l2r-3"):
         path.mkdir()
         os.utime(path, (0, 0))
     (tmp_path / "l2r-3" / "run").symlink_to(lab.state / "runs" / "gone")
     (tmp_path / "l2r-of-another-program").mkdir()
-    monkeypatch.setattr("l2rtui.backends.local.checks._STALE_SECONDS", 0.0)
+    monkeypatch.setattr("l2rtui.backends.local.preflight._STALE_SECONDS", 0.0)
     assert {leak.kind for leak in await lab.backend.leaks()} == {"Folder", "Sockets"}
     await lab.launch(lab.set("sleep", "600"))
     assert await lab.backend.leaks() == ()
@@ -215,7 +215,7 @@ async def test_a_working_folder_that_is_gone_stops_nobody(lab, monkeypatch, tmp_
     monkeypatch.chdir(here)
     here.rmdir()
     plan = await lab.plan(lab.set("sleep", "600"))
-    assert not [finding for finding in await lab.backend.check(plan) if finding.weight == "refusal"]
+    assert not [finding for finding in await lab.backend.check(plan) if finding.severity == "refusal"]
     assert [done.error for done in await drain(lab.backend, plan)] == ["", ""]
     await lab.pod(lambda pod: pod.ready)
 
@@ -229,18 +229,24 @@ async def test_a_state_that_is_no_folder_is_a_problem_and_not_an_end(lab):
 
 
 async def test_somebody_who_keeps_the_lock_is_named(lab, monkeypatch):
-    monkeypatch.setattr(control, "_LOCK_SECONDS", 0.1)
-    async with control.locked(lab.backend._root):
+    monkeypatch.setattr(client, "_LOCK_SECONDS", 0.1)
+    async with client.lock_state(lab.backend._root):
         with pytest.raises(BackendError, match=r"has held .*/lock for 0.1 s"):
             await drain(lab.another(), LaunchPlan(()))
 
 
 async def test_what_only_containers_have_is_refused_or_said(lab):
     imported = dataclasses.replace(lab.set("sleep", "600"), template="{}")
-    (refused,) = [one for one in await lab.backend.check(await lab.plan(imported)) if one.weight is Weight.REFUSAL]
+    (refused,) = [
+        finding
+        for finding in await lab.backend.check(await lab.plan(imported))
+        if finding.severity is Severity.REFUSAL
+    ]
     assert refused.sentence == "it is a pod template in Kubernetes' own words, and the local backend runs commands"
     mounting = dataclasses.replace(lab.set("sleep", "600"), pod=PodSettings(mounts=(Mount("/data", claim="c"),)))
-    said = [
-        one.sentence for one in await lab.backend.check(await lab.plan(mounting)) if one.weight is Weight.WARNING
+    sentences = [
+        finding.sentence
+        for finding in await lab.backend.check(await lab.plan(mounting))
+        if finding.severity is Severity.WARNING
     ]
-    assert "the local backend mounts nothing: /data stays as it is" in said
+    assert "the local backend mounts nothing: /data stays as it is" in sentences

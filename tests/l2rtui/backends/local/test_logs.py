@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from l2rtui.backends.base import LogQuery
-from l2rtui.backends.local import logfile
-from l2rtui.backends.local.logfile import KEPT_PROCESSES, MAX_LINE, LogWriter, parse_stamp, stamp
 from l2rtui.backends.local.logs import read_logs
+from l2rtui.backends.local.supervision import log_file
+from l2rtui.backends.local.supervision.log_file import KEPT_PROCESSES, MAX_LINE, LogWriter, parse_stamp, stamp
+from l2rtui.domain.log import LogQuery
 
 
 async def read(folder: Path, **query: object) -> list[str]:
@@ -62,11 +62,11 @@ async def test_a_log_is_bounded_and_read_across_its_rotation(tmp_path):
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert set(sizes) == {"0.log", "0.log.1"}
     assert max(sizes.values()) < 4096 + 100
-    found = await read(tmp_path)
-    assert found == lines[-len(found) :]
-    assert len(found) > 100
+    texts = await read(tmp_path)
+    assert texts == lines[-len(texts) :]
+    assert len(texts) > 100
     for tail in (0, 1, 5, 90, 150, 1000):
-        assert await read(tmp_path, tail=tail) == found[len(found) - min(tail, len(found)) :]
+        assert await read(tmp_path, tail=tail) == texts[len(texts) - min(tail, len(texts)) :]
 
 
 async def test_processes_follow_each_other_with_marks(tmp_path):
@@ -93,12 +93,10 @@ async def test_there_may_be_nothing_to_read(tmp_path):
 async def test_since_gives_only_what_is_later(tmp_path):
     write(tmp_path, 0, "early")
     write(tmp_path, 1, "middle")
-    await asyncio.sleep(0.002)
-    now = time.time()
-    await asyncio.sleep(0.002)
+    *_, middle = [line.time async for line in read_logs(tmp_path, "p", LogQuery(), lambda: True)]
     write(tmp_path, 2, "late", "later")
-    assert await read(tmp_path, since=now) == ["late", "later"]
-    assert await read(tmp_path, since=now, tail=1) == ["later"]
+    assert await read(tmp_path, since=middle) == ["late", "later"]
+    assert await read(tmp_path, since=middle, tail=1) == ["later"]
     assert await read(tmp_path, since=time.time() + 60) == []
 
 
@@ -133,7 +131,7 @@ async def test_a_full_disk_loses_lines_and_not_the_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(logfile, "write_all", full)
+    monkeypatch.setattr(log_file, "write_all", full)
     with pytest.raises(OSError, match="No space"):
         writer.write(b"lost\n")
     writer.mark("lost too")
@@ -149,12 +147,12 @@ async def test_a_follower_misses_and_doubles_nothing(tmp_path, seed):
     draw = random.Random(seed)
     lines = [f"{number} {'x' * draw.randrange(60)}" for number in range(600)]
     is_done = False
-    seen: list[str] = []
+    texts: list[str] = []
 
     async def follow():
         query = LogQuery(follow=True, tail=draw.choice([None, 0]))
         async for line in read_logs(tmp_path, "p", query, lambda: is_done):
-            seen.extend([] if line.is_mark else [line.text])
+            texts.extend([] if line.is_mark else [line.text])
 
     following = asyncio.ensure_future(follow())
     await asyncio.sleep(0)
@@ -172,7 +170,7 @@ async def test_a_follower_misses_and_doubles_nothing(tmp_path, seed):
         if written > 3500:
             # As slow as the reader: a file that is set aside twice before he looks is gone, and that is agreed.
             async with asyncio.timeout(60):
-                while not seen or seen[-1] != line:
+                while not texts or texts[-1] != line:
                     await asyncio.sleep(0.005)
             written = 0
         if draw.random() < 0.01:
@@ -181,14 +179,14 @@ async def test_a_follower_misses_and_doubles_nothing(tmp_path, seed):
             writer = LogWriter(tmp_path, serial, 4096)
             writer.mark("restart")
             async with asyncio.timeout(60):
-                while not seen or seen[-1] != line:
+                while not texts or texts[-1] != line:
                     await asyncio.sleep(0.005)
             written = 0
     writer.close()
     is_done = True
     async with asyncio.timeout(60):
         await following
-    assert seen == lines
+    assert texts == lines
 
 
 async def test_the_tail_of_a_large_log_reads_only_its_end(tmp_path, monkeypatch):

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from l2rtui.backends.local import capacity
+from l2rtui.backends.common import node_info
+from l2rtui.backends.common.nvml import GpuReader, cpu_device
 from l2rtui.backends.local.backend import LocalBackend
-from l2rtui.backends.local.gpus import GpuReader, cpu_device
 from l2rtui.config import Settings
-from l2rtui.domain.ledger import Claim, SlotState
+from l2rtui.domain.ledger import DeviceUsage, SlotState
 
 
 class NVMLError(Exception):
@@ -82,8 +82,8 @@ class FakeNvml:
 
 
 async def test_gpus_are_devices_with_slots_and_strangers_hold_some(tmp_path):
-    with subprocess.Popen(["sleep", "600"]) as stranger:
-        nvml = FakeNvml([stranger.pid, 2**22 + 1], [])
+    with subprocess.Popen(["sleep", "600"]) as foreign_pod:
+        nvml = FakeNvml([foreign_pod.pid, 2**22 + 1], [])
         backend = LocalBackend(Settings(slots_per_gpu=3), state=tmp_path, nvml=nvml)
         snapshot = await backend.snapshot()
         (node,) = snapshot.nodes.values()
@@ -92,12 +92,12 @@ async def test_gpus_are_devices_with_slots_and_strangers_hold_some(tmp_path):
             ("GPU-1", "NVIDIA RTX 3090", 3, False),
         ]
         (pod,) = snapshot.pods.values()
-        assert (pod.name, pod.claims, pod.run) == (f"sleep-{stranger.pid}", (Claim(0),), "")
+        assert (pod.name, pod.devices, pod.run) == (f"sleep-{foreign_pod.pid}", (DeviceUsage(0),), "")
         assert pod.owner == psutil.Process().username()
         assert snapshot.ledger.count(SlotState.BUSY) == 1
         await backend.close()
         assert nvml.opened == 0
-        stranger.kill()
+        foreign_pod.kill()
 
 
 async def test_our_own_processes_on_a_gpu_are_no_strangers(lab):
@@ -126,25 +126,25 @@ async def test_a_broken_driver_is_a_problem_and_no_reason_to_stop(tmp_path):
     assert snapshot.problems == ("the GPUs cannot be read: NVML says Driver/library version mismatch",)
     assert snapshot.ledger.slots == {}
     findings = {finding.subject: finding for finding in await backend.doctor()}
-    assert findings["gpu"].weight == "warning"
+    assert findings["gpu"].severity == "warning"
     await backend.close()
 
 
 def test_a_driver_that_breaks_later_is_opened_again():
     nvml = FakeNvml([])
-    reader = GpuReader("n", 4, nvml)
-    assert len(reader.read().gpus) == 1
+    reader = GpuReader(4, nvml)
+    assert len(reader.read("n").gpus) == 1
     nvml.error = NVMLError("GPU is lost")
-    assert "GPU is lost" in reader.read().problem
+    assert "GPU is lost" in reader.read("n").problem
     nvml.error = None
-    assert reader.read().problem == ""
+    assert reader.read("n").problem == ""
     assert nvml.opened == 1
     reader.close()
 
 
 def test_without_the_module_there_is_a_sentence(monkeypatch):
     monkeypatch.setattr("importlib.import_module", lambda name: (_ for _ in ()).throw(ImportError(f"no {name}")))
-    assert GpuReader("n", 4).read().problem == "the GPUs cannot be read: no pynvml"
+    assert GpuReader(4).read("n").problem == "the GPUs cannot be read: no pynvml"
 
 
 @pytest.mark.parametrize(("cores", "slots"), [(0.2, 1), (2, 8), (2.5, 10), (64, 64)])
@@ -157,7 +157,7 @@ def test_slots_of_the_cpu_follow_the_cores(cores, slots):
 )
 def test_the_node_has_a_dns_name(monkeypatch, host, name):
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=host))
-    assert capacity.node_name.__wrapped__() == name
+    assert node_info.node_name.__wrapped__() == name
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def test_limits_of_containers_count(monkeypatch, tmp_path, files, cores, memory)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    real = capacity._lines
+    real = node_info._lines
     own = Path("/proc/self/cgroup")
-    monkeypatch.setattr(capacity, "_lines", lambda path: ["0::/a/b"] if path == own else real(path))
-    monkeypatch.setattr(capacity, "_CGROUP", tmp_path)
+    monkeypatch.setattr(node_info, "_lines", lambda path: ["0::/a/b"] if path == own else real(path))
+    monkeypatch.setattr(node_info, "_CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert capacity.usable_cores() == cores
-    assert capacity.memory_limit() == memory
+    assert node_info.usable_cores() == cores
+    assert node_info.memory_limit() == memory

@@ -11,11 +11,11 @@ import time
 import psutil
 import pytest
 
-from l2rtui.backends.base import LogQuery
-from l2rtui.backends.local.child import Child
-from l2rtui.backends.local.logfile import LogWriter, log_path
-from l2rtui.backends.local.pod import Pod, Surroundings
 from l2rtui.backends.local.records import PodRecord
+from l2rtui.backends.local.supervision.log_file import LogWriter, log_path
+from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
+from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
+from l2rtui.domain.log import LogQuery
 from l2rtui.domain.placement import Seat
 from l2rtui.domain.plan import PodPlan, ScalePlan, plan_pod
 from l2rtui.domain.snapshot import PodView
@@ -23,8 +23,7 @@ from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import RestartPolicy, Role
 from l2rtui.errors import NotFoundError, RefusedError
 from l2rtui.services import launcher
-
-from .conftest import DEADLINE_SECONDS
+from tests.l2rtui.backends.local.conftest import DEADLINE_SECONDS
 
 ON_FAILURE = RestartPolicy.ON_FAILURE
 
@@ -35,7 +34,7 @@ async def test_pods_run_with_the_contract_in_their_environment(lab):
         lab.set("sleep", "600", name="learner", role=Role.LEARNER),
         lab.set(*(word for name in names.split() for word in ("env", name)), "say", "end", "sleep", "600"),
     )
-    assert [(one.step.kind, one.step.name, one.error) for one in done] == [
+    assert [(step_done.step.kind, step_done.step.name, step_done.error) for step_done in done] == [
         ("Run", "run", ""),
         ("Pod", "run-learner-0", ""),
         ("Pod", "run-w-0", ""),
@@ -136,7 +135,7 @@ async def test_nothing_of_an_ended_process_lives_beside_the_next(lab, tmp_path, 
         await lab.backend.kill([await lab.pod(lambda pod: pod.ready)])
     await lab.until_line("again")
     pod = await lab.pod(lambda pod: pod.ready)
-    assert {one.pid for one in lab.processes()} == {pod.pid, lab.supervisor().pid}
+    assert {process.pid for process in lab.processes()} == {pod.pid, lab.supervisor().pid}
 
 
 async def test_a_killed_pod_is_replaced_whatever_its_policy(lab):
@@ -144,7 +143,8 @@ async def test_a_killed_pod_is_replaced_whatever_its_policy(lab):
     await lab.until_line("hello")
     before = await lab.pod(lambda pod: pod.ready)
     await lab.backend.kill([before])
-    assert (await lab.pod(lambda _: True)).uid != before.uid or (await lab.pod(lambda _: True)).is_terminating
+    pod = await lab.pod(lambda _: True)  # one reading: between two of them the pod may be replaced
+    assert pod.uid != before.uid or pod.is_terminating
     after = await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
     assert (after.name, after.slots, after.restarts) == (before.name, before.slots, 0)
     assert await lab.until_line("replaced, killed by SIGTERM (exit 143)") is not None
@@ -155,11 +155,11 @@ async def test_a_killed_pod_is_replaced_whatever_its_policy(lab):
 async def test_a_deaf_process_is_killed_after_its_grace(lab):
     await lab.launch(lab.set("deaf", "say", "ready", "sleep", "600"))
     await lab.until_line("ready")
-    before, asked = await lab.pod(lambda pod: pod.ready), time.monotonic()
+    before, began = await lab.pod(lambda pod: pod.ready), time.monotonic()
     await lab.backend.kill([before], grace_seconds=0.3)
     assert (await lab.pod(lambda pod: pod.is_terminating)).uid == before.uid
     await lab.pod(lambda pod: pod.ready and pod.uid != before.uid)
-    assert time.monotonic() - asked >= 0.3
+    assert time.monotonic() - began >= 0.3
     assert "replaced, killed by SIGKILL (exit 137)" in await lab.lines()
 
 
@@ -189,8 +189,8 @@ async def test_a_set_is_scaled_down_and_up(lab):
     assert snapshot.run_named("run").sets[0].replicas == 1
     spec = await lab.backend.spec("run")
     assert spec.sets[0].replicas == 1
-    taken = snapshot.pods_of("run")[0].slots
-    seat = Seat("run", "w", 1, taken)
+    slots = snapshot.pods_of("run")[0].slots
+    seat = Seat("run", "w", 1, slots)
     with pytest.raises(RefusedError, match="is busy by run-w-0"):
         await lab.backend.scale(ScalePlan("run", "w", 2, (plan_pod(spec, spec.sets[0], seat, snapshot.nodes),), ()))
     seat = Seat("run", "w", 1, snapshot.ledger.free()[:1])
@@ -223,8 +223,8 @@ async def test_a_replica_that_is_wanted_again_while_it_ends_gets_a_slot_of_its_o
     before = await lab.pod(lambda pod: pod.is_terminating, "run-w-1")
     again = await launcher.scale(lab.backend, "run", "w", 2)
     (added,) = again.added
-    held = {pod.slots for pod in (await lab.backend.snapshot()).pods_of("run") if pod.name == "run-w-1"}
-    assert held == {before.slots, added.seat.slots}
+    used_slots = {pod.slots for pod in (await lab.backend.snapshot()).pods_of("run") if pod.name == "run-w-1"}
+    assert used_slots == {before.slots, added.seat.slots}
     with pytest.raises(RefusedError, match=r"Slot .* is busy by run-w-1"):
         await lab.backend.scale(again)
     after = await lab.pod(lambda pod: pod.ready and pod.uid != before.uid, "run-w-1")
@@ -285,26 +285,28 @@ async def test_the_other_sets_go_on_when_one_that_is_no_learner_succeeds(lab):
     assert [pod.ready for pod in snapshot.pods_of("run")] == [True, False, True]
 
 
-def test_a_date_that_is_set_back_does_not_put_off_the_end_of_a_deaf_process(lab, tmp_path, monkeypatch):
+def test_a_date_that_is_set_back_does_not_put_off_the_end_of_a_deaf_process(lab, tmp_path):
     seat = Seat("run", "w", 0, ())
     plan = PodPlan("run-w-0", lab.set("deaf", "say", "ready", "sleep", "600"), 0, "", seat, ())
     log = LogWriter(tmp_path / "logs", 0, 1 << 20)
-    child = Child.start(sys.executable, plan.set_spec.command, dict(os.environ), tmp_path / "pipes" / "0", log)
-    around = Surroundings(None, None, {}, 1.0, "", selectors.DefaultSelector(), lambda: None, print)
-    pod = Pod(around, PodRecord(uid="u", wish="u", plan=plan, created=time.time()))
-    pod.child = child
+    child = SupervisedProcess.start(
+        sys.executable, plan.set_spec.command, dict(os.environ), tmp_path / "pipes" / "0", log
+    )
+    context = SupervisionContext(None, None, {}, 1.0, "", selectors.DefaultSelector(), lambda: None, print)
+    pod = SupervisedPod(context, PodRecord(uid="u", wish="u", plan=plan, created=time.time()))
+    pod.process = child
     deadline = time.monotonic() + DEADLINE_SECONDS
     while b"ready" not in log_path(tmp_path / "logs", 0).read_bytes():
-        child.pump()
+        child.copy_output()
         assert time.monotonic() < deadline
     pod.stop(0.1)
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now - 3600)
-    while not pod.look():
-        pod.tick()
+    context.now = lambda: now - 3600
+    while not pod.poll_exit():
+        pod.run_due()
         assert time.monotonic() < deadline
     child.close()
-    around.selector.close()
+    context.selector.close()
 
 
 async def test_other_peoples_processes_are_refused(lab):

@@ -10,9 +10,9 @@ import msgspec
 import psutil
 import pytest
 
-from l2rtui.backends.base import LogQuery
-from l2rtui.backends.local import files
-from l2rtui.backends.local.records import Proc, RunRecord, RunStatus
+from l2rtui.backends.local import state_files
+from l2rtui.backends.local.records import ProcessIdentity, RunRecord, RunStatus
+from l2rtui.domain.log import LogQuery
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import RestartPolicy
 from l2rtui.errors import BackendError
@@ -99,7 +99,7 @@ async def test_a_finished_run_can_be_killed_into_life_again(lab):
 async def test_there_is_never_a_second_supervisor(lab):
     await lab.launch(lab.set("sleep", "600"))
     done = subprocess.run(
-        [sys.executable, "-m", "l2rtui.backends.local.supervisor", str(lab.folder().path)],
+        [sys.executable, "-m", "l2rtui.backends.local.supervision.supervisor", str(lab.folder().path)],
         check=False,
         capture_output=True,
     )
@@ -109,9 +109,9 @@ async def test_there_is_never_a_second_supervisor(lab):
 
 async def test_everything_is_found_again_by_another_app(lab):
     await lab.launch(lab.set("sleep", "600", replicas=2))
-    seen = await lab.until(lambda snapshot: sum(pod.ready for pod in snapshot.pods.values()) == 2)
+    views = await lab.until(lambda snapshot: sum(pod.ready for pod in snapshot.pods.values()) == 2)
     again = await lab.another().snapshot()
-    assert (again.pods, again.runs) == (seen.pods, seen.runs)
+    assert (again.pods, again.runs) == (views.pods, views.runs)
 
 
 async def test_the_app_can_die_at_once_and_its_run_lives(lab, tmp_path):
@@ -148,20 +148,20 @@ async def test_a_pid_that_is_used_again_is_never_taken_for_ours(lab):
     lab.kill_supervisor()
     psutil.Process(before.pid).kill()
     await lab.pod(lambda pod: not pod.ready)
-    with subprocess.Popen(["sleep", "600"], start_new_session=True) as stranger:
-        status = files.read(lab.folder().status, RunStatus)
+    with subprocess.Popen(["sleep", "600"], start_new_session=True) as foreign_process:
+        status = state_files.read(lab.folder().status, RunStatus)
         # As if the kernel had given our pids to this process since.
-        status.pods[0].proc = Proc(stranger.pid, before.uid)
-        status.supervisor = Proc(stranger.pid, status.supervisor.start)
-        files.write_atomic(lab.folder().status, status, sync=False)
+        status.pods[0].proc = ProcessIdentity(foreign_process.pid, before.uid)
+        status.supervisor = ProcessIdentity(foreign_process.pid, status.supervisor.start)
+        state_files.write_atomic(lab.folder().status, status, sync=False)
         snapshot = await lab.backend.snapshot()
         assert snapshot.run_named("run").reason == "Unsupervised"
         assert not snapshot.pods[before.uid].ready
         await lab.backend.adopt("run")
         await lab.pod(lambda pod: pod.phase is Phase.FAILED)
         assert not (await lab.destroy(grace_seconds=0.0)).left
-        assert stranger.poll() is None
-        stranger.kill()
+        assert foreign_process.poll() is None
+        foreign_process.kill()
 
 
 async def test_a_rotten_status_is_set_aside_and_written_anew(lab):
@@ -222,8 +222,8 @@ async def test_another_format_is_unreadable_instead_of_misread(lab):
     await lab.launch(lab.set("sleep", "600"))
     await lab.pod(lambda pod: pod.ready)
     lab.kill_supervisor()
-    record = files.read(lab.folder().record, RunRecord)
-    files.write_atomic(lab.folder().record, msgspec.structs.replace(record, format=99), sync=False)
+    record = state_files.read(lab.folder().record, RunRecord)
+    state_files.write_atomic(lab.folder().record, msgspec.structs.replace(record, format=99), sync=False)
     snapshot = await lab.backend.snapshot()
     assert any("format 99" in problem for problem in snapshot.problems)
 
@@ -240,9 +240,9 @@ async def test_runs_of_another_machine_are_left_alone(lab):
     await lab.launch(lab.set("sleep", "600"))
     await lab.pod(lambda pod: pod.ready)
     lab.kill_supervisor()
-    record = files.read(lab.folder().record, RunRecord)
+    record = state_files.read(lab.folder().record, RunRecord)
     there = msgspec.structs.replace(record, node="elsewhere", boot="other")
-    files.write_atomic(lab.folder().record, there, sync=False)
+    state_files.write_atomic(lab.folder().record, there, sync=False)
     snapshot = await lab.backend.snapshot()
     assert not snapshot.runs
     assert any("run run was launched on elsewhere" in problem for problem in snapshot.problems)
@@ -252,15 +252,15 @@ async def test_followers_hear_of_kills_and_end_with_the_run(lab):
     await lab.launch(lab.set("count", "5", "0.001", "sleep", "600"))
     await lab.until_line("count 4")
     pod = await lab.pod(lambda pod: pod.ready)
-    seen = []
+    texts = []
     async for line in lab.backend.logs(pod, LogQuery(follow=True, tail=2)):
-        seen.append((line.text, line.is_mark))
-        if len(seen) == 2:
+        texts.append((line.text, line.is_mark))
+        if len(texts) == 2:
             await lab.backend.kill([pod])
-        if line.text == "count 4" and len(seen) > 2:
+        if line.text == "count 4" and len(texts) > 2:
             async for _ in lab.backend.destroy((await lab.backend.snapshot()).run_named("run")):
                 pass
-    assert seen == [
+    assert texts == [
         ("count 3", False),
         ("count 4", False),
         ("replaced, killed by SIGTERM (exit 143)", True),

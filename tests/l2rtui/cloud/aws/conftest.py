@@ -11,7 +11,7 @@ import pytest
 from moto import mock_aws
 from moto.server import ThreadedMotoServer
 
-from tests.unit.aws.moto_repairs import repair
+from tests.l2rtui.cloud.aws.moto_repairs import repair
 
 REGION = "us-west-2"
 
@@ -39,18 +39,18 @@ def amazon_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
-def settings(home: Path) -> dict[str, str]:
+def settings(folder: Path) -> dict[str, str]:
     """The environment of somebody who has an account at moto's and a home of their own."""
     return {
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_DEFAULT_REGION": REGION,
         "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": str(home / "none"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(home / "none"),
-        "XDG_STATE_HOME": str(home / "state"),
-        "XDG_CONFIG_HOME": str(home / "config"),
-        "HOME": str(home),
+        "AWS_CONFIG_FILE": str(folder / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(folder / "none"),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "HOME": str(folder),
     }
 
 
@@ -72,46 +72,46 @@ class Account:
         return self._clients[service]
 
     def inventory(self) -> dict[str, list[str]]:
-        """What is there, by kind; empty kinds are left out."""
+        """Return the resources that exist, by kind; empty kinds are left out."""
         ec2, efs, eks = self.client("ec2"), self.client("efs"), self.client("eks")
         own = [{"Name": "is-default", "Values": ["false"]}]
-        networks = [one["VpcId"] for one in ec2.describe_vpcs(Filters=own)["Vpcs"]]
+        networks = [item["VpcId"] for item in ec2.describe_vpcs(Filters=own)["Vpcs"]]
         inside = [{"Name": "vpc-id", "Values": networks or ["none"]}]
         clusters = eks.list_clusters()["clusters"]
         nats = ec2.describe_nat_gateways()["NatGateways"]
-        found = {
+        resources = {
             "vpc": networks,
-            "subnet": [one["SubnetId"] for one in ec2.describe_subnets(Filters=inside)["Subnets"]],
+            "subnet": [item["SubnetId"] for item in ec2.describe_subnets(Filters=inside)["Subnets"]],
             "route table": [
-                one["RouteTableId"] for one in ec2.describe_route_tables(Filters=inside)["RouteTables"]
+                item["RouteTableId"] for item in ec2.describe_route_tables(Filters=inside)["RouteTables"]
             ],
             "internet gateway": [
-                one["InternetGatewayId"] for one in ec2.describe_internet_gateways()["InternetGateways"]
+                item["InternetGatewayId"] for item in ec2.describe_internet_gateways()["InternetGateways"]
             ],
-            "nat": [one["NatGatewayId"] for one in nats if one["State"] != "deleted"],
-            "address": [one["AllocationId"] for one in ec2.describe_addresses()["Addresses"]],
+            "nat": [item["NatGatewayId"] for item in nats if item["State"] != "deleted"],
+            "address": [item["AllocationId"] for item in ec2.describe_addresses()["Addresses"]],
             "interface": [
-                one["NetworkInterfaceId"] for one in ec2.describe_network_interfaces()["NetworkInterfaces"]
+                item["NetworkInterfaceId"] for item in ec2.describe_network_interfaces()["NetworkInterfaces"]
             ],
             "security group": [
-                one["GroupId"] for one in ec2.describe_security_groups(Filters=inside)["SecurityGroups"]
+                item["GroupId"] for item in ec2.describe_security_groups(Filters=inside)["SecurityGroups"]
             ],
-            "volume": [one["VolumeId"] for one in ec2.describe_volumes()["Volumes"]],
-            "role": [one["RoleName"] for one in self.client("iam").list_roles()["Roles"]],
+            "volume": [item["VolumeId"] for item in ec2.describe_volumes()["Volumes"]],
+            "role": [item["RoleName"] for item in self.client("iam").list_roles()["Roles"]],
             "stack": [
-                one["StackName"]
-                for one in self.client("cloudformation").describe_stacks()["Stacks"]
-                if one["StackStatus"] != "DELETE_COMPLETE"
+                item["StackName"]
+                for item in self.client("cloudformation").describe_stacks()["Stacks"]
+                if item["StackStatus"] != "DELETE_COMPLETE"
             ],
-            "files": [one["FileSystemId"] for one in efs.describe_file_systems()["FileSystems"]],
+            "files": [item["FileSystemId"] for item in efs.describe_file_systems()["FileSystems"]],
             "cluster": clusters,
-            "group": [one for name in clusters for one in eks.list_nodegroups(clusterName=name)["nodegroups"]],
+            "group": [item for name in clusters for item in eks.list_nodegroups(clusterName=name)["nodegroups"]],
             "balancer": [
-                one["LoadBalancerName"] for one in self.client("elbv2").describe_load_balancers()["LoadBalancers"]
+                item["LoadBalancerName"] for item in self.client("elbv2").describe_load_balancers()["LoadBalancers"]
             ],
-            "log group": [one["logGroupName"] for one in self.client("logs").describe_log_groups()["logGroups"]],
+            "log group": [item["logGroupName"] for item in self.client("logs").describe_log_groups()["logGroups"]],
         }
-        return {kind: names for kind, names in found.items() if names}
+        return {kind: names for kind, names in resources.items() if names}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What moto's CloudFormation forgets when a stack is deleted, done as Amazon's does it.
+"""Deletions that moto's CloudFormation forgets when a stack is deleted, done as AWS does them.
 
 Its templates can make NAT gateways, addresses, gateways, route tables and their associations, and leave them all
 behind. Each is deleted here through moto's own EC2, which refuses what is still in use, as Amazon's does; moto then
@@ -25,14 +25,14 @@ def repair(patch: pytest.MonkeyPatch) -> None:
     def nat(self: NatGateway, account: str, region: str) -> None:
         backend = ec2_backends[account][region]
         backend.delete_nat_gateway(self.id)
-        for one in self.address_set:
-            backend.disassociate_address(association_id=one["associationId"])
+        for address in self.address_set:
+            backend.disassociate_address(association_id=address["associationId"])
         backend.delete_network_interface(self._eni.id)
 
     def address(self: ElasticAddress, account: str, region: str) -> None:
         backend = ec2_backends[account][region]
-        used = [one for one in backend.nat_gateways.values() if one.state != "deleted"]
-        assert not any(self.allocation_id in str(one.address_set) for one in used), "the address is in use"
+        used = [gateway for gateway in backend.nat_gateways.values() if gateway.state != "deleted"]
+        assert not any(self.allocation_id in str(gateway.address_set) for gateway in used), "the address is in use"
         backend.release_address(allocation_id=self.allocation_id)
 
     def route(self: Route, account: str, region: str) -> None:
@@ -45,9 +45,9 @@ def repair(patch: pytest.MonkeyPatch) -> None:
 
     def association(self: SubnetRouteTableAssociation, account: str, region: str) -> None:
         backend = ec2_backends[account][region]
-        for found in backend.route_tables.values():
-            for key, subnet in list(found.associations.items()):
-                if found.id == self.route_table_id and subnet == self.subnet_id:
+        for table in backend.route_tables.values():
+            for key, subnet in list(table.associations.items()):
+                if table.id == self.route_table_id and subnet == self.subnet_id:
                     backend.disassociate_route_table(key)
 
     def attachment(self: VPCGatewayAttachment, account: str, region: str) -> None:

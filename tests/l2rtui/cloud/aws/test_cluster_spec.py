@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from l2rtui.backends.aws import kubeconfig, prices
-from l2rtui.backends.aws.clusterfile import load_cluster
-from l2rtui.backends.kubernetes.kubeconfig import load_access
-from l2rtui.backends.kubernetes.plugins import EksSource, plugin_source
+from l2rtui.backends.kubernetes.api.exec_credentials import EksSource, plugin_source
+from l2rtui.backends.kubernetes.api.kubeconfig import load_access
+from l2rtui.cloud.aws import kubeconfig, prices
+from l2rtui.cloud.aws.cluster_spec import load_cluster
 from l2rtui.errors import BackendError, SpecError
 
 FILE = """\
@@ -102,11 +102,11 @@ def test_a_file_that_is_not_there_names_the_example(tmp_path):
 
 def test_an_hour_costs_what_its_parts_cost(tmp_path):
     spec = read(tmp_path, FILE)
-    found = prices.estimate(replace(spec, groups=spec.groups[:1]))
+    estimate = prices.estimate(replace(spec, groups=spec.groups[:1]))
     disks = 2 * 200 * 0.08 / 730
-    assert found.dollars_an_hour == pytest.approx(0.10 + 0.05 + 2 * 0.752 + disks)
-    assert "list prices of us-east-1, noted 20" in found.sentence
-    assert found.unknown == ()
+    assert estimate.dollars_an_hour == pytest.approx(0.10 + 0.05 + 2 * 0.752 + disks)
+    assert "list prices of us-east-1, noted 20" in estimate.sentence
+    assert estimate.unknown == ()
     nothing = prices.estimate(spec, {"gpu": 0, "cpu": 0})
     assert nothing.dollars_an_hour == pytest.approx(0.15)
 
@@ -131,20 +131,20 @@ def test_a_kubeconfig_gets_an_entry_whose_tokens_are_signed_here(tmp_path):
     for _ in range(2):
         assert kubeconfig.write_entry(path, EKS, "us-west-2") == "lab"
     document = yaml.safe_load(path.read_text())
-    assert [one["name"] for one in document["contexts"]] == ["mine", "lab"]
+    assert [entry["name"] for entry in document["contexts"]] == ["mine", "lab"]
     assert document["current-context"] == "lab"
     assert path.stat().st_mode & 0o777 == 0o600
     access = load_access("lab", str(path))
     assert access.server == "https://abc.eks.example"
-    asked = []
-    source = plugin_source(access, access.user.exec, lambda *words: asked.append(words) or ("t", 0.0))
+    requests = []
+    source = plugin_source(access, access.user.exec, lambda *request: requests.append(request) or ("t", 0.0))
     assert isinstance(source, EksSource)
-    assert source._wanted == ("lab", "us-west-2", "", "")
+    assert source._cluster == ("lab", "us-west-2", "", "")
 
     assert kubeconfig.remove_entry(path, "lab", "https://other.example") is False
     assert kubeconfig.remove_entry(path, "lab", EKS["endpoint"]) is True
     assert kubeconfig.remove_entry(path, "lab") is False
-    assert [one["name"] for one in yaml.safe_load(path.read_text())["contexts"]] == ["mine"]
+    assert [entry["name"] for entry in yaml.safe_load(path.read_text())["contexts"]] == ["mine"]
     assert kubeconfig.remove_entry(path, "mine") is False, "it was not written by us"
 
 

@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from l2rtui.cli import main as entry
-from tests.unit.aws.conftest import REGION, Account, settings
+from tests.l2rtui.cloud.aws.conftest import REGION, Account, settings
 
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(240)]  # moto's own warnings
+# The warnings are moto's own.
+pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("default"), pytest.mark.timeout(240)]
 
 FILE = f"""\
 apiVersion: eksctl.io/v1alpha5
@@ -31,17 +32,18 @@ def call(amazon_server, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     monkeypatch.setenv("AWS_ENDPOINT_URL", amazon_server)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
-    def called(*words):
-        code = entry.main(["cluster", *words, "--backend", "local"])
+    def called(*arguments):
+        code = entry.main(["cluster", *arguments, "--backend", "local"])
         return code, *capsys.readouterr()
 
     yield called
-    for number, handler in kept.items():
+    for number, handler in handlers.items():
         signal.signal(number, handler)
 
 
+@pytest.mark.slow
 def test_a_cluster_s_life(call, amazon_server, tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text(FILE)
@@ -53,14 +55,14 @@ def test_a_cluster_s_life(call, amazon_server, tmp_path):
     assert (code, len(plan["steps"]), plan["cost"]["unknown"]) == (0, 6, [])
     assert plan["cost"]["dollars_an_hour"] == pytest.approx(0.15 + 2 * 1.006 + 2 * 80 * 0.08 / 730, abs=0.001)
     assert account.inventory() == {}
-    code, _, said = call("create", *file)
-    assert (code, "there is no terminal to ask on" in said) == (2, True)
+    code, _, output = call("create", *file)
+    assert (code, "there is no terminal to ask on" in output) == (2, True)
 
-    code, out, said = call("create", *file, "--yes", "--no-addons", "-o", "json")
-    assert code == 0, said
+    code, out, output = call("create", *file, "--yes", "--no-addons", "-o", "json")
+    assert code == 0, output
     assert json.loads(out)["status"] == "ACTIVE"
-    assert "It costs about $2.1" in said
-    assert "node group gpu: asked for: 2 x g5.xlarge" in said
+    assert "It costs about $2.1" in output
+    assert "node group gpu: asked for: 2 x g5.xlarge" in output
     assert len(account.inventory()["stack"]) == 4
     config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
     assert config["users"][0]["user"]["exec"]["args"] == ["cluster", "token", "--name", "lab", "--region", REGION]
@@ -72,20 +74,20 @@ def test_a_cluster_s_life(call, amazon_server, tmp_path):
     code, out, _ = call("scale", "gpu", *file, "--yes", "-o", "json")
     assert (code, json.loads(out)["groups"][0]["nodes"]) == (0, 2)
 
-    code, out, said = call("delete", *file, "--yes", "-o", "json")
-    assert (code, json.loads(out)["left"]) == (0, 0), said
-    assert "nothing left of lab" in said
+    code, out, output = call("delete", *file, "--yes", "-o", "json")
+    assert (code, json.loads(out)["left"]) == (0, 0), output
+    assert "nothing left of lab" in output
     assert account.inventory() == {}
     assert yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"] == []
     code, out, _ = call("status", *file, "-o", "json")
     assert (code, json.loads(out)["status"], json.loads(out)["groups"]) == (0, "", [])
-    code, _, said = call("kubeconfig", *file)
-    assert (code, "There is no cluster lab" in said) == (1, True)
-    for words, sentence in (
+    code, _, output = call("kubeconfig", *file)
+    assert (code, "There is no cluster lab" in output) == (1, True)
+    for arguments, sentence in (
         (("create",), "needs -f FILE"),
         (("delete", "--yes"), "needs -f FILE, or --name"),
         (("token",), "needs --name"),
         (("scale", "--name", "lab", "--region", REGION, "--nodes", "-1", "--yes"), "from 0 up"),
     ):
-        code, _, said = call(*words)
-        assert (code, sentence in said) == (2, True), said
+        code, _, output = call(*arguments)
+        assert (code, sentence in output) == (2, True), output

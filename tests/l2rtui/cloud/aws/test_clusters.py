@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.backends.aws import clusters
-from l2rtui.backends.aws.clients import Cloud, CloudError
-from l2rtui.backends.aws.clusterfile import ClusterSpec, NodeGroup
-from l2rtui.backends.aws.templates import OWNER_TAG
-from l2rtui.backends.aws.waiting import Waits
+from l2rtui.cloud.aws import clusters
+from l2rtui.cloud.aws.clients import Cloud, CloudError
+from l2rtui.cloud.aws.cluster_spec import ClusterSpec, NodeGroup
+from l2rtui.cloud.aws.templates import OWNER_TAG
+from l2rtui.cloud.aws.waiters import ClusterChange, WaitPolicy
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
-from tests.unit.aws.conftest import CLIENTS, REGION
+from tests.l2rtui.cloud.aws.conftest import CLIENTS, REGION
 
 pytestmark = pytest.mark.filterwarnings("default")  # moto's own
 
-NOW = Waits(0.01, 20)
+NOW = WaitPolicy(0.01, 20)
 SPEC = ClusterSpec(
     "lab",
     REGION,
@@ -54,33 +54,38 @@ class Watched(Cloud):
         self.lose_answer = False
         self.interrupt: dict[int, Callable[[], object]] = {}
 
-    def _call(self, service, operation, words):
+    def _call(self, service, operation, arguments):
         if not operation.startswith(CHANGES):
-            return super()._call(service, operation, words)
+            return super()._call(service, operation, arguments)
         number = len(self.changes)
         name = next(
-            (words[key] for key in ("StackName", "nodegroupName", "name", "LoadBalancerArn") if key in words), ""
+            (
+                arguments[key]
+                for key in ("StackName", "nodegroupName", "name", "LoadBalancerArn")
+                if key in arguments
+            ),
+            "",
         )
         self.changes.append((operation, name))
         if number == self.fail_at:
             self.fail_at = -1
             if self.lose_answer:
-                super()._call(service, operation, words)
+                super()._call(service, operation, arguments)
             raise CloudError(f"Amazon's {service} refuses {operation}: injected.", code="InternalError")
-        answer = super()._call(service, operation, words)
+        answer = super()._call(service, operation, arguments)
         if (interrupt := self.interrupt.pop(number, None)) is not None:
             interrupt()
         return answer
 
 
-async def create(cloud, spec=SPEC, **words):
-    return [step async for step in clusters.create(cloud, spec, NOW, **words)]
+async def create(cloud, spec=SPEC, **options):
+    steps = []
+    await clusters.create(ClusterChange(cloud, steps.append, NOW), spec, **options)
+    return steps
 
 
-async def delete(cloud, name="lab", **words):
-    found = [step async for step in clusters.delete(cloud, name, NOW, **words)]
-    assert isinstance(found[-1], clusters.Receipt)
-    return found[-1]
+async def delete(cloud, name="lab", **options):
+    return await clusters.delete(ClusterChange(cloud, lambda _: None, NOW), name, **options)
 
 
 def counted(account):
@@ -108,10 +113,10 @@ async def test_what_is_made_is_all_removed_in_an_order_that_the_cloud_takes(acco
     steps = await create(again)
     assert (again.changes, [step for step in steps if step.is_change]) == ([], [])
 
-    shown = await clusters.status(cloud, "lab")
-    assert (shown["status"], shown["version"], len(shown["groups"])) == ("ACTIVE", "1.33", 2)
-    assert set(shown["stacks"].values()) == {"CREATE_COMPLETE"}
-    assert shown["file_system"].startswith("fs-")
+    lines = await clusters.status(cloud, "lab")
+    assert (lines["status"], lines["version"], len(lines["groups"])) == ("ACTIVE", "1.33", 2)
+    assert set(lines["stacks"].values()) == {"CREATE_COMPLETE"}
+    assert lines["file_system"].startswith("fs-")
 
     cloud.changes.clear()
     receipt = await delete(cloud)
@@ -127,22 +132,22 @@ async def test_what_is_made_is_all_removed_in_an_order_that_the_cloud_takes(acco
 
 def owner(tags):
     return (
-        tags.get(OWNER_TAG) if isinstance(tags, dict) else {one["Key"]: one["Value"] for one in tags}.get(OWNER_TAG)
+        tags.get(OWNER_TAG) if isinstance(tags, dict) else {tag["Key"]: tag["Value"] for tag in tags}.get(OWNER_TAG)
     )
 
 
 async def test_everything_says_whose_it_is(account):
     await create(Watched())
-    found = account.inventory()
+    resources = account.inventory()
     ec2, iam, eks = account.client("ec2"), account.client("iam"), account.client("eks")
-    ids = [one for kind in ("vpc", "subnet", "internet gateway", "nat") for one in found[kind]]
+    ids = [resource for kind in ("vpc", "subnet", "internet gateway", "nat") for resource in resources[kind]]
     tags = ec2.describe_tags(Filters=[{"Name": "key", "Values": [OWNER_TAG]}])["Tags"]
-    assert set(ids) <= {one["ResourceId"] for one in tags if one["Value"] == "lab"}
+    assert set(ids) <= {tag["ResourceId"] for tag in tags if tag["Value"] == "lab"}
     for stack in account.client("cloudformation").describe_stacks()["Stacks"]:
         assert owner(stack["Tags"]) == "lab"
     assert owner(eks.describe_cluster(name="lab")["cluster"]["tags"]) == "lab"
     assert owner(eks.describe_nodegroup(clusterName="lab", nodegroupName="gpu")["nodegroup"]["tags"]) == "lab"
-    assert all(owner(iam.list_role_tags(RoleName=name)["Tags"]) == "lab" for name in found["role"])
+    assert all(owner(iam.list_role_tags(RoleName=name)["Tags"]) == "lab" for name in resources["role"])
     assert owner(account.client("efs").describe_file_systems()["FileSystems"][0]["Tags"]) == "lab"
 
 
@@ -217,9 +222,10 @@ async def test_ctrl_c_amid_a_create_and_a_delete_loses_nothing(account):
 async def test_node_groups_go_to_zero_and_back(account):
     cloud = Watched()
     await create(cloud, replace(SPEC, groups=SPEC.groups[:1]), has_files=False)
+    change = ClusterChange(cloud, lambda _: None, NOW)
 
     async def scaled(nodes, minimum):
-        _ = [one async for one in clusters.scale(cloud, "lab", {"gpu": (nodes, minimum)}, NOW)]
+        await clusters.scale(change, "lab", {"gpu": (nodes, minimum)})
         group = account.client("eks").describe_nodegroup(clusterName="lab", nodegroupName="gpu")["nodegroup"]
         return group["scalingConfig"]
 
@@ -229,9 +235,9 @@ async def test_node_groups_go_to_zero_and_back(account):
     assert await scaled(2, 1) == {"minSize": 1, "maxSize": 4, "desiredSize": 2}
     assert len(cloud.changes) == changes
     with pytest.raises(NotFoundError, match="has no node group none"):
-        _ = [one async for one in clusters.scale(cloud, "lab", {"none": (1, 1)}, NOW)]
+        await clusters.scale(change, "lab", {"none": (1, 1)})
     with pytest.raises(NotFoundError, match="There is no cluster other"):
-        _ = [one async for one in clusters.scale(cloud, "other", {}, NOW)]
+        await clusters.scale(change, "other", {})
 
 
 async def test_what_others_have_made_is_not_touched(account):
@@ -267,7 +273,10 @@ async def test_what_kubernetes_left_in_the_network_is_swept_and_the_rest_is_name
     )
     account.client("logs").create_log_group(logGroupName="/aws/eks/lab/cluster")
     receipt = await delete(cloud)
-    assert {(one.kind, one.dollars_a_month) for one in receipt.left} == {("disk", 8.0), ("log group", 0.0)}
+    assert {(resource.kind, resource.dollars_a_month) for resource in receipt.left} == {
+        ("disk", 8.0),
+        ("log group", 0.0),
+    }
     assert "2 left of lab (about $8.00 a month goes on): disk vol-" in receipt.sentence
     assert set(account.inventory()) == {"volume", "log group"}
 
@@ -285,5 +294,5 @@ async def test_the_file_system_can_be_kept(account):
 
 
 async def test_zones_are_chosen_where_the_file_names_none(account):
-    found = await clusters.with_zones(Watched(), replace(SPEC, zones=()))
-    assert found.zones == tuple(f"{REGION}{zone}" for zone in "abc")
+    spec = await clusters.with_zones(Watched(), replace(SPEC, zones=()))
+    assert spec.zones == tuple(f"{REGION}{zone}" for zone in "abc")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from l2rtui.backends.aws import ecr
-from l2rtui.backends.aws.clients import Cloud, CloudError
+from l2rtui.cloud.aws import ecr
+from l2rtui.cloud.aws.clients import Cloud, CloudError
 from l2rtui.domain.imageref import parse_image
 from l2rtui.services import images
-from tests.unit.aws.conftest import CLIENTS, REGION
+from tests.l2rtui.cloud.aws.conftest import CLIENTS, REGION
 
 pytestmark = pytest.mark.filterwarnings("default")  # moto's own
 
@@ -19,9 +19,9 @@ async def test_a_repository_is_made_once_and_says_whose_it_is(account):
     client = account.client("ecr")
     assert await images.prepare_registry(IMAGE) is True
     assert await images.prepare_registry(IMAGE) is False
-    (found,) = client.describe_repositories()["repositories"]
-    assert found["repositoryName"] == "lab/node"
-    tags = client.list_tags_for_resource(resourceArn=found["repositoryArn"])["tags"]
+    (repository,) = client.describe_repositories()["repositories"]
+    assert repository["repositoryName"] == "lab/node"
+    tags = client.list_tags_for_resource(resourceArn=repository["repositoryArn"])["tags"]
     assert {"Key": "l2rtui/managed", "Value": "true"} in tags
 
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import botocore.session
 import pytest
 
-from l2rtui.backends.aws.eks_token import sign_eks_token
+from l2rtui.cloud.aws.eks_token import sign_eks_token
 from l2rtui.errors import BackendError
 
 CLUSTER = "rl-cluster"
@@ -70,8 +70,8 @@ def test_it_runs_out_before_the_cluster_drops_it_and_holds_no_secret_key():
 
 
 def test_the_cluster_is_part_of_what_is_signed():
-    one, other = (parts(url_of(sign_eks_token(name, "eu-central-1")[0]))[3] for name in ("a", "b"))
-    assert one["X-Amz-Signature"] != other["X-Amz-Signature"]
+    token, other = (parts(url_of(sign_eks_token(name, "eu-central-1")[0]))[3] for name in ("a", "b"))
+    assert token["X-Amz-Signature"] != other["X-Amz-Signature"]
 
 
 def test_the_region_and_the_credentials_of_a_profile_are_taken(account, monkeypatch):
@@ -79,9 +79,9 @@ def test_the_region_and_the_credentials_of_a_profile_are_taken(account, monkeypa
         monkeypatch.delenv(name)
     (account / "config").write_text("[profile lab]\nregion = eu-west-1\n")
     (account / "credentials").write_text("[lab]\naws_access_key_id = AKIALAB\naws_secret_access_key = other\n")
-    found = parts(url_of(sign_eks_token(CLUSTER, profile="lab")[0]))
-    assert found[1] == "sts.eu-west-1.amazonaws.com"
-    assert found[3]["X-Amz-Credential"][0].startswith("AKIALAB/")
+    signed = parts(url_of(sign_eks_token(CLUSTER, profile="lab")[0]))
+    assert signed[1] == "sts.eu-west-1.amazonaws.com"
+    assert signed[3]["X-Amz-Credential"][0].startswith("AKIALAB/")
 
 
 @pytest.mark.parametrize(("profile", "sentence"), [("", "There are no AWS credentials"), ("nobody", "nobody")])

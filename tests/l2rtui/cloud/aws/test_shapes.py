@@ -1,4 +1,4 @@
-"""What moto cannot show, by answers in the shapes of Amazon's own models: botocore's Stubber checks both sides.
+"""Cases that moto cannot show, by answers in the shapes of Amazon's models: botocore's Stubber checks both sides.
 
 Control planes that take minutes, node groups that find no machines, roles that are not known yet, stacks that roll
 back, refusals: each as the service words it.
@@ -12,14 +12,14 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from l2rtui.backends.aws import eks, stacks
-from l2rtui.backends.aws.clients import Cloud, CloudError
-from l2rtui.backends.aws.clusterfile import ClusterSpec, NodeGroup
-from l2rtui.backends.aws.templates import OWNER_TAG, tags_of
-from l2rtui.backends.aws.waiting import Waits
+from l2rtui.cloud.aws import eks, stacks
+from l2rtui.cloud.aws.clients import Cloud, CloudError
+from l2rtui.cloud.aws.cluster_spec import ClusterSpec, NodeGroup
+from l2rtui.cloud.aws.templates import OWNER_TAG, tags_of
+from l2rtui.cloud.aws.waiters import ClusterChange, WaitPolicy
 from l2rtui.errors import BackendError
 
-NOW = Waits(0.0, 20)
+NOW = WaitPolicy(0.0, 20)
 GROUP = NodeGroup("gpu", ("g5.xlarge",), 1, 0, 2)
 SPEC = ClusterSpec("lab", "us-west-2", "1.33", ("us-west-2a", "us-west-2b"), (), (GROUP,))
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -49,17 +49,25 @@ def cluster(status):
 
 def group(status, issues=()):
     scaling = {"minSize": 0, "maxSize": 2, "desiredSize": 1}
-    found = {"nodegroupName": "gpu", "status": status, "scalingConfig": scaling, "health": {"issues": list(issues)}}
-    return {"nodegroup": found}
+    answer = {
+        "nodegroupName": "gpu",
+        "status": status,
+        "scalingConfig": scaling,
+        "health": {"issues": list(issues)},
+    }
+    return {"nodegroup": answer}
 
 
 def stack(status):
-    found = {"StackName": "l2rtui-lab-network", "StackStatus": status, "CreationTime": WHEN}
-    return {"Stacks": [found | {"Tags": [{"Key": OWNER_TAG, "Value": "lab"}]}]}
+    answer = {"StackName": "l2rtui-lab-network", "StackStatus": status, "CreationTime": WHEN}
+    return {"Stacks": [answer | {"Tags": [{"Key": OWNER_TAG, "Value": "lab"}]}]}
 
 
-async def texts(steps):
-    return [step.text async for step in steps]
+async def texts(step, cloud, *arguments, waits=NOW):
+    """Carry out a step of a change; return the texts of its progress lines."""
+    lines = []
+    await step(ClusterChange(cloud, lines.append, waits), *arguments)
+    return [line.text for line in lines]
 
 
 async def test_a_control_plane_takes_minutes_and_a_fresh_role_is_tried_again(cloud):
@@ -73,8 +81,8 @@ async def test_a_control_plane_takes_minutes_and_a_fresh_role_is_tried_again(clo
     stub.add_response("create_cluster", cluster("CREATING"))
     for status in ("CREATING", "CREATING", "ACTIVE"):
         stub.add_response("describe_cluster", cluster(status))
-    found = await texts(eks.ensure_cluster(cloud, SPEC, ROLE, ["subnet-1", "subnet-2"], NOW))
-    assert found == ["asked for; it takes about ten minutes", "creating", "is there"]
+    steps = await texts(eks.ensure_cluster, cloud, SPEC, ROLE, ["subnet-1", "subnet-2"])
+    assert steps == ["asked for; it takes about ten minutes", "creating", "is there"]
 
 
 async def test_a_failed_control_plane_is_removed_and_made_anew(cloud):
@@ -86,8 +94,8 @@ async def test_a_failed_control_plane_is_removed_and_made_anew(cloud):
     stub.add_client_error("describe_cluster", "ResourceNotFoundException", "No cluster found for name: lab.")
     stub.add_response("create_cluster", cluster("CREATING"))
     stub.add_response("describe_cluster", cluster("ACTIVE"))
-    found = await texts(eks.ensure_cluster(cloud, SPEC, ROLE, ["subnet-1", "subnet-2"], NOW))
-    assert found[-3:] == ["removed", "asked for; it takes about ten minutes", "is there"]
+    steps = await texts(eks.ensure_cluster, cloud, SPEC, ROLE, ["subnet-1", "subnet-2"])
+    assert steps[-3:] == ["removed", "asked for; it takes about ten minutes", "is there"]
 
 
 async def test_a_lack_of_machines_is_said_in_amazon_s_words(cloud):
@@ -100,7 +108,7 @@ async def test_a_lack_of_machines_is_said_in_amazon_s_words(cloud):
     stub.add_response("describe_nodegroup", group("CREATE_FAILED", [issue]))
     stub.add_response("describe_nodegroup", group("CREATE_FAILED", [issue]))
     with pytest.raises(BackendError, match=r"gpu is CREATE_FAILED.*AsgInstanceLaunchFailures: We currently do not"):
-        await texts(eks.await_group(cloud, "lab", "gpu", NOW))
+        await texts(eks.await_group, cloud, "lab", "gpu")
     # The same command again: what is left of it goes first.
     stub.add_response("describe_nodegroup", group("CREATE_FAILED"))
     stub.add_response("describe_nodegroup", group("CREATE_FAILED"))
@@ -124,8 +132,8 @@ async def test_a_lack_of_machines_is_said_in_amazon_s_words(cloud):
             "tags": tags_of(SPEC),
         },
     )
-    found = await texts(eks.ask_for_group(cloud, SPEC, GROUP, ROLE, ["subnet-1"], NOW))
-    assert found[-1] == "asked for: 1 x g5.xlarge"
+    steps = await texts(eks.request_group, cloud, SPEC, GROUP, ROLE, ["subnet-1"])
+    assert steps[-1] == "asked for: 1 x g5.xlarge"
 
 
 async def test_a_stack_that_rolled_back_says_its_first_reason_and_is_made_anew(cloud):
@@ -147,9 +155,9 @@ async def test_a_stack_that_rolled_back_says_its_first_reason_and_is_made_anew(c
         },
     ]
     stub.add_response("describe_stack_events", {"StackEvents": events})
-    work = stacks.ensure_stack(cloud, "l2rtui-lab-network", {"Resources": {}}, tags_of(SPEC), NOW)
+    work = (stacks.ensure_stack, cloud, "l2rtui-lab-network", {"Resources": {}}, tags_of(SPEC))
     with pytest.raises(BackendError, match=r"ROLLBACK_COMPLETE: Address: The maximum number of addresses"):
-        await texts(work)
+        await texts(*work)
     stub.add_response("describe_stacks", stack("ROLLBACK_COMPLETE"))
     stub.add_response("describe_stacks", stack("ROLLBACK_COMPLETE"))
     stub.add_response("delete_stack", {})
@@ -157,8 +165,7 @@ async def test_a_stack_that_rolled_back_says_its_first_reason_and_is_made_anew(c
     stub.add_response("create_stack", {"StackId": "x"})
     stub.add_response("describe_stacks", stack("CREATE_COMPLETE"))
     stub.add_response("describe_stacks", stack("CREATE_COMPLETE"))
-    work = stacks.ensure_stack(cloud, "l2rtui-lab-network", {"Resources": {}}, tags_of(SPEC), NOW)
-    assert (await texts(work))[-2:] == ["asked for", "is there"]
+    assert (await texts(*work))[-2:] == ["asked for", "is there"]
 
 
 async def test_a_stack_that_cannot_be_removed_says_what_holds_it(cloud):
@@ -170,7 +177,7 @@ async def test_a_stack_that_cannot_be_removed_says_what_holds_it(cloud):
     event |= {"ResourceStatus": "DELETE_FAILED", "ResourceStatusReason": "The vpc has dependencies"}
     stub.add_response("describe_stack_events", {"StackEvents": [event]})
     with pytest.raises(BackendError, match=r"is DELETE_FAILED\. Vpc: The vpc has dependencies\. Remove what"):
-        await texts(stacks.delete_stack(cloud, "l2rtui-lab-network", "lab", NOW))
+        await texts(stacks.delete_stack, cloud, "l2rtui-lab-network", "lab")
 
 
 async def test_what_never_comes_true_ends_with_what_to_do(cloud):
@@ -178,7 +185,7 @@ async def test_what_never_comes_true_ends_with_what_to_do(cloud):
     stub.add_response("describe_nodegroup", group("CREATING"))
     stub.add_response("describe_nodegroup", group("CREATING"))
     with pytest.raises(BackendError, match=r"still CREATING after .* minutes.*Run the same command again"):
-        await texts(eks.await_group(cloud, "lab", "gpu", Waits(0.0, -1.0)))
+        await texts(eks.await_group, cloud, "lab", "gpu", waits=WaitPolicy(0.0, -1.0))
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from l2rtui.backends.images import buildx, credentials
-from l2rtui.backends.images.credentials import Login
-from l2rtui.backends.images.progress import EngineError, Tracker
+from l2rtui.cloud.images import buildx, credentials
+from l2rtui.cloud.images.build_progress import BuildFailedError, BuildStage, StreamTracker
+from l2rtui.cloud.images.credentials import Login
 from l2rtui.errors import BackendError, ConfigError
 
 HELPER = """\
@@ -49,7 +49,7 @@ def program(folder, name, text):
 def test_a_login_is_kept_beside_what_is_there_and_found_again(config):
     config.parent.mkdir()
     config.write_text(json.dumps({"auths": {"old.example": {"auth": "eDp5"}}, "detachKeys": "ctrl-x"}))
-    where = credentials.keep_login("new.example:5000", Login("u", "hidden-word"))
+    where = credentials.store_login("new.example:5000", Login("u", "hidden-word"))
     assert where == str(config)
     assert config.stat().st_mode & 0o777 == 0o600
     assert json.loads(config.read_text())["detachKeys"] == "ctrl-x"
@@ -68,7 +68,7 @@ def test_a_helper_keeps_and_gives_logins(config, tmp_path):
     config.write_text(json.dumps({"credsStore": "lab"}))
     assert credentials.find_login("known.example") == Login("u", "hidden-word")
     assert credentials.find_login("strange.example") is None
-    assert credentials.keep_login("known.example", Login("u", "hidden-word")) == "docker-credential-lab"
+    assert credentials.store_login("known.example", Login("u", "hidden-word")) == "docker-credential-lab"
     assert json.loads((tmp_path / "stored").read_text())["Secret"] == "hidden-word"
     assert "hidden-word" not in config.read_text()
 
@@ -97,7 +97,7 @@ def test_a_helper_that_is_missing_or_fails_is_named_without_what_it_wrote(config
     program(tmp_path, "docker-credential-bad", "#!/bin/sh\ncat; exit 3\n")
     config.write_text(json.dumps({"credsStore": "bad"}))
     with pytest.raises(BackendError, match="failed with exit code 3") as caught:
-        credentials.keep_login("h.example", Login("u", "hidden-word"))
+        credentials.store_login("h.example", Login("u", "hidden-word"))
     assert "hidden-word" not in str(caught.value)
 
 
@@ -107,29 +107,29 @@ async def test_buildx_gives_its_lines_and_its_end_when_it_fails(tmp_path):
 
     assert await buildx.has_buildx(docker(0))
     assert not await buildx.has_buildx(str(tmp_path / "nothing"))
-    words = ("/src", "docker/Dockerfile.base", "base:1", {"BASE": "x"}, {"l": "v"}, "host")
-    steps = [step async for step in buildx.build(*words, program=docker(0))]
+    stage = BuildStage("/src", "docker/Dockerfile.base", "base:1", {"BASE": "x"}, {"l": "v"}, "host")
+    steps = [step async for step in buildx.build(stage, program=docker(0))]
     assert [(step.text[:2], step.is_step) for step in steps] == [("#5", True), ("#5", True), ("#6", False)]
     argv = (tmp_path / "argv").read_text()
     assert (
         "--load -t base:1 -f /src/docker/Dockerfile.base --network host --build-arg BASE=x --label l=v /src" in argv
     )
-    with pytest.raises(EngineError, match="some output"):
-        _ = [step async for step in buildx.build(*words, program=docker(1))]
+    with pytest.raises(BuildFailedError, match="some output"):
+        _ = [step async for step in buildx.build(stage, program=docker(1))]
 
 
 def test_an_engine_s_stream_is_followed_to_its_failure():
-    tracker = Tracker("push")
-    assert tracker.take({"status": "The push refers to repository [x]"}) is None
+    tracker = StreamTracker("push")
+    assert tracker.add_message({"status": "The push refers to repository [x]"}) is None
     for current in (10, 60):
         detail = {"current": current, "total": 100}
-        progress = tracker.take({"id": "a", "status": "Pushing", "progressDetail": detail})
+        progress = tracker.add_message({"id": "a", "status": "Pushing", "progressDetail": detail})
         assert not progress.is_step
     assert progress.text == "push: 0 of 1 layers, 60 of 100"
-    assert tracker.take({"id": "b", "status": "Layer already exists"}).is_step
-    assert tracker.take({"id": "a", "status": "Retrying in 5 seconds"}).is_step
-    assert tracker.take({"id": "a", "status": "Pushed"}).text == "push: a pushed"
-    tracker.take({"aux": {"Digest": "sha256:1", "Tag": "1"}})
+    assert tracker.add_message({"id": "b", "status": "Layer already exists"}).is_step
+    assert tracker.add_message({"id": "a", "status": "Retrying in 5 seconds"}).is_step
+    assert tracker.add_message({"id": "a", "status": "Pushed"}).text == "push: a pushed"
+    tracker.add_message({"aux": {"Digest": "sha256:1", "Tag": "1"}})
     assert (tracker.layers, len(tracker.present), tracker.aux["Digest"]) == (2, 1, "sha256:1")
-    with pytest.raises(EngineError, match=r"denied: x\.y"):
-        tracker.take({"error": "x", "errorDetail": {"message": "denied: x.y"}})
+    with pytest.raises(BuildFailedError, match=r"denied: x\.y"):
+        tracker.add_message({"error": "x", "errorDetail": {"message": "denied: x.y"}})

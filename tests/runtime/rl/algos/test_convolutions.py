@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.algos.actor import ActorShape, NumpyActor
-from runtime.algos.configs import PPOConfig, SACConfig
-from runtime.algos.networks import encode
-from runtime.algos.ppo import PPO
-from runtime.algos.sac import SAC
-from runtime.replay import Batch
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.configs import PPOConfig, SACConfig
+from runtime.rl.algos.networks import encode
+from runtime.rl.algos.ppo import PPO
+from runtime.rl.algos.sac import SAC
+from runtime.rl.buffers.replay import Batch
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 SPACE = ObsSpace(2, ((12, 16, 3), (9, 9, 1)))
 KERNELS = ((4, 4, 2), (8, 3, 1))

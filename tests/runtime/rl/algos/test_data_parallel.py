@@ -10,22 +10,21 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.algos.actor import ActorShape
-from runtime.algos.configs import ImpalaConfig, PPOConfig, SACConfig
-from runtime.algos.impala import Impala
-from runtime.algos.method import Method
-from runtime.algos.plan import make_plan
-from runtime.algos.ppo import PPO
-from runtime.algos.sac import SAC
-from runtime.algos.team import Team, assemble
-from runtime.replay import Batch
-from runtime.rollouts import RolloutBatch
-from runtime.settings import from_mapping
-from runtime.spaces import ActionSpace, ObsSpace
-
-from .conftest import RunUnderTest
-from .test_onpolicy import acted
-from .test_sac import make_batch
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.algorithm import Algorithm
+from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
+from runtime.rl.algos.data_parallel import DataParallel, assemble
+from runtime.rl.algos.impala import Impala
+from runtime.rl.algos.plan import make_plan
+from runtime.rl.algos.ppo import PPO
+from runtime.rl.algos.sac import SAC
+from runtime.rl.buffers.replay import Batch
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.settings import from_mapping
+from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.runtime.conftest import RunUnderTest
+from tests.runtime.rl.algos.test_onpolicy import acted
+from tests.runtime.rl.algos.test_sac import make_batch
 
 SHAPE = ActorShape(3, 1, (16,), head="categorical", choices=(4,), activation="tanh")
 PENDULUM = ActorShape(5, 2, (32, 24))
@@ -39,18 +38,18 @@ MAKE: dict[str, Any] = {
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def batch_for(method: Method, seed: int) -> Batch | RolloutBatch:
+def batch_for(method: Algorithm, seed: int) -> Batch | RolloutBatch:
     return make_batch(seed) if isinstance(method, SAC) else acted(method, 8, 6, seed)
 
 
-def alike(one: Method, other: Method) -> bool:
+def alike(one: Algorithm, other: Algorithm) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.tensors().values(), other.tensors().values(), strict=True))
 
 
 @pytest.mark.parametrize("name", MAKE)
 def test_one_device_alone_does_what_the_method_does(name: str) -> None:
     alone, member = MAKE[name](), MAKE[name]()
-    team = Team([member], ["cpu"])
+    team = DataParallel([member], ["cpu"])
     for seed in range(3):
         batch = batch_for(alone, seed)
         assert team.update(batch).floats() == alone.update(batch).floats()
@@ -61,7 +60,7 @@ def test_one_device_alone_does_what_the_method_does(name: str) -> None:
 def test_replicas_that_begin_alike_stay_alike_to_the_last_bit(name: str) -> None:
     members = [MAKE[name]() for _ in range(3)]
     begin = members[0].policy_weights().clone()
-    team = Team(members, ["cpu"] * 3)
+    team = DataParallel(members, ["cpu"] * 3)
     for seed in range(4):
         batch = replace_size(batch_for(members[0], seed))
         assert all(map(math.isfinite, team.update(batch).floats().values()))
@@ -82,7 +81,7 @@ def replace_size(batch: Batch | RolloutBatch) -> Batch | RolloutBatch:
 def test_two_halves_are_one_whole() -> None:
     """IMPALA draws nothing and normalises nothing, so the mean of the gradients is the gradient of all."""
     alone, members = MAKE["impala"](), [MAKE["impala"]() for _ in range(2)]
-    team = Team(members, ["cpu"] * 2)
+    team = DataParallel(members, ["cpu"] * 2)
     for seed in range(5):
         batch = acted(alone, 8, 6, seed)
         alone.update(batch)
@@ -95,7 +94,7 @@ def test_two_halves_are_one_whole() -> None:
 
 def test_replicas_draw_noise_of_their_own_also_after_a_checkpoint() -> None:
     members = [SAC(PENDULUM, SACConfig(hidden=(32, 24), batch_size=16), 2**53) for _ in range(2)]
-    team = Team(members, ["cpu"] * 2)
+    team = DataParallel(members, ["cpu"] * 2)
     team.update(make_batch(0))
     saved = members[0].state()
     team.update(make_batch(1))
@@ -116,7 +115,7 @@ def test_what_one_of_them_dies_of_is_what_is_raised(place: int) -> None:
         raise FloatingPointError("out of range")
 
     members[place].update = broken
-    team = Team(members, ["cpu"] * 2)
+    team = DataParallel(members, ["cpu"] * 2)
     with pytest.raises(FloatingPointError, match="out of range"):
         team.update(acted(MAKE["impala"](), 8, 6, 0))
     team.close()
@@ -126,7 +125,7 @@ def test_what_one_of_them_dies_of_is_what_is_raised(place: int) -> None:
 @pytest.mark.parametrize("name", MAKE)
 def test_bfloat16_rounds_products_and_nothing_that_is_kept(name: str) -> None:
     exact, rounded = MAKE[name](), MAKE[name]()
-    whole, half = Team([exact], ["cpu"]), Team([rounded], ["cpu"], "bfloat16")
+    whole, half = DataParallel([exact], ["cpu"]), DataParallel([rounded], ["cpu"], "bfloat16")
     batch = batch_for(exact, 0)
     wanted, found = whole.update(batch).floats(), half.update(batch).floats()
     assert found != wanted, "products were rounded"
@@ -169,6 +168,7 @@ def test_what_cannot_be_shared_is_refused(settings: dict[str, Any], complaint: s
         assemble(make_plan(given, ObsSpace(4), action), given, 0, ["cpu", "cpu"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 def test_a_learner_with_two_devices_in_bfloat16_learns_and_goes_on(run: RunUnderTest, algorithm: str) -> None:
     run.settings = {

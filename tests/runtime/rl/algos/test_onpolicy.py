@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from runtime.algos.actor import ActorShape, NumpyActor
-from runtime.algos.configs import ImpalaConfig, PPOConfig
-from runtime.algos.impala import Impala, v_trace
-from runtime.algos.plan import make_plan
-from runtime.algos.ppo import PPO, generalised_advantage
-from runtime.rollouts import RolloutBatch
-from runtime.settings import from_mapping
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.configs import ImpalaConfig, PPOConfig
+from runtime.rl.algos.impala import Impala, v_trace
+from runtime.rl.algos.plan import make_plan
+from runtime.rl.algos.ppo import PPO, generalised_advantage
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.settings import from_mapping
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 DISCRETE = ActorShape(3, 1, (16,), head="categorical", choices=(4,), activation="tanh")
 SEVERAL = ActorShape(3, 2, (16,), head="categorical", choices=(2, 3), activation="tanh")
@@ -33,7 +33,7 @@ def acted(method: PPO | Impala, steps: int, copies: int, seed: int) -> RolloutBa
     actor = NumpyActor(method.shape)
     actor.load(method.actor_arena())
     obs = rng.standard_normal((steps * copies, method.shape.obs_dim), dtype=np.float32)
-    action, log_prob = actor.act_with_log_prob(obs, rng)
+    action, log_prob = actor.draw_with_log_prob(actor.outputs(obs), rng)
     shape = (steps, copies)
     return RolloutBatch(
         obs=torch.from_numpy(obs).view(*shape, -1),
@@ -73,7 +73,9 @@ def test_an_actor_draws_each_choice_as_often_as_its_probability():
     arena = np.zeros(actor.shape.size, dtype=np.float32)
     arena[-3:] = np.log([0.2, 0.5, 0.3])
     actor.load(arena)
-    action, log_prob = actor.act_with_log_prob(np.zeros((30_000, 1), dtype=np.float32), np.random.default_rng(0))
+    action, log_prob = actor.draw_with_log_prob(
+        actor.outputs(np.zeros((30_000, 1), dtype=np.float32)), np.random.default_rng(0)
+    )
     counts = np.bincount(action[:, 0], minlength=3) / 30_000
     assert counts == pytest.approx([0.2, 0.5, 0.3], abs=0.01)
     assert np.exp(log_prob) == pytest.approx(np.array([0.2, 0.5, 0.3])[action[:, 0]], abs=1e-6)
@@ -175,7 +177,7 @@ def bandit(method: PPO | Impala, updates: int) -> float:
     for _ in range(updates):
         actor.load(method.actor_arena())
         obs = rng.standard_normal((256, 3), dtype=np.float32)
-        action, log_prob = actor.act_with_log_prob(obs, rng)
+        action, log_prob = actor.draw_with_log_prob(actor.outputs(obs), rng)
         reward = (action[:, 0] == obs.argmax(axis=1)).astype(np.float32)
         shape = (4, 64)
         method.update(

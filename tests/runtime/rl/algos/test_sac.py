@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from runtime.algos.actor import LOG_STD_MAX, LOG_STD_MIN, ActorShape, NumpyActor
-from runtime.algos.sac import SAC, SACConfig, sac_config
-from runtime.replay import Batch
+from runtime.rl.algos.actor import LOG_STD_MAX, LOG_STD_MIN, ActorShape, NumpyActor
+from runtime.rl.algos.configs import SACConfig, read
+from runtime.rl.algos.sac import SAC
+from runtime.rl.buffers.replay import Batch
 
 SMALL = SACConfig(hidden=(32, 24), batch_size=16)
 SHAPE = ActorShape(5, 2, SMALL.hidden)
@@ -258,11 +259,11 @@ def test_same_seed_same_weights_and_another_seed_others():
 )
 def test_wrong_settings_are_named(settings, sentence):
     with pytest.raises(ValueError, match=sentence):
-        sac_config(settings)
+        read("SAC", settings)
 
 
 def test_settings_of_a_spec_become_a_config():
-    assert sac_config({"hidden": [64, 32], "gamma": 0.9, "target_entropy": None}) == SACConfig(
+    assert read("SAC", {"hidden": [64, 32], "gamma": 0.9, "target_entropy": None}) == SACConfig(
         hidden=(64, 32), gamma=0.9
     )
 
@@ -287,6 +288,6 @@ def test_it_finds_the_best_action_of_a_bandit():
 
 
 def test_acting_alone_imports_no_torch():
-    code = "import sys, runtime.algos.actor; print('torch' in sys.modules)"
+    code = "import sys, runtime.rl.algos.actor; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.algos.actor import ActorShape, NumpyActor
-from runtime.algos.plan import build, make_plan
-from runtime.envs.base import make_vector_env
-from runtime.gradient_work import ExampleGradients, RolloutGradients, cross_entropy_gradient
-from runtime.gradients import Gradients, gradient_layout
-from runtime.rollout import Rollout
-from runtime.rollouts import Rollouts, rollout_layout
-from runtime.settings import from_mapping
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.plan import build, make_plan
+from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
+from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.envs.registry import make_vector_env
+from runtime.rl.roles.rollout import Rollout
+from runtime.rl.roles.worker_gradients import ExampleGradients, RolloutGradients, cross_entropy_gradient
+from runtime.rl.settings import from_mapping
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 
 def actor_at_random(shape: ActorShape, seed: int) -> NumpyActor:
@@ -28,7 +28,7 @@ def test_the_gradient_of_the_cross_entropy_is_torchs() -> None:
     actor = actor_at_random(shape, 0)
     rng = np.random.default_rng(1)
     obs, right = rng.standard_normal((20, 6), dtype=np.float32), rng.integers(0, 4, 20)
-    gradient, hits = cross_entropy_gradient(actor, obs, right)
+    gradient, hits, loss = cross_entropy_gradient(actor, obs, right)
 
     flat = torch.from_numpy(actor.weights.copy()).requires_grad_()
     hidden, at = torch.from_numpy(obs), 0
@@ -38,7 +38,9 @@ def test_the_gradient_of_the_cross_entropy_is_torchs() -> None:
         hidden = hidden @ weight + bias
         hidden = hidden.relu() if number < len(shape.layers) - 1 else hidden
         at += (inputs + 1) * outputs
-    torch.nn.functional.cross_entropy(hidden, torch.from_numpy(right)).backward()
+    expected = torch.nn.functional.cross_entropy(hidden, torch.from_numpy(right))
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
     assert gradient == pytest.approx(flat.grad.numpy(), abs=1e-6)
     assert hits == int((hidden.argmax(dim=1).numpy() == right).sum())
 
@@ -68,7 +70,7 @@ def test_descent_with_old_gradients_learns_to_tell_digits_apart(staleness: int) 
     for version in range(600):
         actor.load(given[-1 - staleness])
         found = work.step(actor, version)
-        store.put(plan.layout.columns(found.arena, 1))
+        store.put(plan.layout.columns(found.memory.view, 1))
         server.update(store.take())
         given.append(server.actor_arena())
     actor.load(server.actor_arena())
@@ -103,15 +105,15 @@ def test_a_gradient_on_rollouts_is_the_learners_own() -> None:
     work = RolloutGradients(env, layout, 8, 3, helper)
     found = None
     while found is None:
-        found = work.step(lambda obs: actor.act_with_log_prob(obs, rng), actor, 1)
+        found = work.step(lambda obs: actor.draw_with_log_prob(actor.outputs(obs), rng), actor, 1)
     again = np.random.default_rng(0)
     rollout, rollouts = Rollout(env, layout, 8, 3), Rollouts(layout, 4, 32, 32)
     segment = None
     while segment is None:
-        segment = rollout.step(lambda obs: actor.act_with_log_prob(obs, again), 1)
-    rollouts.put(layout.columns(segment.arena, 32))
+        segment = rollout.step(lambda obs: actor.draw_with_log_prob(actor.outputs(obs), again), 1)
+    rollouts.put(layout.columns(segment.memory.view, 32))
     expected = learner.gradient(rollouts.take())[0].numpy()
-    assert np.frombuffer(found.arena, dtype=np.float32) == pytest.approx(expected, abs=1e-6)
+    assert np.frombuffer(found.memory.view, dtype=np.float32) == pytest.approx(expected, abs=1e-6)
     assert found.segment.transitions == 1
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.replay import TRANSITION_FIELDS, Priorities, Replay, transition_layout
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.rl.buffers.replay import TRANSITION_FIELDS, Priorities, Replay, transition_layout
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 
 def make(capacity: int, seed: int, obs_dim: int = 3, **options: object) -> Replay:
@@ -53,7 +53,7 @@ def test_batches_hold_whole_transitions_as_float_tensors():
     assert set(assert_whole(batch)) <= set(range(40))
 
 
-def test_every_transition_is_drawn_about_equally_often():
+def test_every_transition_is_sampled_about_equally_often():
     replay = make(10, seed=1)
     replay.put(transitions(0, 10))
     counts = np.bincount(assert_whole(replay.sample(10_000)).astype(int), minlength=10)
@@ -163,7 +163,7 @@ def test_pictures_stay_bytes():
 
 
 @pytest.mark.parametrize("capacity", [1, 5, 8, 1000])
-def test_slots_are_drawn_as_often_as_their_priority_says(capacity):
+def test_slots_are_sampled_as_often_as_their_priority_says(capacity):
     priorities = Priorities(capacity)
     weights = np.random.default_rng(0).random(capacity) ** 3
     priorities.set(np.arange(capacity), weights)
@@ -176,11 +176,11 @@ def test_slots_are_drawn_as_often_as_their_priority_says(capacity):
     assert counts / 100_000 == pytest.approx(weights / weights.sum(), abs=0.005)
 
 
-def test_what_is_misjudged_is_drawn_more_often_and_counts_less_each_time():
+def test_what_is_misjudged_is_sampled_more_often_and_counts_less_each_time():
     replay = make(4, seed=0, priority=(1.0, 1.0))
     replay.put(transitions(0, 4))
     replay.sample(64)
-    replay.judge(np.where(replay._drawn == 2, 7.0, 1.0))
+    replay.update_priorities(np.where(replay._sampled == 2, 7.0, 1.0))
     counts = np.zeros(4)
     for _ in range(100):
         batch = replay.sample(100)
@@ -196,7 +196,7 @@ def test_priorities_survive_a_resume_and_new_transitions_get_the_largest():
     replay = make(4, seed=0, priority=(1.0, 1.0))
     replay.put(transitions(0, 3))
     replay.sample(64)
-    replay.judge(np.where(replay._drawn == 1, 9.0, 0.0))
+    replay.update_priorities(np.where(replay._sampled == 1, 9.0, 0.0))
     resumed = make(4, seed=5, priority=(1.0, 1.0))
     resumed.load_state(replay.state())
     assert set(resumed.sample(500).obs[:, 0].numpy()) == {1.0}
@@ -208,9 +208,9 @@ def test_priorities_survive_a_resume_and_new_transitions_get_the_largest():
 def test_a_resumed_buffer_draws_as_the_one_that_went_on_also_after_its_largest_priority_fell():
     went_on = make(8, seed=0, priority=(0.6, 0.4))
     went_on.put(transitions(0, 5))
-    for misjudged in (9.0, 0.5):  # what was misjudged most is understood by now
+    for td_error in (9.0, 0.5):  # what was misjudged most is understood by now
         went_on.sample(64)
-        went_on.judge(np.full(64, misjudged))
+        went_on.update_priorities(np.full(64, td_error))
     resumed = make(8, seed=5, priority=(0.6, 0.4))
     resumed.load_state(went_on.state())
     for start in range(5, 30, 3):
@@ -219,6 +219,6 @@ def test_a_resumed_buffer_draws_as_the_one_that_went_on_also_after_its_largest_p
             replay.put(transitions(start, 3))
             batch = replay.sample(64)
             drawn.append((batch.obs.numpy().copy(), batch.weight.numpy().copy()))
-            replay.judge(np.linspace(0, 1, 64))
+            replay.update_priorities(np.linspace(0, 1, 64))
         assert (drawn[0][0] == drawn[1][0]).all()
         assert (drawn[0][1] == drawn[1][1]).all()

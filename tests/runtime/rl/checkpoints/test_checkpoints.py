@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.checkpoints import Checkpoints
-from runtime.counters import JOURNAL, Counters, next_epoch, read_journal, write_journal
-from runtime.files import held, write_whole
+from runtime.base.atomic_files import write_atomic
+from runtime.base.file_lock import lock_folder
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.checkpoints.counters import JOURNAL, Counters, next_epoch, read_journal, write_journal
+
+pytestmark = pytest.mark.process
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(7, dtype=np.int64)}
 
@@ -122,7 +125,7 @@ def test_a_disk_that_refuses_leaves_the_old_ones(tmp_path: Path) -> None:
 FULL = """
 import resource, signal, sys, numpy as np
 from pathlib import Path
-from runtime.checkpoints import Checkpoints
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 checkpoints = Checkpoints(Path(sys.argv[1]), keep=3)
 checkpoints.save(1, 1, {"n": np.full(200_000, 1)}, {"n": 1})
@@ -138,7 +141,7 @@ for _ in range(3):
 def test_a_disk_that_takes_only_a_part_leaves_no_part_and_the_old_one(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)],
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[4],
         check=True,
         capture_output=True,
         text=True,
@@ -174,7 +177,7 @@ def test_any_flipped_bit_and_any_cut_of_the_newest_is_found(tmp_path: Path) -> N
 SAVER = """
 import sys, numpy as np
 from pathlib import Path
-from runtime.checkpoints import Checkpoints
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 checkpoints = Checkpoints(Path(sys.argv[1]), keep=2)
 for n in range(1, 10_000):
     checkpoints.save(n, n, {"n": np.full(200_000, n)}, {"n": n})
@@ -187,7 +190,7 @@ def test_a_kill_at_any_moment_leaves_the_newest_whole_one(tmp_path: Path) -> Non
     for turn in range(20):
         folder = tmp_path / str(turn)
         process = subprocess.Popen(
-            [sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]
+            [sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[4]
         )
         assert process.stdout is not None
         said = 0
@@ -237,18 +240,18 @@ def test_the_journal_is_read_back_and_a_torn_one_counts_as_none(tmp_path: Path) 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    write_whole(path, b"one")
-    write_whole(path, b"two", durable=False)
+    write_atomic(path, b"one")
+    write_atomic(path, b"two", is_durable=False)
     assert path.read_bytes() == b"two"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_is_held_by_one_process_until_it_ends(tmp_path: Path) -> None:
     with (
-        held(tmp_path, "the folder", 0.0),
+        lock_folder(tmp_path, 0.0),
         pytest.raises(BlockingIOError, match="in use by another process"),
-        held(tmp_path, "the folder", 0.0),
+        lock_folder(tmp_path, 0.0),
     ):
         pass
-    with held(tmp_path, "the folder", 0.0):
+    with lock_folder(tmp_path, 0.0):
         pass

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.accounts import Accounts
-from runtime.algos.actor import ActorShape
-from runtime.algos.sac import SAC, SACConfig
-from runtime.checkpoints import Checkpoint, Checkpoints
-from runtime.counters import Counters
-from runtime.exchange import Holdings
-from runtime.packing import pack, unpack
-from runtime.replay import TRANSITION_FIELDS, Replay, transition_layout
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.exchange.learner_server import ExchangeState
+from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.sac import SAC, SACConfig
+from runtime.rl.buffers.replay import TRANSITION_FIELDS, Replay, transition_layout
+from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
+from runtime.rl.checkpoints.counters import Counters
+from runtime.rl.checkpoints.learner_state import pack, unpack
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 COUNTERS = Counters(epoch=3, env_steps=70, updates=9, lost_updates=1, policy_version=4)
 
@@ -41,7 +41,7 @@ def trained(transitions: int) -> tuple[SAC, Replay]:
 def saved(folder: Path, sac: SAC, replay: Replay, replay_bytes: int) -> Checkpoint:
     accounts = Accounts()
     accounts.open("w-0", 1).last_seq = 5
-    holdings = Holdings(70, replay.state(replay_bytes), accounts.state(), accounts.last_seqs())
+    holdings = ExchangeState(70, replay.state(replay_bytes), accounts.state(), accounts.last_seqs())
     arrays, facts = pack(sac, COUNTERS, holdings, 70)
     Checkpoints(folder, keep=1).save(9, 70, arrays, facts)
     loaded, _ = Checkpoints(folder, keep=1).load()

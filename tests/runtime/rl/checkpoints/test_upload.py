@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 from moto.server import ThreadedMotoServer
 
-from runtime import contract
-from runtime.checkpoints import Checkpoints
-from runtime.mirror import Mirror, bring_newest
-from runtime.places import Place, PlaceError, open_place
-
-from .conftest import TINY, RunUnderTest
+from runtime.base import contract
+from runtime.base.object_store import ObjectStore, StoreError, open_store
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.checkpoints.upload import Mirror, bring_newest
+from tests.runtime.conftest import TINY, RunUnderTest
 
 Wait = Callable[..., Any]
 PART = 5 * 1024 * 1024
@@ -80,7 +79,7 @@ def saved(folder: Path, *counts: int, size: int = 64) -> Checkpoints:
     return checkpoints
 
 
-def mirrored(place: Place, folder: Path, *names: str, keep: int = 10) -> list[str]:
+def mirrored(place: ObjectStore, folder: Path, *names: str, keep: int = 10) -> list[str]:
     said: list[str] = []
     for name in names:
         mirror = Mirror(place, folder, keep, said.append)
@@ -90,7 +89,7 @@ def mirrored(place: Place, folder: Path, *names: str, keep: int = 10) -> list[st
 
 
 def test_what_goes_out_comes_back_the_newest_first_and_the_oldest_makes_room(url: str, tmp_path: Path) -> None:
-    source, target, place = tmp_path / "a", tmp_path / "b", open_place(url, "run", "1")
+    source, target, place = tmp_path / "a", tmp_path / "b", open_store(url, "run", "1")
     names = saved(source, 1, 2, 3).names()
     said = mirrored(place, source, *names, keep=2)
     assert len(said) == 3
@@ -106,7 +105,7 @@ def test_what_goes_out_comes_back_the_newest_first_and_the_oldest_makes_room(url
 
 
 def test_a_copy_that_is_not_whole_is_passed_over_with_a_sentence(url: str, tmp_path: Path) -> None:
-    source, target, place = tmp_path / "a", tmp_path / "b", open_place(url)
+    source, target, place = tmp_path / "a", tmp_path / "b", open_store(url)
     names = saved(source, 1, 2, 3, 4).names()
     mirrored(place, source, *names)
     spoiled = tmp_path / "spoiled"
@@ -122,17 +121,17 @@ def test_a_copy_that_is_not_whole_is_passed_over_with_a_sentence(url: str, tmp_p
 
 
 def test_nothing_there_is_no_checkpoint_and_no_error(url: str, tmp_path: Path) -> None:
-    assert bring_newest(open_place(url, "nobody"), tmp_path, print) is None
+    assert bring_newest(open_store(url, "nobody"), tmp_path, print) is None
 
 
 WRITER = """
 import sys, time
 from pathlib import Path
-from runtime import s3
-from runtime.mirror import Mirror
-from runtime.places import open_place
+from runtime.base import object_store as s3
+from runtime.rl.checkpoints.upload import Mirror
+from runtime.base.object_store import open_store
 s3.PART_BYTES = int(sys.argv[4])
-mirror = Mirror(open_place(sys.argv[1]), Path(sys.argv[2]), 10, lambda text: print(text, flush=True))
+mirror = Mirror(open_store(sys.argv[1]), Path(sys.argv[2]), 10, lambda text: print(text, flush=True))
 print("begins", flush=True)
 mirror.offer(sys.argv[3])
 mirror.close()
@@ -142,7 +141,7 @@ mirror.close()
 def test_a_writer_that_is_killed_at_any_moment_leaves_nothing_that_looks_whole_and_is_not(
     url: str, tmp_path: Path
 ) -> None:
-    source, place = tmp_path / "a", open_place(url)
+    source, place = tmp_path / "a", open_store(url)
     old, new = saved(source, 1, 2, size=6 * 1024 * 1024).names()  # 24 MiB: five parts
     mirrored(place, source, old)
     came = set()
@@ -168,7 +167,7 @@ def test_uploads_that_nobody_completed_are_ended(server: str, monkeypatch: pytes
         monkeypatch.setenv(name, value)
     with_client(server, lambda client: client.create_bucket(Bucket="half"))
     with_client(server, lambda client: client.create_multipart_upload(Bucket="half", Key="lab/x"))
-    open_place("s3://half/lab").sweep()
+    open_store("s3://half/lab").sweep()
     assert not with_client(server, lambda client: client.list_multipart_uploads(Bucket="half")).get("Uploads")
 
 
@@ -180,17 +179,18 @@ def test_uploads_that_nobody_completed_are_ended(server: str, monkeypatch: pytes
     ],
 )
 def test_a_place_that_is_none_is_refused_with_a_sentence(wrong: str, sentence: str) -> None:
-    with pytest.raises(PlaceError, match="^" + sentence.replace("[", "\\[")):
-        open_place(wrong)
+    with pytest.raises(StoreError, match="^" + sentence.replace("[", "\\[")):
+        open_store(wrong)
 
 
 def test_a_bucket_that_is_not_there_is_named(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in surroundings(server).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(PlaceError, match="cannot list s3://nobodys/lab: NoSuchBucket"):
-        open_place("s3://nobodys/lab").names()
+    with pytest.raises(StoreError, match="cannot list s3://nobodys/lab: NoSuchBucket"):
+        open_store("s3://nobodys/lab").names()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_learner_goes_on_from_the_bucket_when_its_folder_is_lost(
     run: RunUnderTest, server: str, monkeypatch: pytest.MonkeyPatch, wait_until: Wait

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from runtime.envs.base import make_vector_env
-from runtime.spaces import ActionSpace, ObsSpace
+from runtime.rl.envs.registry import make_vector_env
+from runtime.rl.spaces import ActionSpace, ObsSpace
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])

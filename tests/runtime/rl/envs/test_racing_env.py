@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from runtime.envs.base import EpisodeSummary, StepResult, make_vector_env
-from runtime.envs.racing import RacingOptions, RacingVectorEnv
-from runtime.envs.track import COURSES
+from runtime.rl.envs.base import EpisodeSummary, StepResult
+from runtime.rl.envs.racing import RacingOptions, RacingVectorEnv
+from runtime.rl.envs.registry import make_vector_env
+from runtime.tracks.track import COURSES
 
 
 def cars(count: int, **options: object) -> RacingVectorEnv:
@@ -199,9 +200,10 @@ def test_unknown_environment_and_no_copies_are_refused():
 
 def test_a_worker_needs_neither_torch_nor_gymnasium():
     code = (
-        "import sys; import runtime.algos.actor, runtime.replay; from runtime.envs.base import make_vector_env; "
+        "import sys; import runtime.rl.algos.actor, runtime.rl.buffers.replay; "
+        "from runtime.rl.envs.registry import make_vector_env; "
         "env = make_vector_env('racing', 2, options={}); env.reset(0); "
-        "runtime.replay.transition_layout(env.obs_space, env.action_space); "
+        "runtime.rl.buffers.replay.transition_layout(env.obs_space, env.action_space); "
         "print([m for m in ('torch', 'gymnasium') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

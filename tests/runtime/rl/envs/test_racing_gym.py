@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from runtime.envs.racing_gym import RACING_ID
+from runtime.rl.envs.racing_gym import RACING_ID
 
 
 @pytest.mark.parametrize("observation", ["place", "view"])
 def test_gymnasium_makes_and_checks_it(observation):
-    env = gymnasium.make(f"runtime.envs.racing_gym:{RACING_ID}", track="ridge", observation=observation)
+    env = gymnasium.make(f"runtime.rl.envs.racing_gym:{RACING_ID}", track="ridge", observation=observation)
     check_env(env.unwrapped)
     env.close()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runtime.envs.base import make_vector_env
-from runtime.envs.racing import FELT, RacingOptions
-from runtime.envs.track import COURSES, Track, make_track
-from runtime.envs.view import FAR, HALF_WIDTH, NEAR, OPENING, SHAPE, SIDE, View
+from runtime.rl.envs.racing import FELT, RacingOptions
+from runtime.rl.envs.registry import make_vector_env
+from runtime.rl.envs.road_image import FAR, HALF_WIDTH, NEAR, OPENING, SHAPE, SIDE, View
+from runtime.tracks.track import COURSES, Track, make_track
 
 
 @pytest.fixture(scope="module", params=sorted(COURSES))
@@ -29,7 +29,7 @@ def test_each_pixel_is_road_where_the_track_has_road(track):
     view, rng = View.of(track), np.random.default_rng(5)
     x, y, yaw = on(track, rng.integers(0, len(track.curvature), 40), 2.0)
     yaw = yaw + rng.uniform(-1.0, 1.0, 40)
-    pictures = view.see(x, y, yaw)[..., 0]
+    pictures = view.render(x, y, yaw)[..., 0]
     ahead = np.geomspace(FAR, NEAR, SIDE)[:, None] - NEAR
     left = np.linspace(1.0, -1.0, SIDE) * (HALF_WIDTH + OPENING * ahead)
     for car in range(40):
@@ -45,13 +45,13 @@ def test_each_pixel_is_road_where_the_track_has_road(track):
 def test_left_is_left_and_far_is_up():
     line = np.column_stack([np.cos(t := np.linspace(0, 2 * np.pi, 200, endpoint=False)), np.sin(t)]) * 60.0
     ring = Track.from_centre_line("ring", line, left=6.0, right=6.0)  # counter-clockwise: a bend to the left
-    picture = View.of(ring).see(*on(ring, np.array([0])))[0, :, :, 0]
+    picture = View.of(ring).render(*on(ring, np.array([0])))[0, :, :, 0]
     assert picture[-1, SIDE // 2 - 3 : SIDE // 2 + 3].min() == 255
     assert picture[-1, 0] == picture[-1, -1] == 0
     middle = picture[: SIDE // 2] > 127
     columns = np.broadcast_to(np.arange(SIDE), middle.shape)[middle]
     assert columns.mean() < SIDE / 2 - 4, "the road ahead goes to the left"
-    turned = View.of(ring).see(
+    turned = View.of(ring).render(
         *(at + extra for at, extra in zip(on(ring, np.array([0])), (0, 0, np.pi), strict=True))
     )
     assert (turned[0, : SIDE // 2, :, 0] > 127).any()
@@ -60,7 +60,7 @@ def test_left_is_left_and_far_is_up():
 
 def test_far_from_the_course_there_is_no_road(track):
     away = np.array([1e6, -1e6, 1e6])
-    assert not View.of(track).see(away, -away, np.zeros(3)).any()
+    assert not View.of(track).render(away, -away, np.zeros(3)).any()
 
 
 def test_what_is_seen_changes_nothing_of_what_happens():

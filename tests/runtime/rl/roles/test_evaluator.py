@@ -1,11 +1,11 @@
-"""What an evaluation says of its episodes."""
+"""Scores of an evaluation's episodes."""
 
 from __future__ import annotations
 
 import pytest
 
-from runtime.envs.base import EpisodeSummary
-from runtime.evaluator import Score
+from runtime.rl.envs.base import EpisodeSummary
+from runtime.rl.roles.evaluator import Score
 
 
 def episode(laps: int, *, left_track: bool = False, steps: int = 400) -> EpisodeSummary:

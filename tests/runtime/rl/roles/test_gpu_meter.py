@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.gpu import GpuMeter, own_device
+from runtime.rl.roles.gpu_meter import GpuMeter, own_device
 
 
 @pytest.mark.parametrize(

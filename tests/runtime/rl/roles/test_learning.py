@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
-from runtime import contract, learner, worker
-from runtime.metrics import Console
-from runtime.process import Context
-from runtime.stopping import Stop
-
-from .conftest import RunUnderTest
+from runtime.base import contract
+from runtime.base.metrics import Console
+from runtime.base.signals import Stop
+from runtime.rl.roles import learner, worker
+from runtime.rl.roles.launch_context import Context
+from tests.runtime.conftest import RunUnderTest
 
 Wait = Callable[..., Any]
 CARTPOLE: dict[str, Any] = {
@@ -71,8 +71,8 @@ def test_an_on_policy_method_learns_to_balance(run: RunUnderTest, method: str) -
     assert last["lost"] == last["refused"] == 0 or method == "impala"
     assert last["policy_lag"][2] <= {"ppo": 0, "impala": 8}[method]
     assert 0 <= last["idle_share"] <= 1
-    for each in others:
-        assert each.process.wait(120) == contract.EXIT_DONE, each.text()
+    for started in others:
+        assert started.process.wait(120) == contract.EXIT_DONE, started.text()
 
 
 @pytest.mark.timeout(300)
@@ -106,7 +106,7 @@ class Threads:
         self.folder = folder
         folder.mkdir()
         self._config = json.dumps(settings)
-        self.said: list[str] = []
+        self.sentences: list[str] = []
 
     def start(self, role: str) -> tuple[threading.Thread, Stop]:
         environ = {
@@ -119,7 +119,7 @@ class Threads:
         }
         context, stop = Context.from_environment(environ, role), Stop()
         console = Console()
-        console.say = self.said.append  # type: ignore[method-assign]
+        console.say = self.sentences.append  # type: ignore[method-assign]
         if role == "learner":
             arguments: tuple[Any, ...] = (context, self.folder / "run", stop, console)
             thread = threading.Thread(target=learner.run, args=arguments, name=role)
@@ -133,12 +133,12 @@ class Threads:
         stop.reason = "SIGTERM"
         learning.join(60)
         ends = "learner ends on SIGTERM", "the run is done"  # on a busy machine it may be through before it is told
-        assert any(each.startswith(ends) for each in self.said), self.said
-        self.said.clear()
+        assert any(sentence.startswith(ends) for sentence in self.sentences), self.sentences
+        self.sentences.clear()
         return self.start("learner")
 
     def policy_version(self) -> int:
-        """What the learner says when it is asked; 0 while nobody answers."""
+        """Return the version in the learner's status; 0 while nobody answers."""
         with socket.socket(socket.AF_UNIX) as stream, contextlib.suppress(OSError, ValueError):
             stream.connect(str(self.folder / "x" / "status.sock"))
             stream.sendall(b"GET /status HTTP/1.0\r\n\r\n")
@@ -147,6 +147,7 @@ class Threads:
         return 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("method", LOCKSTEP)
 def test_by_turns_a_seed_gives_one_run_and_an_interruption_does_not_change_it(
@@ -159,17 +160,18 @@ def test_by_turns_a_seed_gives_one_run_and_an_interruption_does_not_change_it(
         learning, stop = run.start("learner")
         collecting, _ = run.start("worker")
         if turn == "interrupted":
-            wait_until(lambda: any("w-0 joined" in each for each in run.said), "the worker")  # noqa: B023
+            wait_until(lambda: any("w-0 joined" in sentence for sentence in run.sentences), "the worker")  # noqa: B023
             learning, stop = run.interrupt(learning, stop)
             wait_until(lambda: run.policy_version() >= 3, "a few updates")  # noqa: B023
             learning, stop = run.interrupt(learning, stop)
         for thread in (learning, collecting):
             thread.join(120)
-            assert not thread.is_alive(), run.said
+            assert not thread.is_alive(), run.sentences
         ends.append(newest(run.folder))
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_methods_and_environments_that_do_not_fit_are_refused_with_a_sentence(run: RunUnderTest) -> None:
     wrong = {
@@ -184,7 +186,7 @@ def test_methods_and_environments_that_do_not_fit_are_refused_with_a_sentence(ru
     }
     for sentence, settings in wrong.items():
         run.settings = settings
-        for each in (run.start("learner"), run.start("worker")):
-            assert each.process.wait(200) == contract.EXIT_USAGE
-            assert sentence in each.text()
-            assert "Traceback" not in each.text()
+        for started in (run.start("learner"), run.start("worker")):
+            assert started.process.wait(200) == contract.EXIT_USAGE
+            assert sentence in started.text()
+            assert "Traceback" not in started.text()

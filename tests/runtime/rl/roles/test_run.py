@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from runtime import contract
-
-from .conftest import TINY, RunUnderTest, Started
+from runtime.base import contract
+from tests.runtime.conftest import TINY, RunUnderTest, Started
 
 Wait = Callable[..., Any]
 RISING = ("env_steps", "updates", "policy_version")
@@ -41,6 +40,7 @@ def exact(record: dict[str, Any], transitions: int) -> bool:
     return record["env_steps"] == record["accepted"] * transitions
 
 
+@pytest.mark.slow
 def test_a_run_trains_survives_kills_of_learner_and_worker_and_ends_by_signal(
     run: RunUnderTest, wait_until: Wait
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_run_trains_survives_kills_of_learner_and_worker_and_ends_by_signal(
     evaluated = evaluator.last("evaluator")
     assert {"eval_return", "random_progress", "progress_ratio", "laps", "clean_lap"} <= set(evaluated)
     wait_until(lambda: "checkpoint ckpt-" in learner.text(), "a checkpoint")
-    assert all(set(contract_fields()) <= set(each) for each in learner.records("learner"))
+    assert all(set(contract_fields()) <= set(process) for process in learner.records("learner"))
 
     before = rises(learner, learner.last("learner"), wait_until)
     assert learner.end(signal.SIGKILL) == -signal.SIGKILL
@@ -65,27 +65,27 @@ def test_a_run_trains_survives_kills_of_learner_and_worker_and_ends_by_signal(
     assert "resumed ckpt-" in successor.text()
     assert after["lost"] == after["refused"] == after["malformed"] == 0
     assert never_falls(killed + successor.records("learner"))
-    assert all(each.process.poll() is None for each in (*workers, evaluator))
+    assert all(process.process.poll() is None for process in (*workers, evaluator))
     wait_until(lambda: successor.last("learner")["workers"] == 2, "both workers back")
-    for each in (*workers, evaluator):
-        assert each.text().count("does not answer") <= 1
-        assert "came back" in each.text()
+    for process in (*workers, evaluator):
+        assert process.text().count("does not answer") <= 1
+        assert "came back" in process.text()
 
     workers[0].end(signal.SIGKILL)
     wait_until(lambda: successor.last("learner")["workers"] == 1, "the killed worker given up")
     workers[0] = run.start("worker", 0)
     wait_until(lambda: successor.last("learner")["workers"] == 2, "its successor")
 
-    for each in (*workers, evaluator):
-        assert each.end() == contract.EXIT_DONE
+    for process in (*workers, evaluator):
+        assert process.end() == contract.EXIT_DONE
     wait_until(lambda: successor.last("learner")["workers"] == 0, "goodbyes")
     began = time.monotonic()
     assert successor.end() == contract.EXIT_DONE
     assert time.monotonic() - began < 5
     last = successor.last("learner")
     assert exact(last, 32), last
-    for each in run.started:
-        assert "Traceback" not in each.text(), each.text()
+    for process in run.started:
+        assert "Traceback" not in process.text(), process.text()
     made = {path.name for path in (run.folder / "run").iterdir()}
     assert made == {"checkpoints", "tensorboard", "metrics.jsonl", "counters.json", ".lock"}
 
@@ -98,6 +98,7 @@ def contract_fields() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_over_tcp_a_resume_after_sigterm_goes_on_past_a_torn_checkpoint(
     run: RunUnderTest, wait_until: Wait
 ) -> None:
@@ -123,23 +124,25 @@ def test_over_tcp_a_resume_after_sigterm_goes_on_past_a_torn_checkpoint(
     assert worker.end() == successor.end() == contract.EXIT_DONE
 
 
+@pytest.mark.slow
 def test_a_run_that_has_enough_ends_by_itself_and_takes_its_peers_along(
     run: RunUnderTest, wait_until: Wait
 ) -> None:
     run.settings["total_updates"] = 20
     started = [run.start("learner"), run.start("worker"), run.start("evaluator")]
-    for each in started:
-        assert each.process.wait(60) == contract.EXIT_DONE, each.text()
+    for process in started:
+        assert process.process.wait(60) == contract.EXIT_DONE, process.text()
     assert "the run is done: 20 updates" in started[0].text()
     assert (run.folder / "run" / "metrics.jsonl").read_text().startswith(contract.METRIC_PREFIX)
     assert list((run.folder / "run" / "tensorboard").glob("events.*"))
 
     late = run.start("worker", 1)
     wait_until(lambda: "waiting for the learner" in late.text(), "the worker to ask")
-    for each in (run.start("learner"), late):
-        assert each.process.wait(60) == contract.EXIT_DONE, each.text()
+    for process in (run.start("learner"), late):
+        assert process.process.wait(60) == contract.EXIT_DONE, process.text()
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_done_stays_for_those_that_never_came(run: RunUnderTest, wait_until: Wait) -> None:
     """A worker whose simulator takes long to start would otherwise look for its learner for ever."""
     run.settings["total_updates"] = 20
@@ -151,8 +154,8 @@ def test_a_learner_that_is_done_stays_for_those_that_never_came(run: RunUnderTes
     assert worker.process.wait(30) == contract.EXIT_DONE
     assert list((run.folder / "run" / "checkpoints").glob("*.safetensors")), "all is saved before it waits"
     late = [run.start("worker", 1), run.start("evaluator")]
-    for each in (*late, learner):
-        assert each.process.wait(30) == contract.EXIT_DONE, each.text()
+    for process in (*late, learner):
+        assert process.process.wait(30) == contract.EXIT_DONE, process.text()
     assert "worker ends: " in late[0].text()
 
     again = run.start("learner", **joiners)
@@ -162,6 +165,7 @@ def test_a_learner_that_is_done_stays_for_those_that_never_came(run: RunUnderTes
     assert time.monotonic() - began < 5, "who is told to end waits for nobody"
 
 
+@pytest.mark.slow
 def test_networks_that_are_not_finite_end_the_learner_before_they_spoil_a_policy_or_a_checkpoint(
     run: RunUnderTest, wait_until: Wait
 ) -> None:
@@ -186,6 +190,7 @@ def test_networks_that_are_not_finite_end_the_learner_before_they_spoil_a_policy
     assert worker.end() == good.end() == contract.EXIT_DONE
 
 
+@pytest.mark.slow
 def test_peers_that_do_not_belong_and_a_second_learner_get_a_sentence(run: RunUnderTest, wait_until: Wait) -> None:
     (run.folder / "token").write_text("right\n")
     (run.folder / "wrong").write_text("wrong\n")
@@ -202,10 +207,10 @@ def test_peers_that_do_not_belong_and_a_second_learner_get_a_sentence(run: RunUn
     welcome = run.start("worker", 4, **right)
     second = run.start("learner", 1, **right)
     thief = run.start("learner", 2, **right, **{contract.ENV_DIR: str(run.folder / "elsewhere")})
-    for sentence, each in refused.items():
-        assert each.process.wait(60) == contract.EXIT_REFUSED
-        assert sentence in each.text()
-        assert "Traceback" not in each.text()
+    for sentence, process in refused.items():
+        assert process.process.wait(60) == contract.EXIT_REFUSED
+        assert sentence in process.text()
+        assert "Traceback" not in process.text()
     rises(learner, {}, wait_until)
     for late in (second, thief):
         assert late.process.wait(60) == contract.EXIT_FAILED

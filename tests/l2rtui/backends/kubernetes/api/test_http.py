@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 
 import pytest
+from aiohttp import web
 
-from l2rtui.backends.kubernetes import connection
-from l2rtui.backends.kubernetes.connection import Connection
-from l2rtui.backends.kubernetes.errors import ApiError
-from l2rtui.backends.kubernetes.kubeconfig import Access, User
-from tests.unit.kubernetes.api_server import certificate
+from l2rtui.backends.kubernetes.api import http as connection
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.http import Connection
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
+from tests.l2rtui.backends.kubernetes.api_server import Server, certificate, refusal, serving
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
@@ -40,8 +42,8 @@ class DeafServer:
 
     async def __aexit__(self, *_):
         self._server.close()
-        for one in self._writers:
-            one.transport.abort()
+        for writer in self._writers:
+            writer.transport.abort()
         await self._server.wait_closed()
         await asyncio.sleep(0)  # the next turn of the loop closes the sockets
 
@@ -91,11 +93,11 @@ async def test_what_was_cancelled_is_closed_though_the_server_says_no_goodbye(tm
         api = server.connection()
         readers = [asyncio.create_task(fall_behind(api)) for _ in range(AT_ONCE)]
         await server.until_asked()
-        for one in readers:
-            one.cancel()
+        for reader in readers:
+            reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
         await api.close()
-        assert [one.fileno() for one in sockets] == AT_ONCE * [-1]
+        assert [reader.fileno() for reader in sockets] == AT_ONCE * [-1]
 
 
 async def test_what_is_still_being_opened_is_closed_and_ends_with_an_error(sockets):
@@ -108,8 +110,35 @@ async def test_what_is_still_being_opened_is_closed_and_ends_with_an_error(socke
             while len(writers) < AT_ONCE:
                 await asyncio.sleep(0.01)
         await api.close()
-        assert [one.fileno() for one in sockets] == AT_ONCE * [-1]
-        assert {type(one) for one in await asyncio.gather(*asking, return_exceptions=True)} == {ApiError}
-        for one in writers:
-            one.close()
-            await one.wait_closed()
+        assert [item.fileno() for item in sockets] == AT_ONCE * [-1]
+        assert {type(item) for item in await asyncio.gather(*asking, return_exceptions=True)} == {ApiError}
+        for item in writers:
+            item.close()
+            await item.wait_closed()
+
+
+async def test_too_many_requests_are_waited_out_within_the_time():
+    server = Server(on_list=[refusal(429, "TooManyRequests", Retry_After="0.2")] * 2)
+    async with serving(server):
+        api = server.api()
+        began = time.monotonic()
+        assert await api.list("ConfigMap", None) == []
+        assert time.monotonic() - began >= 0.4
+        server.on_list = [refusal(429, "TooManyRequests", Retry_After="9")]
+        with pytest.raises(ApiError) as caught:
+            await api.request("GET", "/api/v1/configmaps", timeout_seconds=1.0)
+        assert (caught.value.is_busy, caught.value.retry_after_seconds) == (True, 9.0)
+        await api.close()
+
+
+async def test_no_answer_and_odd_answers_are_sentences():
+    server = Server(on_list=[web.Response(text="<html>")])
+    async with serving(server):
+        api = server.api()
+        with pytest.raises(ApiError, match="is not JSON"):
+            await api.list("ConfigMap", None)
+    with pytest.raises(ApiError, match="No answer from http://127") as caught:
+        await api.get_json("/version")
+    assert caught.value.is_refused
+    assert caught.value.is_unreachable
+    await api.close()

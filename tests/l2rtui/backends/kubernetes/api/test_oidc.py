@@ -10,10 +10,10 @@ import time
 import pytest
 from aiohttp import web
 
-from l2rtui.backends.kubernetes.kubeconfig import Oidc
-from l2rtui.backends.kubernetes.oidc import OidcSource, token_expiry
+from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
+from l2rtui.backends.kubernetes.api.oidc import OidcSource, token_expiry
 from l2rtui.errors import L2RError
-from tests.unit.kubernetes.api_server import certificate
+from tests.l2rtui.backends.kubernetes.api_server import certificate
 
 HOUR = 3600.0
 
@@ -65,7 +65,7 @@ async def provider(tmp_path):
 
 
 def user(provider, tmp_path, id_token="", refresh_token="old-refresh", **more):  # noqa: S107
-    """What a kubeconfig says, and the file in which it says so."""
+    """OIDC settings of a user, and the kubeconfig that holds them."""
     config = tmp_path / "config"
     config.write_text(f"# mine\nusers:\n- {{refresh-token: {refresh_token}, id-token: '{id_token}'}}\n")
     config.chmod(0o640)
@@ -134,10 +134,10 @@ async def test_a_new_refresh_token_is_written_to_the_kubeconfig_and_nothing_else
 async def test_a_provider_that_refuses_is_a_sentence_without_a_secret(provider, tmp_path, answer, sentence):
     provider.answer = answer
     source = OidcSource(user(provider, tmp_path, client_secret="s3cret"))
-    with pytest.raises(L2RError, match=sentence) as told:
+    with pytest.raises(L2RError, match=sentence) as caught:
         await source.fetch()
-    assert "old-refresh" not in f"{told.value} {told.value.hint}"
-    assert "s3cret" not in f"{told.value} {told.value.hint}"
+    assert "old-refresh" not in f"{caught.value} {caught.value.hint}"
+    assert "s3cret" not in f"{caught.value} {caught.value.hint}"
 
 
 async def test_without_a_refresh_token_one_logs_in_again(provider, tmp_path):
@@ -150,11 +150,11 @@ async def test_a_provider_of_another_authority_is_not_trusted(provider, tmp_path
     other = tmp_path / "other"
     other.mkdir()
     oidc = user(provider, tmp_path)
-    stranger = Oidc(
+    foreign_value = Oidc(
         **{**{name: getattr(oidc, name) for name in oidc.__slots__}, "ca": Provider(other).ca.read_bytes()}
     )
     with pytest.raises(L2RError, match="does not answer"):
-        await OidcSource(stranger).fetch()
+        await OidcSource(foreign_value).fetch()
     assert provider.asked == []
 
 

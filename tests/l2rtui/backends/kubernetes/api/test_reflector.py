@@ -10,12 +10,11 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from l2rtui.backends.kubernetes.decode import Decoder
-from l2rtui.backends.kubernetes.lists import Scope
-from l2rtui.backends.kubernetes.pace import BackOff, Gate, Pulse, Timing
-from l2rtui.backends.kubernetes.structs import ConfigMapStruct
-from l2rtui.backends.kubernetes.watch import Reflector, probe
-from tests.unit.kubernetes.api_server import (
+from l2rtui.backends.kubernetes.api.backoff import ProbeResult, ServerGate, Timing
+from l2rtui.backends.kubernetes.api.list_pages import Scope
+from l2rtui.backends.kubernetes.api.reflector import Reflector, probe
+from l2rtui.backends.kubernetes.api.structs import ConfigMapStruct
+from tests.l2rtui.backends.kubernetes.api_server import (
     Server,
     config_map,
     cut,
@@ -35,7 +34,7 @@ FAST = Timing(
 
 
 class Told:
-    """What a reflector has told, and a way to wait for it."""
+    """Changes that a reflector has reported, and a way to wait for them."""
 
     def __init__(self):
         self.changes = []
@@ -50,12 +49,12 @@ class Told:
 async def following(server, timing=FAST, *, streams_lists=False):
     api = server.api()
     api.server_version = (1, 33) if streams_lists else (1, 20)
-    told = Told()
-    gate = Gate(lambda: probe(api), timing)
-    reflector = Reflector(api, Scope("ConfigMap"), ConfigMapStruct, told, gate, timing)
+    reported = Told()
+    gate = ServerGate(lambda: probe(api), timing)
+    reflector = Reflector(api, Scope("ConfigMap"), ConfigMapStruct, reported, gate, timing)
     task = asyncio.create_task(reflector.run())
     try:
-        yield reflector, told.changes
+        yield reflector, reported.changes
         if task.done():
             task.result()
     finally:
@@ -71,7 +70,7 @@ async def until(is_so, seconds=60.0):
 
 
 def names(reflector):
-    return sorted(one.metadata.name for one in reflector.items.values())
+    return sorted(item.metadata.name for item in reflector.items.values())
 
 
 async def test_it_lists_once_then_follows_what_changes():
@@ -157,26 +156,6 @@ async def test_a_revision_that_is_always_gone_is_not_asked_for_in_a_loop():
         assert len(changes) == 1
 
 
-def test_pauses_grow_up_to_the_longest_and_begin_anew_after_a_watch_that_was_well():
-    back_off = BackOff(FAST, chance=lambda: 0.5)
-    assert [back_off.pause() for _ in range(7)] == pytest.approx([0.03, 0.06, 0.12, 0.24, 0.48, 0.96, 1.125])
-    back_off.reset()
-    assert back_off.pause() == pytest.approx(0.03)
-
-
-def test_pauses_shrink_again_by_themselves_but_not_while_they_last():
-    now = [100.0]
-    timing = replace(FAST, first=1.0, longest=30.0, calm=4.0)
-    back_off = BackOff(timing, chance=lambda: 0.0, clock=lambda: now[0])
-    for pause in (1.0, 2.0, 4.0, 8.0, 16.0):
-        assert back_off.pause() == pause
-        now[0] += pause  # fails again at once
-    now[0] += 9.0  # all was well, or at least nothing failed
-    assert back_off.pause() == 30.0 / 4
-    now[0] += 3600.0
-    assert back_off.pause() == 1.0
-
-
 async def test_revisions_that_are_gone_now_and_then_are_listed_again_without_growing_pauses():
     async def well(server, request, response):
         await asyncio.sleep(2 * FAST.healthy)
@@ -204,19 +183,19 @@ async def test_a_late_deletion_of_the_one_before_does_not_remove_the_new_one():
         assert names(reflector) == ["a", "z"]
 
 
-@pytest.mark.parametrize("asked", ["list", "watch"])
-async def test_too_many_requests_are_obeyed_without_another_list(asked):
+@pytest.mark.parametrize("requested", ["list", "watch"])
+async def test_too_many_requests_are_obeyed_without_another_list(requested):
     busy = refusal(429, "TooManyRequests", Retry_After="0.4")
     server = Server([config_map("a", 3)])
-    if asked == "list":
+    if requested == "list":
         server.on_list = [busy]
     else:
         server.on_watch = [busy, stay]
     async with serving(server), following(server):
-        await until(lambda: len(server.watches) == (1 if asked == "list" else 2))
-        (before, _), (after, _) = server.requests[-3:-1] if asked == "list" else server.requests[-2:]
+        await until(lambda: len(server.watches) == (1 if requested == "list" else 2))
+        (before, _), (after, _) = server.requests[-3:-1] if requested == "list" else server.requests[-2:]
         assert after - before >= 0.4
-        assert len(server.lists) == (2 if asked == "list" else 1)
+        assert len(server.lists) == (2 if requested == "list" else 1)
         assert server.watches[-1]["resourceVersion"] == "10"
 
 
@@ -267,14 +246,14 @@ async def test_watches_that_are_cut_at_once_do_not_sit_out_a_pause_while_the_ser
     timing = replace(FAST, first=60.0, longest=60.0, probe=0.01, refused=0.01, short=60.0)
     probes = replace(timing, first=0.01)
     server = Server([config_map("a", 3)], on_watch=[*[send(then=cut), refusal(500, "InternalError")] * 4, stay])
-    pulses = iter([Pulse.ILL, Pulse.WELL] * 4)
+    pulses = iter([ProbeResult.UNHEALTHY, ProbeResult.HEALTHY] * 4)
 
     async def ask():
         return next(pulses)
 
     async with serving(server):
         api = server.api()
-        reflector = Reflector(api, Scope("ConfigMap"), ConfigMapStruct, Told(), Gate(ask, probes), timing)
+        reflector = Reflector(api, Scope("ConfigMap"), ConfigMapStruct, Told(), ServerGate(ask, probes), timing)
         task = asyncio.create_task(reflector.run())
         await until(lambda: len(server.watches) == 9)  # a single pause would be a minute
         task.cancel()
@@ -343,14 +322,14 @@ async def test_empty_lines_odd_bookmarks_and_huge_objects_do_not_stop_it():
 
 
 async def test_a_line_that_a_cut_has_halved_comes_again_whole():
-    whole = json.dumps(event("ADDED", config_map("b", 12))).encode()
+    complete = json.dumps(event("ADDED", config_map("b", 12))).encode()
 
     async def half(server, request, response):
-        await response.write(whole[:40])
+        await response.write(complete[:40])
         await asyncio.sleep(0.12)
         request.transport.abort()
 
-    server = Server(on_watch=[half, send(whole + b"\n")])
+    server = Server(on_watch=[half, send(complete + b"\n")])
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: names(reflector) == ["b"])
         assert (reflector.garbage, len(server.lists)) == (0, 1)
@@ -362,8 +341,8 @@ async def test_one_malformed_object_is_set_aside_and_the_others_are_shown():
     async with serving(server), following(server) as (reflector, _):
         await reflector.settled.wait()
         assert names(reflector) == ["a", "b"]
-        assert list(reflector.unread) == ["ml/odd"]
-        assert "got `array` - at `$.data`" in reflector.unread["ml/odd"].error
+        assert list(reflector.undecoded) == ["ml/odd"]
+        assert "got `array` - at `$.data`" in reflector.undecoded["ml/odd"].error
 
 
 async def test_an_object_that_becomes_malformed_keeps_its_last_good_version_until_it_is_gone():
@@ -371,11 +350,11 @@ async def test_an_object_that_becomes_malformed_keeps_its_last_good_version_unti
     steps = [event("MODIFIED", odd), event("ADDED", config_map("b", 13)), event("DELETED", {**odd})]
     server = Server([config_map("a", 3)], on_watch=[send(*steps[:2]), stay])
     async with serving(server), following(server) as (reflector, _):
-        await until(lambda: names(reflector) == ["a", "b"] and reflector.unread)
+        await until(lambda: names(reflector) == ["a", "b"] and reflector.undecoded)
     server = Server([config_map("a", 3)], on_watch=[send(*steps)])
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: names(reflector) == ["b"])
-        assert not reflector.unread
+        assert not reflector.undecoded
 
 
 async def test_items_that_are_null_are_none():
@@ -387,11 +366,11 @@ async def test_items_that_are_null_are_none():
 
 async def test_a_missing_right_is_told_and_asked_for_seldom():
     server = Server(on_list=[refusal(403, "Forbidden", 'cannot list resource "configmaps"')] * 50)
-    async with serving(server), following(server) as (reflector, _):
+    async with serving(server), following(server, replace(FAST, forbidden=0.6)) as (reflector, _):
         await reflector.settled.wait()
         assert not reflector.is_listed
         assert "cannot list" in reflector.error.detail
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(0.3)
         assert len(server.lists) == 1
         server.on_list = []
         await until(lambda: reflector.is_listed, seconds=3)
@@ -411,8 +390,8 @@ async def test_a_streamed_list_is_taken_over_when_it_is_complete():
 
     async def finish(server, request, response):
         await begun.wait()
-        for one in (event("BOOKMARK", end), event("ADDED", config_map("c", 21))):
-            await response.write(json.dumps(one).encode() + b"\n")
+        for item in (event("BOOKMARK", end), event("ADDED", config_map("c", 21))):
+            await response.write(json.dumps(item).encode() + b"\n")
         await asyncio.Event().wait()
 
     first = [event("ADDED", config_map("a", 9)), event("ADDED", config_map("b", 3))]
@@ -443,54 +422,3 @@ async def test_a_list_that_is_no_list_is_an_error_and_no_end():
     async with serving(server), following(server) as (reflector, _):
         await until(lambda: reflector.error is not None)
         await until(lambda: names(reflector) == ["a"])
-
-
-async def test_a_server_that_has_just_begun_to_listen_is_asked_again_as_soon_as_before():
-    told = [Pulse.REFUSED, *[Pulse.ILL] * 6, Pulse.WELL]
-    timing = replace(FAST, first=0.5, probe=60.0, patience=60.0)
-
-    async def ask():
-        return told.pop(0)
-
-    async with asyncio.timeout(20):  # of a server that is merely ill it would have waited half a minute by then
-        assert await Gate(ask, timing).wait(), "it had been away"
-    assert told == []
-
-
-async def test_a_server_that_is_well_at_the_first_question_has_not_been_away():
-    async def ask():
-        return Pulse.WELL
-
-    async with asyncio.timeout(20):
-        assert not await Gate(ask, FAST).wait()
-
-
-def test_the_first_bytes_of_a_page_tell_how_the_list_goes_on():
-    decoder = Decoder(ConfigMapStruct)
-    head = b'{"kind":"ConfigMapList","metadata":{"resourceVersion":"7","continue":"abc"},"items":[{"meta'
-    assert decoder.goes_on(head) == "abc"
-    assert decoder.goes_on(b'{"metadata":{"resourceVersion":"7"},"items":[{"meta') == ""
-    assert decoder.goes_on(head[:40]) == ""
-    assert decoder.goes_on(b'{"metadata": oh no,"items":[') == ""
-    assert decoder.goes_on(b'{"items":[],"metadata":{"continue":"abc"}}') == ""
-
-
-def test_a_long_page_is_read_in_parts_and_an_empty_one_in_one():
-    decoder = Decoder(ConfigMapStruct)
-    page = decoder.page(json.dumps({"metadata": {"resourceVersion": "7"}, "items": [{}] * 5}).encode())
-    assert [(len(part.items), part.revision) for part in decoder.parts(page, 2)] == [(2, "7"), (2, "7"), (1, "7")]
-    empty = decoder.page(b'{"metadata":{"resourceVersion":"8"},"items":null}')
-    assert [(part.items, part.revision) for part in decoder.parts(empty, 2)] == [((), "8")]
-
-
-def test_a_list_is_the_same_whether_it_is_read_at_once_or_item_by_item():
-    decoder = Decoder(ConfigMapStruct)
-    items = [config_map(name, 3) for name in "abc"]
-    found = {}
-    for length in (1, 5 << 20):  # the longer one is too long to be read at once
-        items[0]["data"] = {"x": "y" * length}
-        page = decoder.page(json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}).encode())
-        found[length] = [one.metadata for part in decoder.parts(page, 2) for one in part.items]
-        assert sum(part.lost for part in decoder.parts(page, 2)) == 0
-    assert found[1] == found[5 << 20]
-    assert [meta.name for meta in found[1]] == ["a", "b", "c"]

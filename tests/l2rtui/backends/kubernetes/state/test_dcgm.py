@@ -1,4 +1,4 @@
-"""What dcgm-exporter says of GPUs: read line by line, bounded, and never believed further than the node knows."""
+"""Metrics of dcgm-exporter: read line by line, bounded, and never believed further than the node knows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.backends.kubernetes.client import Api
-from l2rtui.backends.kubernetes.dcgm import MOST_BYTES, Sample, exporters, parse, read, uses
-from l2rtui.backends.kubernetes.devices import NodeDevices, SlotRule
-from l2rtui.backends.kubernetes.feed import Feed
-from l2rtui.backends.kubernetes.kubeconfig import Access, User
-from l2rtui.backends.kubernetes.structs import PodStruct
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
+from l2rtui.backends.kubernetes.api.structs import PodStruct
+from l2rtui.backends.kubernetes.state import cluster_watch
+from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
+from l2rtui.backends.kubernetes.state.dcgm import (
+    MOST_BYTES,
+    GpuSample,
+    exporters,
+    gpu_uses,
+    parse_metrics,
+    read_samples,
+)
+from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule
 from l2rtui.domain.node import Gpu, GpuUse
 from l2rtui.domain.snapshot import ClusterSnapshot
 
@@ -32,9 +40,9 @@ DCGM_FI_DEV_GPU_UTIL{gpu="1", UUID="GPU-b"} 12.5
 
 
 def test_utilisation_and_memory_are_read_and_all_else_is_passed_over():
-    assert parse(SAYS) == (
-        Sample(0, "GPU-a", 87.0, 1 << 30, 3 << 30),
-        Sample(1, "GPU-b", 12.5),
+    assert parse_metrics(SAYS) == (
+        GpuSample(0, "GPU-a", 87.0, 1 << 30, 3 << 30),
+        GpuSample(1, "GPU-b", 12.5),
     )
 
 
@@ -65,24 +73,24 @@ def test_utilisation_and_memory_are_read_and_all_else_is_passed_over():
 )
 def test_an_odd_line_tells_nothing_and_spoils_no_other(line):
     good = 'DCGM_FI_DEV_GPU_UTIL{gpu="7"} 5'
-    assert parse(f"{line}\n{good}\r\n{line}") == (Sample(7, "", 5.0),)
+    assert parse_metrics(f"{line}\n{good}\r\n{line}") == (GpuSample(7, "", 5.0),)
 
 
 @given(st.text())
 def test_any_text_is_read(text):
-    assert parse(text) == ()
-    assert isinstance(parse(f'DCGM_FI_DEV_GPU_UTIL{{gpu="0"{text}}} {text}'), tuple)
+    assert parse_metrics(text) == ()
+    assert isinstance(parse_metrics(f'DCGM_FI_DEV_GPU_UTIL{{gpu="0"{text}}} {text}'), tuple)
 
 
 @pytest.mark.timeout(60)  # it takes a fifth of a second; a pattern that goes back would take hours
 @pytest.mark.parametrize("piece", ['gpu="', ",a", ',a="\\', "}", " ", 'gpu="0",'])
 def test_the_longest_hostile_text_is_read_in_one_pass(piece):
     line = "DCGM_FI_DEV_GPU_UTIL{" + piece * (4000 // len(piece)) + "\n"
-    assert parse(line * (MOST_BYTES // len(line))) == ()
+    assert parse_metrics(line * (MOST_BYTES // len(line))) == ()
 
 
 def test_no_more_gpus_are_kept_than_a_node_can_have():
-    assert len(parse("\n".join(f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}"}} 1' for n in range(1000)))) == 64
+    assert len(parse_metrics("\n".join(f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}"}} 1' for n in range(1000)))) == 64
 
 
 GPUS = (Gpu("n", 0, "GPU-a", memory_bytes=80), Gpu("n", 1, "GPU-b"), Gpu("n", 2))
@@ -92,21 +100,21 @@ DEVICES = NodeDevices("n", GPUS, {"GPU-a": 0, "GPU-b": 1})
 @pytest.mark.parametrize(
     ("sample", "use"),
     [
-        (Sample(0, "", 5.0), GpuUse(0, 5.0, None, 80)),
-        (Sample(1, "GPU-a", 5.0), GpuUse(0, 5.0, None, 80)),  # the UUID is the GPU, whatever counts it
-        (Sample(None, "GPU-b", None, 3, 4), GpuUse(1, None, 3, 7)),
-        (Sample(2, "GPU-c", 5.0, 3), GpuUse(2, 5.0, 3)),
-        (Sample(0, "GPU-c", 5.0), None),
-        (Sample(3, "", 5.0), None),
-        (Sample(None, "GPU-c", 5.0), None),
+        (GpuSample(0, "", 5.0), GpuUse(0, 5.0, None, 80)),
+        (GpuSample(1, "GPU-a", 5.0), GpuUse(0, 5.0, None, 80)),  # the UUID is the GPU, whatever counts it
+        (GpuSample(None, "GPU-b", None, 3, 4), GpuUse(1, None, 3, 7)),
+        (GpuSample(2, "GPU-c", 5.0, 3), GpuUse(2, 5.0, 3)),
+        (GpuSample(0, "GPU-c", 5.0), None),
+        (GpuSample(3, "", 5.0), None),
+        (GpuSample(None, "GPU-c", 5.0), None),
     ],
 )
 def test_a_sample_is_of_the_gpu_with_its_uuid_or_index_if_there_is_one(sample, use):
-    assert uses(DEVICES, [sample]) == ((use,) if use else ())
+    assert gpu_uses(DEVICES, [sample]) == ((use,) if use else ())
 
 
 def test_a_node_without_a_gpu_has_none_in_use():
-    assert uses(NodeDevices("n", (Gpu("n", 0, is_cpu=True),)), [Sample(0, "", 5.0)]) == ()
+    assert gpu_uses(NodeDevices("n", (Gpu("n", 0, is_cpu=True),)), [GpuSample(0, "", 5.0)]) == ()
 
 
 def pod(name="e", node="n", phase="Running", **labels) -> PodStruct:
@@ -128,7 +136,7 @@ def test_exporters_are_known_by_their_labels_and_run():
         pod("f", "", **EXPORTER),
         pod("g", "n"),
     ]
-    assert [one.metadata.name for one in exporters(pods)] == ["a", "b", "c"]
+    assert [item.metadata.name for item in exporters(pods)] == ["a", "b", "c"]
 
 
 class Cluster:
@@ -191,17 +199,18 @@ async def silent(_request):
 
 async def test_a_look_shows_what_the_exporter_says():
     async with served(said) as (cluster, api):
-        snapshot: ClusterSnapshot = await Feed(api, SlotRule()).snapshot()
+        snapshot: ClusterSnapshot = await ClusterWatch(api, SlotRule()).snapshot()
         assert snapshot.nodes["n"].gpu_use == (GpuUse(0, 87.0, 1 << 30, 4 << 30), GpuUse(1, 12.5))
         assert cluster.asked == ["/api/v1/namespaces/gpu/pods/e:9400/proxy/metrics"]
 
 
 @pytest.mark.parametrize("answer", [forbidden, too_long, silent])
-async def test_no_figures_are_no_problem_and_are_not_waited_for_twice(answer):
+async def test_no_figures_are_no_problem_and_are_not_waited_for_twice(answer, monkeypatch):
+    monkeypatch.setattr(cluster_watch, "_SNAPSHOT_SAMPLES_SECONDS", 0.2)
     async with served(answer) as (cluster, api):
-        feed = Feed(api, SlotRule())
+        watch = ClusterWatch(api, SlotRule())
         for _ in range(2):
-            snapshot = await feed.snapshot()
+            snapshot = await watch.snapshot()
             assert (snapshot.nodes["n"].gpu_use, snapshot.problems) == ((), ())
         assert len(cluster.asked) == 1
 
@@ -212,5 +221,5 @@ async def test_what_has_come_by_the_deadline_counts():
 
     async with served(answer) as (_, api):
         pods = [pod("slow", "m", **EXPORTER), pod("e", "n", **EXPORTER)]
-        assert set(await read(api, pods, 2.0)) == {"n"}
-        assert await read(api, [], 2.0) == {}
+        assert set(await read_samples(api, pods, 2.0)) == {"n"}
+        assert await read_samples(api, [], 2.0) == {}

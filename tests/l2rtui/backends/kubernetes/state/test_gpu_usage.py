@@ -1,4 +1,4 @@
-"""What a pod holds, read from its own words."""
+"""GPU usage of pods, read from their specs and annotations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.claims import holding
-from l2rtui.backends.kubernetes.devices import NodeDevices, SlotRule, read_devices
-from l2rtui.backends.kubernetes.structs import NodeStruct, PodStruct
-from l2rtui.domain.ledger import Claim
+from l2rtui.backends.kubernetes.api.structs import NodeStruct, PodStruct
+from l2rtui.backends.kubernetes.state.gpu_usage import read_gpu_usage
+from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule, read_devices
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu
 
 UUIDS = {f"GPU-0000000{index}-aaaa": index for index in range(8)}
@@ -35,15 +35,15 @@ def pod(*containers, init=None, meta=None, **spec):
 
 
 def claims(*containers, on=EIGHT, **more):
-    return holding(pod(*containers, **more), on).claims
+    return read_gpu_usage(pod(*containers, **more), on).devices
 
 
 def flags(*containers, on=EIGHT, **more):
-    return holding(pod(*containers, **more), on).flags
+    return read_gpu_usage(pod(*containers, **more), on).flags
 
 
 @pytest.mark.parametrize(
-    ("env", "held"),
+    ("env", "expected"),
     [
         ({NV: "3"}, [3]),
         ({NV: "3", CU: "3"}, [3]),
@@ -70,8 +70,8 @@ def flags(*containers, on=EIGHT, **more):
         ({}, []),
     ],
 )
-def test_variables_pin_gpus(env, held):
-    assert claims(container(env)) == tuple(Claim(gpu) for gpu in held)
+def test_variables_pin_gpus(env, expected):
+    assert claims(container(env)) == tuple(DeviceUsage(gpu) for gpu in expected)
 
 
 @pytest.mark.parametrize(
@@ -87,34 +87,37 @@ def test_variables_pin_gpus(env, held):
     ],
 )
 def test_requests_hold_slots_of_a_gpu_that_nobody_names(limits, slots):
-    expected = (Claim(None, None, slots),) if slots else ()
+    expected = (DeviceUsage(None, None, slots),) if slots else ()
     assert claims(container(limits=limits)) == expected
     assert claims(container(requests=limits)) == expected
 
 
 def test_a_time_sliced_gpu_is_counted_in_shares():
     sliced = NodeDevices("n", EIGHT.gpus, counts_shares=True)
-    assert claims(container(limits={"nvidia.com/gpu": "2"}), on=sliced) == (Claim(None, None, 2),)
+    assert claims(container(limits={"nvidia.com/gpu": "2"}), on=sliced) == (DeviceUsage(None, None, 2),)
 
 
 def test_containers_that_name_one_gpu_are_one_worker_and_requests_add_up():
-    assert claims(container({NV: "3"}), container({NV: "3"}), container({NV: "4"})) == (Claim(3), Claim(4))
+    assert claims(container({NV: "3"}), container({NV: "3"}), container({NV: "4"})) == (
+        DeviceUsage(3),
+        DeviceUsage(4),
+    )
     two = container(limits={"nvidia.com/gpu.shared": "1"})
-    assert claims(two, two) == (Claim(None, None, 2),)
+    assert claims(two, two) == (DeviceUsage(None, None, 2),)
 
 
 def test_init_containers_count_where_they_need_more_and_sidecars_always():
-    one, three = container(limits={"nvidia.com/gpu.shared": "1"}), container(limits={"nvidia.com/gpu.shared": "3"})
-    assert claims(one, init=[three]) == (Claim(None, None, 3),)
-    assert claims(three, init=[one]) == (Claim(None, None, 3),)
-    assert claims(one, init=[{**one, "restartPolicy": "Always"}]) == (Claim(None, None, 2),)
-    assert claims(container({}), init=[container({NV: "2"})]) == (Claim(2),)
+    item, three = container(limits={"nvidia.com/gpu.shared": "1"}), container(limits={"nvidia.com/gpu.shared": "3"})
+    assert claims(item, init=[three]) == (DeviceUsage(None, None, 3),)
+    assert claims(three, init=[item]) == (DeviceUsage(None, None, 3),)
+    assert claims(item, init=[{**item, "restartPolicy": "Always"}]) == (DeviceUsage(None, None, 2),)
+    assert claims(container({}), init=[container({NV: "2"})]) == (DeviceUsage(2),)
 
 
 def test_the_last_of_two_variables_with_one_name_counts():
     twice = container({NV: "1"})
     twice["env"].append({"name": NV, "value": "2"})
-    assert claims(twice) == (Claim(2),)
+    assert claims(twice) == (DeviceUsage(2),)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_what_may_fit_together_is_not_flagged(env):
 def test_a_pod_that_is_pinned_and_asks_too_may_hold_two():
     both = container({NV: "1"}, {"nvidia.com/gpu": "1"})
     assert flags(both) == ("names a GPU and requests one too: it may hold two",)
-    assert claims(both) == (Claim(1), Claim(None, None, 4))
+    assert claims(both) == (DeviceUsage(1), DeviceUsage(None, None, 4))
 
 
 def test_a_gpu_on_a_node_without_gpus_is_said_and_its_cpu_is_not_taken():
@@ -153,50 +156,49 @@ def test_a_gpu_on_a_node_without_gpus_is_said_and_its_cpu_is_not_taken():
 
 
 def test_hami_tells_the_gpu_by_uuid():
-    told = {"annotations": {labels.HAMI_ALLOCATED: "GPU-00000002-aaaa,NVIDIA,3000,30:;"}}
-    asked = container(limits={"nvidia.com/gpu": "1"})
-    assert claims(asked, meta=told) == (Claim(2),)
-    assert claims(asked, meta={"annotations": {labels.HAMI_WISH: "GPU-00000005-aaaa"}}) == (Claim(5),)
-    several = {"annotations": {labels.HAMI_WISH: "GPU-00000005-aaaa,GPU-00000006-aaaa"}}
-    assert claims(asked, meta=several) == (Claim(None, None, 4),)
+    allocated = {"annotations": {labels.HAMI_ALLOCATED: "GPU-00000002-aaaa,NVIDIA,3000,30:;"}}
+    requested = container(limits={"nvidia.com/gpu": "1"})
+    assert claims(requested, meta=allocated) == (DeviceUsage(2),)
+    assert claims(requested, meta={"annotations": {labels.HAMI_GPU_UUID: "GPU-00000005-aaaa"}}) == (DeviceUsage(5),)
+    several = {"annotations": {labels.HAMI_GPU_UUID: "GPU-00000005-aaaa,GPU-00000006-aaaa"}}
+    assert claims(requested, meta=several) == (DeviceUsage(None, None, 4),)
 
 
 def test_a_resource_claim_holds_something_that_cannot_be_told():
-    assert claims(container(), resourceClaims=[{"name": "gpu"}]) == (Claim(None),)
+    assert claims(container(), resourceClaims=[{"name": "gpu"}]) == (DeviceUsage(None),)
 
 
 def _ours(**more):
-    found = {
+    result = {
         labels.RUN_ID: "r",
         labels.APP_MANAGED_BY: labels.MANAGED_BY,
         labels.GPU: "3",
         labels.HOST: "n",
         **more,
     }
-    return {"labels": found}
+    return {"labels": result}
 
 
 def test_our_own_pods_hold_the_slots_of_their_seat():
     mine = pod(container({NV: "3", CU: "0"}), meta=_ours())
-    assert holding(mine, EIGHT, (1, 2)).claims == (Claim(3, 1), Claim(3, 2))
-    assert holding(mine, EIGHT, None).claims == (Claim(3),)
-    assert holding(pod(container({NV: "none", CU: ""}), meta=_ours(**{labels.GPU: "0"})), CPU, (5,)).claims == (
-        Claim(0, 5),
-    )
+    assert read_gpu_usage(mine, EIGHT, (1, 2)).devices == (DeviceUsage(3, 1), DeviceUsage(3, 2))
+    assert read_gpu_usage(mine, EIGHT, None).devices == (DeviceUsage(3),)
+    on_cpu = pod(container({NV: "none", CU: ""}), meta=_ours(**{labels.GPU: "0"}))
+    assert read_gpu_usage(on_cpu, CPU, (5,)).devices == (DeviceUsage(0, 5),)
 
 
 def test_our_own_pod_on_another_node_or_gpu_than_planned_is_said():
-    moved = holding(pod(container({NV: "3"}), meta=_ours(**{labels.HOST: "m"})), EIGHT, (1,))
+    moved = read_gpu_usage(pod(container({NV: "3"}), meta=_ours(**{labels.HOST: "m"})), EIGHT, (1,))
     assert moved.flags == ("is on n, its plan says m",)
-    assert moved.claims == (Claim(3),)
-    other = holding(pod(container({NV: "5"}), meta=_ours()), EIGHT, (1,))
+    assert moved.devices == (DeviceUsage(3),)
+    other = read_gpu_usage(pod(container({NV: "5"}), meta=_ours()), EIGHT, (1,))
     assert other.flags == ("names device 5, its plan says 3",)
-    assert other.claims == (Claim(5),)
+    assert other.devices == (DeviceUsage(5),)
 
 
 # --- devices of a node ---------------------------------------------------------------------------------------
-def node(capacity=None, found=None, annotations=None):
-    raw = {"metadata": {"name": "n", "labels": found, "annotations": annotations},
+def node(capacity=None, result=None, annotations=None):
+    raw = {"metadata": {"name": "n", "labels": result, "annotations": annotations},
            "status": {"capacity": {"cpu": "8", **(capacity or {})}}}  # fmt: skip
     return msgspec.json.decode(msgspec.json.encode(raw), type=NodeStruct)
 
@@ -206,7 +208,7 @@ GPUS = {"nvidia.com/gpu": "2"}
 
 
 @pytest.mark.parametrize(
-    ("capacity", "found", "count", "slots"),
+    ("capacity", "result", "count", "slots"),
     [
         (GPUS, {}, 2, 4),
         (GPUS, {labels.GPU_PRODUCT: "A100"}, 2, 8),
@@ -220,8 +222,8 @@ GPUS = {"nvidia.com/gpu": "2"}
         (GPUS, {labels.SLOTS_PER_GPU: "many"}, 2, 4),
     ],
 )
-def test_a_node_has_gpus_and_slots(capacity, found, count, slots):
-    devices = read_devices(node(capacity, found), RULE)
+def test_a_node_has_gpus_and_slots(capacity, result, count, slots):
+    devices = read_devices(node(capacity, result), RULE)
     assert [(gpu.index, gpu.slots) for gpu in devices.gpus] == [(index, slots) for index in range(count)]
     assert devices.has_gpus
 
@@ -243,7 +245,7 @@ def test_a_node_without_gpus_has_one_cpu_device():
 def test_uuids_are_known_where_somebody_writes_them_on_the_node(annotations):
     devices = read_devices(node({"nvidia.com/gpu": "2"}, None, annotations), RULE)
     assert [gpu.uuid for gpu in devices.gpus] == ["GPU-0000000a-1", "GPU-0000000b-2"]
-    assert claims(container({NV: "GPU-0000000b-2"}), on=devices) == (Claim(1),)
+    assert claims(container({NV: "GPU-0000000b-2"}), on=devices) == (DeviceUsage(1),)
 
 
 def test_an_annotation_that_cannot_be_read_tells_nothing():

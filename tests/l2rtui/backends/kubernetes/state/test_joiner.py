@@ -8,20 +8,20 @@ import msgspec
 import pytest
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.decode import Unread
-from l2rtui.backends.kubernetes.devices import SlotRule
-from l2rtui.backends.kubernetes.join import Join
-from l2rtui.backends.kubernetes.structs import (
+from l2rtui.backends.kubernetes.api.decode import UndecodedObject
+from l2rtui.backends.kubernetes.api.structs import (
     ConfigMapStruct,
     ControllerStruct,
     EventStruct,
-    Meta,
     NodeMetricsStruct,
     NodeStruct,
+    ObjectMeta,
     PodStruct,
 )
+from l2rtui.backends.kubernetes.state.joiner import Joiner
+from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.domain.change import NodeGone, PodChanged, apply
-from l2rtui.domain.ledger import Claim, SlotState
+from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
 from l2rtui.domain.workload import Role
 
@@ -62,15 +62,15 @@ def pod(name, age=0, phase="Running", *, ours=True, terminating=False, on="n", *
 
 class World:
     def __init__(self, *, is_use_known=True, is_derived=False):
-        self.join = Join(SlotRule(), lambda: NOW)
-        self.join.set_view(homes=["ml"], is_use_known=is_use_known, is_derived=is_derived)
+        self.join = Joiner(SlotRule(), lambda: NOW)
+        self.join.set_visibility(run_namespaces=["ml"], is_use_known=is_use_known, is_derived=is_derived)
         self.snapshot = EMPTY_SNAPSHOT
         self.pods = {}
 
     def put(self, *pods):
-        for one in pods:
-            self.join.put_pod(self.pods.get(one.metadata.name), one)
-            self.pods[one.metadata.name] = one
+        for pod in pods:
+            self.join.put_pod(self.pods.get(pod.metadata.name), pod)
+            self.pods[pod.metadata.name] = pod
         return self.look()
 
     def drop(self, name):
@@ -80,21 +80,21 @@ class World:
     def look(self):
         self.changes = self.join.changes()
         self.snapshot = apply(self.snapshot, self.changes)
-        return {one.name: one for one in self.snapshot.pods.values()}
+        return {pod.name: pod for pod in self.snapshot.pods.values()}
 
 
 @pytest.fixture
 def world():
-    found = World()
-    found.join.put_node(None, node())
-    found.look()
-    return found
+    result = World()
+    result.join.put_node(None, node())
+    result.look()
+    return result
 
 
 def test_pods_of_a_controller_sit_in_the_order_of_their_age(world):
     rows = world.put(pod("b", 2), pod("a", 1))
-    assert (rows["a"].index, rows["a"].claims, rows["b"].index, rows["b"].claims) == (
-        4, (Claim(2, 0),), 5, (Claim(2, 1),),
+    assert (rows["a"].index, rows["a"].devices, rows["b"].index, rows["b"].devices) == (
+        4, (DeviceUsage(2, 0),), 5, (DeviceUsage(2, 1),),
     )  # fmt: skip
     assert (rows["a"].run, rows["a"].set_name, rows["a"].role) == ("run", "w", Role.WORKER)
     assert rows["a"].controller == "ReplicaSet rs"
@@ -105,7 +105,7 @@ def test_a_pod_keeps_its_seat_and_its_successor_takes_the_one_that_is_left(world
     world.put(pod("a", 1, terminating=True))
     rows = world.put(pod("c", 3))
     assert (rows["b"].index, rows["c"].index) == (5, 4)
-    assert (rows["a"].index, rows["a"].claims, rows["c"].claims) == (4, (), (Claim(2, 0),))
+    assert (rows["a"].index, rows["a"].devices, rows["c"].devices) == (4, (), (DeviceUsage(2, 0),))
     assert world.snapshot.ledger.problems == ()
     rows = world.drop("a")
     assert (rows["b"].index, rows["c"].index) == (5, 4)
@@ -113,7 +113,7 @@ def test_a_pod_keeps_its_seat_and_its_successor_takes_the_one_that_is_left(world
 
 def test_a_pod_that_is_being_stopped_holds_its_slot_until_somebody_else_sits_there(world):
     rows = world.put(pod("a", 1, terminating=True))
-    assert rows["a"].claims == (Claim(2, 0),)
+    assert rows["a"].devices == (DeviceUsage(2, 0),)
 
 
 def test_the_seats_of_the_controller_win_over_those_that_its_pods_were_made_with(world):
@@ -122,13 +122,13 @@ def test_the_seats_of_the_controller_win_over_those_that_its_pods_were_made_with
             "annotations": {labels.SEATS: json.dumps([[9, [3]]])}}  # fmt: skip
     world.join.put_controller(None, made({"metadata": meta}, ControllerStruct))
     rows = world.look()
-    assert (rows["a"].index, rows["a"].claims) == (9, (Claim(2, 3),))
+    assert (rows["a"].index, rows["a"].devices) == (9, (DeviceUsage(2, 3),))
 
 
 def test_only_what_differs_is_told_again(world):
     world.put(pod("a", 1), pod("b", 2))
     world.put(pod("a", 1, phase="Failed"))
-    assert [type(one) for one in world.changes] == [PodChanged]
+    assert [type(change) for change in world.changes] == [PodChanged]
     world.join.put_node(node(), node())
     assert world.look()
     assert world.changes == ()
@@ -139,15 +139,15 @@ def test_a_pod_that_is_not_bound_yet_holds_what_it_is_pinned_to(world):
                     "spec": {"nodeSelector": {labels.HOSTNAME: "n"}, "containers": [
                         {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "1"}]}]}}, PodStruct)  # fmt: skip
     world.put(waiting)
-    assert [one.state for one in world.snapshot.ledger.of_gpu("n", 1)].count(SlotState.BUSY) == 1
+    assert [item.state for item in world.snapshot.ledger.of_gpu("n", 1)].count(SlotState.BUSY) == 1
 
 
 def test_a_pod_that_cannot_be_decoded_makes_its_node_unknown(world):
-    world.join.set_unread_pods([Unread(Meta(name="odd", namespace="ml", uid="u"), "odd", "n")])
+    world.join.set_undecoded_pods([UndecodedObject(ObjectMeta(name="odd", namespace="ml", uid="u"), "odd", "n")])
     rows = world.look()
     assert (rows["odd"].reason, rows["odd"].message) == ("Unreadable", "odd")
     assert world.snapshot.ledger.free() == ()
-    world.join.set_unread_pods([])
+    world.join.set_undecoded_pods([])
     assert "odd" not in world.look()
     assert len(world.snapshot.ledger.free()) == 16
 
@@ -194,7 +194,7 @@ def test_a_run_is_a_config_map_with_what_keeps_its_controllers_from_making_pods(
     world.look()
     run = world.snapshot.runs["r1"]
     assert (run.name, run.experiment, run.owner, run.seed, run.namespace) == ("run", "e", "me@x", 3, "ml")
-    assert [(one.name, one.role, one.replicas) for one in run.sets] == [("w", Role.WORKER, 2)]
+    assert [(item.name, item.role, item.replicas) for item in run.sets] == [("w", Role.WORKER, 2)]
     refused = {"involvedObject": {"uid": "rs1", "kind": "ReplicaSet"}, "metadata": {"name": "e"}, "type": "Warning",
                "reason": "FailedCreate", "message": "exceeded quota: q"}  # fmt: skip
     world.join.put_event(None, made(refused, EventStruct))

@@ -7,8 +7,15 @@ import json
 import msgspec
 import pytest
 
-from l2rtui.backends.kubernetes.structs import ControllerStruct, EventStruct, NodeStruct, PodStruct
-from l2rtui.backends.kubernetes.why import NOTHING, by_pod, explain, explain_controller, needs_log, with_log
+from l2rtui.backends.kubernetes.api.structs import ControllerStruct, EventStruct, NodeStruct, PodStruct
+from l2rtui.backends.kubernetes.state.pod_reason import (
+    NO_REASON,
+    events_by_uid,
+    explain,
+    explain_controller,
+    needs_previous_log,
+    with_log,
+)
 
 NOW = 1_750_000_000.0
 """2025-06-15T15:06:40Z."""
@@ -48,8 +55,8 @@ PINNED = {"nodeSelector": {"kubernetes.io/hostname": "phortx1"}}
 
 def test_a_pod_that_runs_has_nothing_to_explain():
     running = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
-    assert explain(pod(running), (), NOW) == NOTHING
-    assert explain(pod(), (), NOW) == NOTHING
+    assert explain(pod(running), (), NOW) == NO_REASON
+    assert explain(pod(), (), NOW) == NO_REASON
 
 
 def test_a_pinned_pod_is_asked_about_its_own_node_alone():
@@ -78,12 +85,12 @@ def test_what_the_scheduler_misses_gets_a_next_step(text, hint):
 
 
 def test_an_event_stands_in_for_a_missing_condition():
-    told = event("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.")
-    assert "Insufficient memory" in explain(pod(None, {"nodeName": None}), [told], NOW)[1]
+    failed = event("FailedScheduling", "0/1 nodes are available: 1 Insufficient memory.")
+    assert "Insufficient memory" in explain(pod(None, {"nodeName": None}), [failed], NOW)[1]
 
 
 @pytest.mark.parametrize(
-    ("reason", "message", "words"),
+    ("reason", "message", "fragment"),
     [
         ("ErrImagePull", "manifest for lab/worker:7 not found: manifest unknown", "there is no image lab/worker:7"),
         ("ErrImagePull", "pull access denied: unauthorized", "pull secret"),
@@ -95,16 +102,16 @@ def test_an_event_stands_in_for_a_missing_condition():
         ("RunContainerError", 'exec: "trian": executable file not found in $PATH', "command is not in the image"),
     ],
 )
-def test_what_keeps_a_container_from_starting_is_named(reason, message, words):
-    told, sentence = explain(pod(waiting(reason, message)), (), NOW)
-    assert told == reason
-    assert words in sentence
+def test_what_keeps_a_container_from_starting_is_named(reason, message, fragment):
+    shown_reason, sentence = explain(pod(waiting(reason, message)), (), NOW)
+    assert shown_reason == reason
+    assert fragment in sentence
 
 
 def test_a_pull_that_backs_off_is_explained_by_its_event():
-    told = event("Failed", 'Failed to pull image "lab/worker:7": manifest unknown')
+    failed = event("Failed", 'Failed to pull image "lab/worker:7": manifest unknown')
     back_off = waiting("ImagePullBackOff", 'Back-off pulling image "lab/worker:7"')
-    assert "there is no image" in explain(pod(back_off), [told], NOW)[1]
+    assert "there is no image" in explain(pod(back_off), [failed], NOW)[1]
 
 
 def test_a_crash_loop_tells_exit_count_and_last_words():
@@ -113,7 +120,7 @@ def test_a_crash_loop_tells_exit_count_and_last_words():
     assert why[0] == "CrashLoopBackOff"
     assert "exit 3 (4 restarts)" in why[1]
     assert why[1].endswith("Its last words: ValueError: no learner")
-    assert needs_log(why)
+    assert needs_previous_log(why)
     assert with_log(("CrashLoopBackOff", "ends."), " boom \n") == ("CrashLoopBackOff", "ends. Its last words: boom")
 
 
@@ -131,7 +138,7 @@ def test_the_container_is_named_where_there_are_several():
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "words"),
+    ("status", "reason", "fragment"),
     [
         (
             {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
@@ -142,9 +149,9 @@ def test_the_container_is_named_where_there_are_several():
         ({"phase": "Failed", "reason": "NodeLost"}, "NodeLost", "went away"),
     ],
 )
-def test_a_pod_that_was_ended_from_outside_says_by_what(status, reason, words):
-    told, sentence = explain(pod(status), (), NOW)
-    assert (told, words in sentence) == (reason, True)
+def test_a_pod_that_was_ended_from_outside_says_by_what(status, reason, fragment):
+    shown_reason, sentence = explain(pod(status), (), NOW)
+    assert (shown_reason, fragment in sentence) == (reason, True)
 
 
 def lost_node():
@@ -162,8 +169,8 @@ def test_a_lost_node_is_told_whatever_the_pod_says():
 def test_a_stuck_deletion_names_what_holds_it():
     going = {"deletionTimestamp": "2025-06-15T15:06:52Z", "deletionGracePeriodSeconds": 30}
     assert explain(pod(**going), (), NOW) == ("Terminating", "grace 12 s left")
-    held = explain(pod(**going, finalizers=["lab/hold"]), (), NOW)[1]
-    assert held.startswith("the finalizer lab/hold holds it. ")
+    sentence = explain(pod(**going, finalizers=["lab/hold"]), (), NOW)[1]
+    assert sentence.startswith("the finalizer lab/hold holds it. ")
     assert "--force" in explain(pod(**going), (), NOW, node=lost_node())[1]
     past = going | {"deletionTimestamp": "2025-06-15T15:06:30Z"}
     assert explain(pod(**past), (), NOW)[1] == "is still Terminating 10 s after its grace"
@@ -187,12 +194,12 @@ def test_pods_that_were_never_made_are_explained_by_their_controller():
     condition = {"type": "ReplicaFailure", "status": "True", "message": "pods is forbidden: no"}
     controller = decoded(ControllerStruct, {"status": {"conditions": [condition]}})
     assert "refuses to make its pods" in explain_controller(controller, ())[1]
-    assert explain_controller(ControllerStruct(), ()) == NOTHING
+    assert explain_controller(ControllerStruct(), ()) == NO_REASON
 
 
 def test_events_are_found_by_what_they_are_about():
-    one = event("Killing", "", involvedObject={"uid": "u"})
-    assert by_pod([one, event("Other", "")]) == {"u": (one,)}
+    item = event("Killing", "", involvedObject={"uid": "u"})
+    assert events_by_uid([item, event("Other", "")]) == {"u": (item,)}
 
 
 def test_long_texts_are_cut_to_one_line():

@@ -9,15 +9,15 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
-from l2rtui.backends.base import LogQuery
-from l2rtui.backends.kubernetes.errors import ApiError, Asked, from_status
-from l2rtui.backends.kubernetes.loglines import MAX_LINE_BYTES, Cursor, LineSplitter, StampParser
-from l2rtui.backends.kubernetes.logs import Patience, read
+from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo, status_error
+from l2rtui.backends.kubernetes.streams.log_lines import MAX_LINE_BYTES, Cursor, LineSplitter, StampParser
+from l2rtui.backends.kubernetes.streams.logs import LogTiming, read
+from l2rtui.domain.log import LogQuery
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
-from tests.unit.kubernetes.log_server import BEGIN, SECOND, Pod, Process, serving, stamp
+from tests.l2rtui.backends.kubernetes.log_server import BEGIN, SECOND, Pod, Process, serving, stamp
 
-FAST = Patience(silence_seconds=0.3, longest_silence_seconds=1.0, pause_seconds=0.01, longest_pause_seconds=0.05)
+FAST = LogTiming(silence_seconds=0.3, longest_silence_seconds=1.0, pause_seconds=0.01, longest_pause_seconds=0.05)
 VIEW = PodView("u", "p", namespace="ml")
 DEADLINE_SECONDS = 60.0
 
@@ -25,34 +25,34 @@ DEADLINE_SECONDS = 60.0
 async def lines(api, query=None, view=VIEW):
     async with (
         asyncio.timeout(DEADLINE_SECONDS),
-        aclosing(read(api, view, query or LogQuery(), patience=FAST)) as it,
+        aclosing(read(api, view, query or LogQuery(), timing=FAST)) as it,
     ):
-        return [one async for one in it]
+        return [line async for line in it]
 
 
 async def texts(api, query=None):
-    return [one.text for one in await lines(api, query)]
+    return [line.text for line in await lines(api, query)]
 
 
 def following(api, *, seam=False):
-    return aclosing(read(api, VIEW, LogQuery(follow=True, seam=seam), patience=FAST))
+    return aclosing(read(api, VIEW, LogQuery(follow=True, seam=seam), timing=FAST))
 
 
 def numbered(count, begin=0):
     """Lines whose times collide, as those of a busy process do."""
     dice = random.Random(count)
-    at, found = BEGIN, []
+    at, read_lines = BEGIN, []
     for number in range(begin, begin + count):
         at += dice.choice((0, 0, 1_000, SECOND // 2))
-        found.append((at, f"line {number}"))
-    return found
+        read_lines.append((at, f"line {number}"))
+    return read_lines
 
 
 # --- pure parts --------------------------------------------------------------------------------------------------
 def test_lines_are_cut_out_of_any_chunks():
     splitter = LineSplitter()
-    found = [line for chunk in (b"a", b"b\nc\n", b"\nd") for line in splitter.feed(chunk)]
-    assert found == [b"ab", b"c", b""]
+    read_lines = [line for chunk in (b"a", b"b\nc\n", b"\nd") for line in splitter.feed(chunk)]
+    assert read_lines == [b"ab", b"c", b""]
     assert splitter.flush() == b"d"
 
 
@@ -112,8 +112,8 @@ async def test_what_was_kept_is_read_with_its_times():
     pod = Pod()
     pod.main[0].lines = numbered(3)
     async with serving(pod) as api:
-        found = await lines(api)
-    assert [(line.time, line.pod, line.text) for line in found] == [
+        read_lines = await lines(api)
+    assert [(line.time, line.pod, line.text) for line in read_lines] == [
         (at / 1e9, "p", text) for at, text in pod.main[0].lines
     ]
 
@@ -150,21 +150,21 @@ async def test_there_is_nothing_before_the_first_process():
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_stream_that_is_cut_at_any_byte_gives_each_line_once(seed, tail):
     pod = Pod(cuts=0.03, dice=random.Random(seed))
-    kept, coming = numbered(40), [(at + 60 * SECOND, text) for at, text in numbered(120, begin=40)]
-    pod.main[0].lines = list(kept)
-    found, seam = [], None
+    stored, coming = numbered(40), [(at + 60 * SECOND, text) for at, text in numbered(120, begin=40)]
+    pod.main[0].lines = list(stored)
+    read_lines, seam = [], None
     async with serving(pod) as api, asyncio.timeout(DEADLINE_SECONDS):
         query = LogQuery(follow=True, tail=tail, seam=True)
-        async with aclosing(read(api, VIEW, query, patience=FAST)) as stream:
+        async with aclosing(read(api, VIEW, query, timing=FAST)) as stream:
             async for line in stream:
                 if line.is_seam:
-                    seam = len(found)
+                    seam = len(read_lines)
                     writing = asyncio.create_task(write(pod, coming))
                 elif not line.is_mark:
-                    found.append(line.text)
+                    read_lines.append(line.text)
             await writing
     first = 0 if tail is None else 40 - tail
-    assert found == [f"line {number}" for number in range(first, 160)]
+    assert read_lines == [f"line {number}" for number in range(first, 160)]
     assert seam == 40 - first
     assert len(pod.opened) > 3
 
@@ -183,32 +183,32 @@ async def test_restarts_are_told_and_no_line_between_is_lost():
     pod = Pod()
     pod.main[0].lines = numbered(3)
     async with asyncio.timeout(DEADLINE_SECONDS), serving(pod) as api, following(api) as stream:
-        found = [(await anext(stream)).text for _ in range(3)]
+        read_lines = [(await anext(stream)).text for _ in range(3)]
         pod.write("last words", BEGIN + 60 * SECOND)
         pod.end(137, "OOMKilled")
-        found += [(await anext(stream)).text for _ in range(2)]
+        read_lines += [(await anext(stream)).text for _ in range(2)]
         pod.restart()
         pod.write("again", BEGIN + 99 * SECOND)
-        found += [(await anext(stream)).text for _ in range(2)]
+        read_lines += [(await anext(stream)).text for _ in range(2)]
         pod.is_there = False
         pod.wake()
-        found += [line.text async for line in stream]
+        read_lines += [line.text async for line in stream]
     oom = "killed by SIGKILL (exit 137), OOMKilled"
-    assert found == ["line 0", "line 1", "line 2", "last words", oom, "restart 1", "again"]
+    assert read_lines == ["line 0", "line 1", "line 2", "last words", oom, "restart 1", "again"]
 
 
 async def test_a_restart_that_nobody_saw_is_caught_up_from_the_previous_process():
     pod = Pod(mute=True)
     pod.main[0].lines = numbered(2)
     async with asyncio.timeout(DEADLINE_SECONDS), serving(pod) as api, following(api) as stream:
-        found = [(await anext(stream)).text for _ in range(2)]
+        read_lines = [(await anext(stream)).text for _ in range(2)]
         pod.write("unseen", BEGIN + 60 * SECOND)
         pod.end(3)
         pod.restart()
         pod.write("again", BEGIN + 99 * SECOND)
         pod.mute = False
-        found += [(await anext(stream)).text for _ in range(3)]
-    assert found == ["line 0", "line 1", "unseen", "restart 1, exit 3", "again"]
+        read_lines += [(await anext(stream)).text for _ in range(3)]
+    assert read_lines == ["line 0", "line 1", "unseen", "restart 1, exit 3", "again"]
 
 
 async def test_a_silent_stream_is_opened_anew():
@@ -247,21 +247,21 @@ async def test_who_may_not_read_is_told_at_once():
 
 
 async def test_a_missing_right_is_told_in_few_words_with_its_verb_and_the_namespace():
-    said = (
+    output = (
         'pods "p" is forbidden: User "eve" cannot get resource "pods/log" in API group "" in the namespace "ml": '
         'RBAC: role.rbac.authorization.k8s.io "x" not found'
     )
-    pod = Pod(errors=[web.json_response({"kind": "Status", "reason": "Forbidden", "message": said}, status=403)])
+    pod = Pod(errors=[web.json_response({"kind": "Status", "reason": "Forbidden", "message": output}, status=403)])
     async with serving(pod) as api:
         with pytest.raises(ApiError) as caught:
             await lines(api)
     assert caught.value.message == (
         "The server did not read pods/p/log in the namespace ml: eve lacks the right to get pods/log."
     )
-    assert caught.value.detail == said
+    assert caught.value.detail == output
     everywhere = 'nodes is forbidden: User "eve" cannot list resource "nodes" in API group "" at the cluster scope'
-    told = from_status(Asked("GET", "/api/v1/nodes"), 403, "Forbidden", everywhere)
-    assert told.message == "The server did not read nodes: eve lacks the right to list nodes in all namespaces."
+    reported = status_error(RequestInfo("GET", "/api/v1/nodes"), 403, "Forbidden", everywhere)
+    assert reported.message == "The server did not read nodes: eve lacks the right to list nodes in all namespaces."
 
 
 async def test_a_pod_that_is_gone_or_another_of_its_name_is_not_found():

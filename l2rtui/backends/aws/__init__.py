@@ -1,1 +1,0 @@
-"""What needs Amazon's libraries; nothing else imports them."""

@@ -1,0 +1,79 @@
+"""Environment variables with the addresses of a run's other processes, the same on every backend.
+
+Backends give addresses. Names and formats are here: our own, TensorFlow's ``TF_CONFIG``, and the plain variables of
+the Helm chart ``distributed-tensorflow``. The learner's endpoint is not among them: each backend sets it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, pod_name
+from runtime.base import contract
+
+Address = Callable[[SetSpec, int], str]
+"""Address of one replica of a set."""
+
+
+def joined_variables(run: RunSpec, set_spec: SetSpec) -> dict[str, str]:
+    """Return the number of joiners for a learner or a parameter server; empty for any other process."""
+    if set_spec.role not in {Role.LEARNER, Role.PS}:
+        return {}
+    joiners = sum(other.replicas for other in run.sets if other.role in {Role.WORKER, Role.EVALUATOR})
+    return {contract.ENV_JOINERS: str(joiners)}
+
+
+def has_peers(run: RunSpec) -> bool:
+    """Return True when processes of this run find each other by name."""
+    return any(set_spec.port for set_spec in run.sets)
+
+
+def peer_variables(
+    run: RunSpec, set_spec: SetSpec, index: int, *, tcp: Address, endpoint: Address | None = None, ip: str = ""
+) -> dict[str, str]:
+    """Return the variables of one process; empty in a run without peers.
+
+    Args:
+        endpoint: ``tcp://HOST:PORT`` or ``ipc:///DIR`` of a replica. tcp: its ``HOST:PORT``.
+        ip: Address of this process; empty where the backend sets its variable in another way.
+    """
+    if not has_peers(run):
+        return {}
+
+    def tcp_endpoint(other: SetSpec, number: int) -> str:
+        return f"tcp://{tcp(other, number)}"
+
+    address = endpoint or tcp_endpoint
+    listening = [other for other in run.sets if other.port]
+    peers = {other.name: [address(other, number) for number in range(other.replicas)] for other in listening}
+    variables = {contract.ENV_PEERS: json.dumps(peers, separators=(",", ":"))}
+    if ip:
+        variables[contract.ENV_POD_IP] = ip
+    # TensorFlow's TFConfigClusterResolver reads TF_CONFIG, and the scripts of the chart read the plain variables.
+    if run.kind is Kind.PARAMETER_SERVER:
+        hosts = {str(other.role): [tcp(other, number) for number in range(other.replicas)] for other in listening}
+        variables |= _tensorflow(hosts, set_spec, index)
+        variables["POD_NAME"] = pod_name(run.name, set_spec.name, index)  # the chart's scripts read it
+        variables |= _hyperparameters(json.loads(run.train))
+    return variables
+
+
+def _tensorflow(hosts: Mapping[str, list[str]], set_spec: SetSpec, index: int) -> dict[str, str]:
+    task = {"type": str(set_spec.role), "index": index}
+    return {
+        "TF_CONFIG": json.dumps({"cluster": hosts, "task": task}, separators=(",", ":")),
+        "JOB_NAME": str(set_spec.role),
+        "TASK_INDEX": str(index),
+        "PS_HOSTS": ",".join(hosts.get(Role.PS, ())),
+        "WORKER_HOSTS": ",".join(hosts.get(Role.WORKER, ())),
+    }
+
+
+def _hyperparameters(train: Mapping[str, object]) -> dict[str, str]:
+    """Return each plain training setting as a variable in capitals: ``LEARNING_RATE``."""
+    return {
+        name.upper(): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in train.items()
+        if isinstance(value, str | int | float) and name.isidentifier()
+    }

@@ -1,0 +1,63 @@
+"""Check that slots are free, and the file lock under which launches on a single node take them.
+
+A cluster claims slots with Leases of its API server instead; see ``kubernetes.actions.slot_leases``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from l2rtui.domain.ledger import SlotState
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.plan import PodPlan
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.errors import BackendError, RefusedError
+from runtime.base.file_lock import try_lock
+
+_POLL_SECONDS = 0.02
+
+
+async def lock_file(descriptor: int, path: Path, timeout_seconds: float) -> None:
+    """Lock an open file or folder; closing the descriptor releases it.
+
+    Raises:
+        BackendError: another process has had the lock for so long.
+        OSError: its file system has no locks.
+    """
+    until = time.monotonic() + timeout_seconds
+    # Polled: a blocking flock() would take a thread, and a cancelled thread would still get the lock later.
+    while not try_lock(descriptor):
+        if time.monotonic() > until:
+            sentence = f"Another l2rtui has held {path} for {timeout_seconds:g} s."
+            raise BackendError(sentence, f"See with `fuser {path}` who does, and end it.")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def refuse_taken_slots(
+    pods: Iterable[PodPlan], snapshot: ClusterSnapshot, overcommitted: Iterable[SlotId] = ()
+) -> None:
+    """Refuse when a slot of a plan does not exist or is not free.
+
+    Args:
+        overcommitted: Slots that may be taken, because the person asked for it.
+
+    Raises:
+        RefusedError: names the slot and the pod that holds it.
+    """
+    allowed = set(overcommitted)
+    taken_by: dict[SlotId, str] = {}
+    for pod in pods:
+        for slot_id in pod.seat.slots:
+            slot = snapshot.ledger.slots.get(slot_id)
+            if slot is None:
+                raise RefusedError(f"There is no slot {slot_id} for {pod.name}.", "See `l2rtui slots`.")
+            # The plan's own pods count too: two of them on one slot would both be started.
+            if slot_id not in allowed and (slot.state is not SlotState.FREE or slot_id in taken_by):
+                holder = slot.pod or taken_by.get(slot_id, "")
+                by = f" by {holder}" if holder else ""
+                sentence = f"Slot {slot_id} is {slot.state}{by}, so {pod.name} cannot sit there."
+                raise RefusedError(sentence, "Plan again.")
+            taken_by[slot_id] = pod.name

@@ -1,0 +1,184 @@
+"""Networks and containers of runs on an Engine: list, create, start, stop, remove.
+
+The Engine is the only record. A run is a labelled network that carries its spec; its pods are labelled containers
+that carry their plans. The number of replicas of a set is the number of its containers: the Engine removes none by
+itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import math
+import os
+import secrets
+import stat
+import tarfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from l2rtui.backends.common.slot_check import lock_file
+from l2rtui.backends.docker import container_config, labels, views
+from l2rtui.cloud.docker_engine import DockerEngine, DockerError, DockerMissingError
+from l2rtui.domain.plan import PodPlan, RunPlan
+from l2rtui.errors import BackendError, NotFoundError, RefusedError
+from runtime.base.docker_client import CONFLICT
+
+_LOCK_SECONDS: Final = 60.0
+_STOP_MARGIN_SECONDS: Final = 60.0
+"""From the end of a grace period to the Engine's response: it kills the process and writes its log first."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineScan:
+    """Networks and inspected containers of all runs, oldest first, as the Engine writes them."""
+
+    networks: tuple[Mapping[str, Any], ...]
+    containers: tuple[Mapping[str, Any], ...]
+
+    def network_of(self, run: str) -> Mapping[str, Any]:
+        """Return the network of a run by the run's name. Raises NotFoundError."""
+        for network in self.networks:
+            if network["Labels"].get(labels.RUN) == run:
+                return network
+        raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
+
+    def containers_of(self, uid: str) -> tuple[Mapping[str, Any], ...]:
+        """Return the containers of one launch."""
+        return tuple(row for row in self.containers if row["Config"]["Labels"].get(labels.RUN_ID) == uid)
+
+
+async def scan(engine: DockerEngine) -> EngineScan:
+    """List the networks and inspect every container of all runs."""
+    networks, summaries = await asyncio.gather(
+        engine.request_json("GET", "/networks", filters=labels.ALL),
+        engine.request_json("GET", "/containers/json", all=1, filters=labels.ALL),
+    )
+    # A summary has neither exit code nor restarts nor times. A container that has gone since then gives None.
+    details = await engine.request_each([f"/containers/{summary['Id']}/json" for summary in summaries])
+    containers = sorted(filter(None, details), key=lambda container: str(container["Created"]))
+    return EngineScan(tuple(sorted(networks, key=lambda network: str(network["Created"]))), tuple(containers))
+
+
+@contextlib.asynccontextmanager
+async def launch_lock(engine: DockerEngine) -> AsyncIterator[None]:
+    """Hold the lock under which slots and names are given out: one launch at a time for all users of this Engine.
+
+    Raises BackendError where another process has held it for a minute, or the folder cannot be opened.
+    """
+    # The folder of the Engine's socket: every user of the Engine can open it, and it is the same for all of them.
+    folder = Path(engine.endpoint.socket_path).parent
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BackendError(f"{folder} cannot be locked: {error.strerror}.") from error
+    try:
+        await lock_file(descriptor, folder, _LOCK_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)  # which also unlocks
+
+
+async def create_run(engine: DockerEngine, run: RunPlan) -> None:
+    """Create the network of a run, and its containers, which do not run yet."""
+    marks = {**labels.of_plan(run), labels.RECORD: msgspec.json.encode(run.spec).decode()}
+    name = labels.network_name(run.spec.name)
+    body = {"Name": name, "CheckDuplicate": True, "Driver": "bridge", "Labels": marks}
+    await engine.request_json("POST", "/networks/create", body=body)
+    token = secrets.token_hex(32).encode()
+    for pod in run.pods:
+        await create_container(engine, run, pod, token)
+
+
+async def create_container(engine: DockerEngine, run: RunPlan, pod: PodPlan, token: bytes) -> str:
+    """Create one container with its files; return its id.
+
+    Raises RefusedError where there is a container of this name, BackendError where the Engine refuses it.
+    """
+    body = container_config.container_body(run, pod, secrets.token_hex(16))
+    try:
+        created = await engine.request_json("POST", "/containers/create", body=body, name=pod.name)
+    except DockerMissingError as error:
+        image = container_config.image_of(run.spec, pod.set_spec)
+        raise BackendError(f"The Engine has no image {image}.", f"Run `docker pull {image}`.") from error
+    except DockerError as error:
+        if error.status == CONFLICT:
+            hint = "Choose another name with --name."
+            raise RefusedError(f"A container named {pod.name} exists.", hint) from error
+        raise
+    container = str(created["Id"])
+    # A new volume belongs to root. Kubernetes hands it over by fsGroup; here an archive with that folder does.
+    root_only = [
+        path
+        for path in container_config.volumes_of(pod)
+        if container_config.user_of(pod) and await _is_root_only(engine, container, path)
+    ]
+    archive = container_config.initial_files(pod, token, root_only)
+    await engine.request("PUT", f"/containers/{container}/archive", body=archive, path="/")
+    return container
+
+
+async def _is_root_only(engine: DockerEngine, container: str, path: str) -> bool:
+    """Return whether only root can write to a folder of a container, as to that of a new volume."""
+    # The first block of the archive is the folder's own header; a volume may hold terabytes after it.
+    async with aclosing(engine.stream(f"/containers/{container}/archive", path=path)) as blocks:
+        head = b""
+        async for block in blocks:
+            head += block
+            if len(head) >= tarfile.BLOCKSIZE:
+                break
+    folder = tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
+    return folder.uid == 0 and not folder.mode & stat.S_IWOTH
+
+
+async def inspect(engine: DockerEngine, container: str) -> Mapping[str, Any] | None:
+    """Return the Engine's details of a container; None where it is gone."""
+    with contextlib.suppress(DockerMissingError):
+        return dict(await engine.request_json("GET", f"/containers/{container}/json"))
+    return None
+
+
+async def start_container(engine: DockerEngine, container: str) -> str:
+    """Start a container; return the reason why it did not start, empty when it did."""
+    try:
+        await engine.request("POST", f"/containers/{container}/start")
+    except DockerError as error:
+        return error.message
+    return ""
+
+
+async def stop_container(engine: DockerEngine, container: Mapping[str, Any], grace_seconds: float | None) -> None:
+    """Send SIGTERM, after the grace SIGKILL, and remove the container; one that is gone already does not matter."""
+    grace = views.plan_of(container).set_spec.grace_seconds if grace_seconds is None else grace_seconds
+    seconds = math.ceil(grace)  # the Engine takes whole seconds
+    with contextlib.suppress(DockerMissingError):
+        path = f"/containers/{container['Id']}/stop"
+        await engine.request("POST", path, seconds=seconds + _STOP_MARGIN_SECONDS, t=seconds)
+    await remove_container(engine, str(container["Id"]))
+
+
+async def remove_container(engine: DockerEngine, container: str) -> None:
+    """Remove a container with its anonymous volumes, running or not."""
+    try:
+        await engine.request("DELETE", f"/containers/{container}", force=1, v=1)
+    except DockerError as error:
+        if error.status not in (404, CONFLICT):  # gone, or being removed by the Engine itself
+            raise
+
+
+async def read_token(engine: DockerEngine, containers: Sequence[Mapping[str, Any]]) -> bytes:
+    """Read the token of a run from one of its containers; a new one where no container is left to share it with."""
+    for container in containers:
+        with contextlib.suppress(DockerError):
+            path = f"/containers/{container['Id']}/archive"
+            packed = await engine.request("GET", path, path=container_config.TOKEN_FILE)
+            with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+                if (member := archive.extractfile(archive.getmembers()[0])) is not None:
+                    return member.read()
+    return secrets.token_hex(32).encode()

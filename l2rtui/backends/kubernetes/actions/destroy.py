@@ -1,0 +1,316 @@
+"""Destroy: controllers first, then pods, then all else, the run's ConfigMap last; then count what is left.
+
+An accepted deletion does not count as done. Every round lists the objects anew and deletes whatever is still there,
+so a lost answer, a race with a launch that is still creating, or a destroy that was killed need no handling of
+their own: the next round goes on. The ConfigMap stays until all it owns is gone, so in between everybody sees a run
+that is being destroyed.
+
+The proof in the receipt is two full counts in a row that find nothing. A list that failed proves nothing, nor does
+a pod that left the API while its node did not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from itertools import chain, repeat
+from typing import Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions.leftovers import leftover, node_troubles, results_location, was_alive
+from l2rtui.backends.kubernetes.actions.owned_objects import (
+    CONTROLLERS,
+    FOLLOWERS,
+    Inventory,
+    OwnedObject,
+    OwnedObjects,
+)
+from l2rtui.backends.kubernetes.actions.run_object import spec_text
+from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
+from l2rtui.backends.kubernetes.actions.slot_release import RunClaims
+from l2rtui.backends.kubernetes.api.backoff import RetryPauses
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.structs import PodStruct
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
+from l2rtui.domain.snapshot import RunView
+from l2rtui.errors import NotFoundError
+
+Numbers = tuple[tuple[str, int], ...]
+"""Kind and number of objects, as the progress of a destroy shows them."""
+
+OVERTIME_SECONDS: Final = 75.0
+"""Time beyond its grace that a pod may stay before the receipt lists it: the kubelet collects ended containers once
+a minute (its ``ContainerGCPeriod``), and keeps their pod until then."""
+REST_SECONDS: Final = 30.0
+"""Time that objects without processes may take to go, counted from the last one that went."""
+FORCED_SECONDS: Final = 10.0
+_SETTLE_SECONDS: Final = 1.0
+"""Pause between the two last counts: a controller that was about to create one more pod has done so by then."""
+_ROUND_SECONDS: Final = (0.2, 0.4, 0.8, 1.5)
+_DEFAULT_GRACE_SECONDS: Final = 30.0  # Kubernetes' own terminationGracePeriodSeconds
+_AT_ONCE: Final = 8
+_TRIES: Final = 5
+
+
+async def destroy(
+    context: ClusterContext,
+    run: RunView,
+    *,
+    grace_seconds: float | None = None,
+    purge: bool = False,
+    force: bool = False,
+    overtime_seconds: float = OVERTIME_SECONDS,
+) -> AsyncGenerator[DestroyProgress | Receipt, None]:
+    """Remove a run; see ``Backend.destroy``.
+
+    Args:
+        purge: Also delete volume claims that the run itself made; others are kept either way.
+        force: Remove pods from the API that outlast their grace. Their processes may live on; the receipt says so.
+        overtime_seconds: Time beyond the grace after which pods that are still there are listed in the receipt.
+
+    Raises:
+        NotFoundError: there is nothing of this run.
+        ApiError: the server does not answer.
+    """
+    work = _Destroy(context, run, grace_seconds, overtime_seconds, purge=purge, force=force)
+    began = time.monotonic()
+    last: Numbers = ()
+    async with aclosing(work.rounds()) as rounds:
+        async for numbers in rounds:
+            if numbers != last:
+                last = numbers
+                yield DestroyProgress(numbers)
+    left = await work.left()
+    yield Receipt(run.name, work.objects, left, time.monotonic() - began, work.kept)
+
+
+class _Destroy:
+    """One destroy while it is under way; ``kept`` says for the receipt where results of the run remain."""
+
+    def __init__(
+        self,
+        context: ClusterContext,
+        run: RunView,
+        grace_seconds: float | None,
+        overtime_seconds: float,
+        *,
+        purge: bool,
+        force: bool,
+    ) -> None:
+        self.kept = ""
+        self._api = context.api
+        self._run = run
+        self._namespace = run.namespace or context.namespace
+        # A grace of 0 removes a pod from the API at once, before its process has ended ("force deletion").
+        self._grace = None if grace_seconds is None else max(1, math.ceil(grace_seconds))
+        self._overtime = overtime_seconds
+        self._is_purging = purge
+        self._is_forcing = force
+        self._inventory = Inventory(context.api, self._namespace, run.name, run.uid)
+        leases = SlotLeases(context.api, context.lease_namespace_of(self._namespace))
+        self._claims = RunClaims(leases, run.uid)
+        self._refusals: dict[tuple[str, str], str] = {}
+        self._forced: set[str] = set()
+        self._is_refused = False
+        self._final = OwnedObjects()
+
+    @property
+    def objects(self) -> int:
+        """Number of objects that the run had, its claims on slots included."""
+        return len(self._inventory.history) + self._claims.number
+
+    async def rounds(self) -> AsyncGenerator[Numbers, None]:
+        """Delete and count until nothing is left or nothing more goes; yield the numbers of each count."""
+        count = await self._inventory.in_full()
+        claims = await self._claims.count()
+        if count.is_empty and not claims and not self._claims.trouble:
+            raise NotFoundError(f"The run {self._run.name} is gone.", "Look at the runs again.")
+        await self._mark(count)
+        yield count.numbers
+        async with aclosing(self._until_gone(self._limit(count))) as counts:
+            async for numbers in counts:
+                yield numbers
+        if self._is_forcing:
+            await self._force()
+            async with aclosing(self._until_gone(FORCED_SECONDS)) as counts:
+                async for numbers in counts:
+                    yield numbers
+        async with aclosing(self._finish()) as counts:
+            async for numbers in counts:
+                yield numbers
+
+    async def left(self) -> tuple[Leftover, ...]:
+        """Return what is left, each with its reason; an empty result is the proof."""
+        pods = [item.pod for item in self._inventory.history.values() if item.pod is not None]
+        troubles = await node_troubles(self._api, (pod.spec.node_name or "" for pod in pods))
+        now = time.time()
+        rest = self._rest(self._final)
+        leftovers = [leftover(item, troubles=troubles, refusals=self._refusals, now=now) for item in rest]
+        leftovers += [Leftover(kind, "all of its kind", gap) for kind, gap in self._final.gaps.items()]
+        remaining = {uid for _, uid in self._final.items}
+        doubtful = (pod for pod in pods if self._is_doubtful(pod, troubles, remaining))
+        leftovers += [_container(pod, troubles, self._forced) for pod in doubtful]
+        for (node, gpu), number in (await self._claims.count()).items():
+            reason = f"{number} kept while its pods may hold the slots" if leftovers else f"{number} not given up"
+            leftovers.append(Leftover("Lease", labels.slot_lease(node, gpu), reason))
+        if self._claims.trouble:
+            leftovers.append(Leftover("Lease", "claims on slots", self._claims.trouble))
+        reason = "is kept until all else is gone" if leftovers else "could not be removed in time"
+        leftovers += [
+            Leftover(item.kind, item.meta.name, self._refusals.get(item.key, f"{reason}: destroy again"))
+            for item in self._final.of("ConfigMap")
+            if item not in rest
+        ]
+        return tuple(leftovers)
+
+    # --- rounds ---------------------------------------------------------------------------------------------
+    async def _until_gone(self, seconds: float) -> AsyncGenerator[Numbers, None]:
+        """Delete pods and their controllers until a count finds none."""
+        until, pauses = time.monotonic() + seconds, _pauses()
+        while True:
+            count = await self._inventory.by_label()
+            yield count.numbers
+            targets = count.of(*CONTROLLERS, "Pod")
+            if (not targets and not count.gaps) or self._is_refused or time.monotonic() > until:
+                return
+            await self._delete(targets)
+            await asyncio.sleep(next(pauses))
+
+    async def _finish(self) -> AsyncGenerator[Numbers, None]:
+        """Delete all else, the run's ConfigMap last, until two full counts in a row find nothing."""
+        until, pauses, empty, is_released = 0.0, _pauses(), 0, False
+        # Progress, compared as a tuple: first that claims are released, then that fewer objects are left.
+        best: tuple[bool, float] = False, -math.inf
+        while True:
+            count = await self._inventory.by_label()
+            # The cheap count by label guides the deletions; only the full one can prove that nothing is left.
+            if not count.gaps and not self._rest(count):
+                count = await self._inventory.in_full()
+            yield count.numbers
+            rest = self._rest(count)
+            has_pods = any(item.kind == "Pod" for item in rest) or "Pod" in count.gaps
+            # Claims are released only when no pod is left: until then the slots are in use.
+            is_released = is_released or (not has_pods and await self._claims.release())
+            if (step := (is_released, -len(count.items))) > best:  # the deadline moves while objects go
+                best, until = step, time.monotonic() + REST_SECONDS
+            if rest or count.gaps or not is_released:
+                empty = 0
+                await self._delete(rest)
+            elif own := count.of("ConfigMap"):
+                await self._delete(own)
+            else:
+                empty += 1
+            # Pods had their time in _until_gone(); if only they are left, waiting longer does not help.
+            is_stuck = bool(rest) and all(item.is_going and item.kind in (*CONTROLLERS, "Pod") for item in rest)
+            if empty == 2 or is_stuck or self._is_refused or time.monotonic() > until:
+                break
+            await asyncio.sleep(_SETTLE_SECONDS if empty else next(pauses))
+        self._final = count if empty == 2 else await self._inventory.in_full()
+
+    def _rest(self, count: OwnedObjects) -> tuple[OwnedObject, ...]:
+        """Return all that must go before the run's ConfigMap may; volume claims hold results and are kept."""
+        name = labels.run_object(self._run.name)
+        return tuple(
+            item
+            for item in count.items.values()
+            if (item.kind, item.meta.name) != ("ConfigMap", name)
+            and (self._is_purging or item.kind != "PersistentVolumeClaim")
+        )
+
+    async def _delete(self, targets: Iterable[OwnedObject]) -> None:
+        """Delete what is not being deleted yet, or only with a longer grace than is asked for now."""
+        targets = tuple(targets)
+        standing = {item.meta.uid for item in targets if item.kind in CONTROLLERS and not item.is_going}
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def delete(item: OwnedObject) -> None:
+            async with gate:
+                await self._request_deletion(item, self._grace)
+
+        await asyncio.gather(*(delete(item) for item in targets if self._is_due(item, standing)))
+
+    def _is_due(self, item: OwnedObject, standing: set[str]) -> bool:
+        if item.is_going:
+            granted = item.meta.deletion_grace_period_seconds
+            return item.kind == "Pod" and self._grace is not None and granted is not None and granted > self._grace
+        # As long as its controller is not being deleted, a deleted pod would only be replaced.
+        owner = item.meta.controller
+        return item.kind != "Pod" or owner is None or owner.uid not in standing
+
+    async def _request_deletion(self, item: OwnedObject, grace: int | None) -> None:
+        is_pod = item.kind == "Pod"
+        try:
+            await self._api.delete(
+                item.kind,
+                item.meta.namespace or self._namespace,
+                item.meta.name,
+                uid=item.meta.uid,
+                propagation="Foreground" if item.kind in CONTROLLERS else "" if is_pod else "Background",
+                grace_seconds=grace if is_pod else None,
+            )
+        except ApiError as error:
+            if error.is_not_found or error.is_conflict:  # gone, or another of that name: the next count tells
+                return
+            if item.kind in FOLLOWERS and error.is_final:  # it goes with its Service
+                return
+            self._refusals[item.key] = error.message
+            # Without the right to delete, no later round can succeed.
+            self._is_refused = self._is_refused or error.is_final
+
+    async def _force(self) -> None:
+        for pod in (await self._inventory.by_label(("Pod",))).of("Pod"):
+            self._forced.add(pod.meta.uid)
+            await self._request_deletion(pod, 0)
+
+    # --- before and after -----------------------------------------------------------------------------------
+    async def _mark(self, count: OwnedObjects) -> None:
+        """Mark the run as being destroyed, for everybody who lists it, and remember where its results are."""
+        name = labels.run_object(self._run.name)
+        own = next((item for item in count.of("ConfigMap") if item.meta.name == name), None)
+        if own is None:
+            return
+        stamp = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        body = {"metadata": {"uid": own.meta.uid, "annotations": {labels.TERMINATING: stamp}}}
+        pauses = RetryPauses(0.1)
+        for _ in range(_TRIES):
+            try:
+                config_map = await self._api.patch("ConfigMap", self._namespace, name, body)
+            except ApiError as error:
+                if error.is_not_found or error.is_conflict or error.is_final:
+                    return  # the deletions themselves tell what is wrong
+                await pauses.wait()
+            else:
+                self.kept = results_location(spec_text(config_map))
+                return
+
+    def _limit(self, count: OwnedObjects) -> float:
+        """Return the time that pods may take, in seconds."""
+        graces = [_DEFAULT_GRACE_SECONDS] if count.gaps else [0.0]
+        for item in count.of("Pod"):
+            own_grace = item.pod.spec.termination_grace_period_seconds if item.pod else None
+            graces.append(float(_DEFAULT_GRACE_SECONDS if own_grace is None else own_grace))
+        return (max(graces) if self._grace is None else float(self._grace)) + self._overtime
+
+    def _is_doubtful(self, pod: PodStruct, troubles: Mapping[str, str], remaining: set[str]) -> bool:
+        """Return whether a pod left the API although its node did not confirm that its processes have ended."""
+        if pod.metadata.uid in remaining:
+            return False
+        is_unconfirmed = bool(troubles.get(pod.spec.node_name or "")) or pod.metadata.uid in self._forced
+        return is_unconfirmed and was_alive(pod)
+
+
+def _container(pod: PodStruct, troubles: Mapping[str, str], forced: set[str]) -> Leftover:
+    if pod.metadata.uid in forced:
+        reason = f"taken out of the API by force: it may still run on {pod.spec.node_name}"
+    else:
+        reason = f"nobody can tell whether it has ended: {troubles[pod.spec.node_name or '']}"
+    return Leftover("Container", pod.metadata.name, reason)
+
+
+def _pauses() -> Iterator[float]:
+    return chain(_ROUND_SECONDS, repeat(_ROUND_SECONDS[-1]))

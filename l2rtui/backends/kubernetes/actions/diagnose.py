@@ -1,0 +1,168 @@
+"""Diagnosis of a cluster: rights, slot Leases, and whether a pod pinned by variables gets its GPU.
+
+An administrator can disable the variables (``accept-nvidia-visible-devices-envvar-when-unprivileged`` of NVIDIA's
+container runtime); pods then run without a GPU and without an error. Only a pod can find that out, so a probe is
+created with the image of the settings on a node with GPUs, and deleted whatever happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from contextlib import suppress
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions.permissions import NEEDS, missing_rights, right_name
+from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, NVIDIA, WHOLE_GPU
+from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
+from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.preflight import Finding, Severity
+
+PROBE_SECONDS: Final = 60.0
+# Prefix of the probe's own lines: images may print a banner before the command runs.
+_MARK: Final = "l2r-probe"
+_SCRIPT: Final = (
+    f'for f in /dev/nvidia[0-9]*; do [ -e "$f" ] && echo "{_MARK} device $f"; done; '
+    f'command -v nvidia-smi >/dev/null && nvidia-smi -L | sed "s/^/{_MARK} smi /"; echo "{_MARK} end"'
+)
+_NEEDED: Final = (
+    *(*NEEDS["launch"], *NEEDS["scale"], ("delete", "ConfigMap", ""), *NEEDS["kill"]),
+    *(("list", "Pod", ""), ("watch", "Pod", "")),
+)
+_WIDER: Final = (("list", "Node", ""), ("list", "Pod", ""))
+
+
+async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
+    """Return what works in this cluster, what does not, and what to do; ApiError when the server is silent."""
+    api, namespace, leases = context.api, context.namespace, context.lease_namespace
+    nodes = (await context.snapshot()).nodes.values()
+    major, minor = api.server_version
+    server = f"Kubernetes {major}.{minor} at {api.server}, context {api.context or 'none'}"
+    findings = [Finding(Severity.OK, "server", server)]
+    findings += await _rights(api, namespace)
+    if await SlotLeases(api, leases).is_permitted():
+        findings.append(Finding(Severity.OK, "claims", f"slots are claimed through Leases in {leases}"))
+    else:
+        sentence = f"you may not use Leases in {leases}: slots are not claimed before a launch"
+        findings.append(Finding(Severity.WARNING, "claims", sentence, "Ask for the Role in manifests/rbac.yaml."))
+    findings.append(await _binding(api, namespace, tuple(nodes), context.settings.image))
+    return tuple(findings)
+
+
+async def _rights(api: Api, namespace: str) -> list[Finding]:
+    hint = "Ask an administrator for the Role in manifests/rbac.yaml."
+    if missing := ", ".join(map(right_name, await missing_rights(api, _NEEDED, namespace))):
+        findings = [Finding(Severity.WARNING, "rights", f"in {namespace} you may not {missing}", hint)]
+    else:
+        findings = [Finding(Severity.OK, "rights", f"all that runs need in {namespace}")]
+    # Without these the pods of other people are invisible, and their slots would look free.
+    for right in await missing_rights(api, _WIDER, None):
+        sentence = f"you may not {right_name(right)} of the whole cluster: use by others reads unknown"
+        hint = "Ask for the ClusterRole in manifests/rbac.yaml."
+        findings.append(Finding(Severity.WARNING, "ledger", sentence, hint))
+    return findings
+
+
+async def _binding(api: Api, namespace: str, nodes: tuple[Node, ...], image: str) -> Finding:
+    subject = "binding env"
+    open_nodes = (node for node in nodes if node.ready and node.is_schedulable)
+    gpus = [node.gpus[0] for node in open_nodes if node.gpus and not node.gpus[0].is_cpu]
+    if not gpus:
+        return Finding(Severity.OK, subject, "not probed: no node that is ready has a GPU")
+    if not image:
+        hint = "Set `image`, then `l2rtui check` again."
+        return Finding(Severity.OK, subject, "not probed: no image is set", hint)
+    if not await api.can("create", "Pod", namespace):
+        return Finding(Severity.WARNING, subject, f"not probed: you may not create pods in {namespace}")
+    return await probe_binding(api, namespace, gpus[0], image)
+
+
+async def probe_binding(api: Api, namespace: str, gpu: Gpu, image: str) -> Finding:
+    """Start a pod that is pinned to a GPU by its variables, and read which devices it sees.
+
+    Raises:
+        ApiError: the server does not answer.
+    """
+    subject, name = "binding env", f"{_MARK}-{uuid.uuid4().hex[:8]}"
+    try:
+        await api.create(_probe_pod(name, namespace, gpu, image))
+        phase, why = await _wait_ended(api, namespace, name)
+        if phase != "Succeeded":
+            return Finding(Severity.WARNING, subject, f"not known: the probe on {gpu.node} is {phase}{why}")
+        raw = await api.request("GET", KINDS["Pod"].path(namespace, name, "log"))
+    except ApiError as error:
+        if error.is_unreachable:
+            raise
+        return Finding(Severity.WARNING, subject, f"not known: {error.message.rstrip('.')}", error.hint)
+    finally:
+        # Shielded: a check that is cancelled must not leave its probe behind.
+        with suppress(ApiError):
+            await asyncio.shield(asyncio.ensure_future(api.delete("Pod", namespace, name, grace_seconds=0)))
+    return interpret_probe(raw.decode("utf-8", "replace"), gpu)
+
+
+def interpret_probe(log: str, gpu: Gpu) -> Finding:
+    """Interpret the output of the probe."""
+    subject, probe = "binding env", f"a pod with {NVIDIA}={gpu.uuid or gpu.index} on {gpu.node}"
+    lines = [line.split(maxsplit=2)[1:] for line in log.splitlines() if line.startswith(f"{_MARK} ")]
+    # The last line is missing where the log was cut or the image has no shell.
+    if ["end"] not in lines:
+        return Finding(Severity.WARNING, subject, f"not known: {probe} gave no answer that can be read")
+    paths = (rest[0] for kind, *rest in lines if kind == "device")
+    devices = sorted({int(number) for path in paths for number in re.findall(r"\d+$", path)})
+    if not devices:
+        sentence = f"no GPU device appears: {probe} finds no /dev/nvidia*"
+        hint = (
+            "The variables are switched off here, or the node's runtime is not NVIDIA's: choose another --binding."
+        )
+        return Finding(Severity.WARNING, subject, sentence, hint)
+    device_list = ", ".join(f"/dev/nvidia{number}" for number in devices)
+    if devices == [gpu.index]:
+        sentence = f"it works: {probe} sees {device_list} alone, which CUDA counts as 0"
+        return Finding(Severity.OK, subject, sentence, "Keep `cuda_index` at zero.")
+    if gpu.index in devices:
+        sentence = f"{probe} sees {device_list}: other GPUs are not hidden from it"
+        return Finding(Severity.WARNING, subject, sentence, "Set `cuda_index` to same.")
+    sentence = f"{probe} sees {device_list}, which is another GPU"
+    return Finding(Severity.WARNING, subject, sentence, "Choose another --binding.")
+
+
+def _probe_pod(name: str, namespace: str, gpu: Gpu, image: str) -> dict[str, Any]:
+    value = gpu.uuid or str(gpu.index)
+    container = {
+        "name": "probe",
+        "image": image,
+        "command": ["sh", "-c", _SCRIPT],
+        "env": [{"name": NVIDIA, "value": value}, {"name": CUDA, "value": value}],
+    }
+    deadline = int(PROBE_SECONDS)
+    pod = helper_pod(name, namespace, "probe", container, user=1000, deadline_seconds=deadline, owns_volumes=False)
+    # Pinned as the pods of a run are, and past the usual taint of GPU nodes.
+    pod["spec"] |= {
+        "nodeSelector": {labels.HOSTNAME: gpu.node},
+        "tolerations": [{"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    return pod
+
+
+async def _wait_ended(api: Api, namespace: str, name: str) -> tuple[str, str]:
+    """Wait until the probe has ended or the time is over; return its phase, and why it waits."""
+    until = asyncio.get_running_loop().time() + PROBE_SECONDS
+    while True:
+        status = (await api.read("Pod", namespace, name)).get("status") or {}
+        phase = str(status.get("phase", "Pending"))
+        if phase in ("Succeeded", "Failed") or asyncio.get_running_loop().time() > until:
+            states = [
+                (container.get("state") or {}).get("waiting") or {}
+                for container in status.get("containerStatuses") or ()
+            ]
+            reasons = [str(state["reason"]) for state in states if state.get("reason")]
+            return phase, f": {', '.join(reasons)}" if reasons else ""
+        await asyncio.sleep(0.3)

@@ -1,0 +1,295 @@
+"""Launch: the ConfigMaps of the runs, then the claims on slots, then all other objects at once or in waves.
+
+The ConfigMap of a run is created and never merged, so a name can be taken only once. All other objects name it as
+their owner, so deleting it removes the run, whatever else went wrong. An object whose creation got no answer is
+recognised by an annotation of this launch: it is never created twice, and another launch's is never adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from l2rtui.backends.common.refusals import run_exists
+from l2rtui.backends.common.slot_check import refuse_taken_slots
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import waves
+from l2rtui.backends.kubernetes.actions.object_creation import ObjectCreator
+from l2rtui.backends.kubernetes.actions.run_object import is_being_destroyed, owner_reference
+from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, SlotLeases, slots_by_device
+from l2rtui.backends.kubernetes.actions.waves import WavePart
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.backends.kubernetes.manifests import render
+from l2rtui.domain.plan import LaunchPlan, PlanStep, RunPlan, StepDone
+from l2rtui.errors import BackendError, RefusedError
+
+WAVE_SECONDS: Final = 600.0
+"""Time within which the pods of one wave must run: images are pulled in this time."""
+_POLL_SECONDS: Final = 0.4
+
+Manifest = dict[str, Any]
+Key = tuple[str, str]
+"""Kind and name of an object of the launch."""
+
+
+async def with_objects(context: ClusterContext, plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan with the objects that launch() will create, in its order."""
+    names = []
+    if await SlotLeases(context.api, context.lease_namespace).is_permitted():
+        names = [labels.slot_lease(*device) for device in _claims(plan, "")]
+    return render.with_objects(plan, names)
+
+
+async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
+    """Carry out a plan; yield one StepDone for each of its steps.
+
+    Raises:
+        RefusedError: a name or a slot is taken, or somebody destroys a run meanwhile; nothing of it is left.
+        ApiError: slots could not be claimed. What was created stays, for destroy().
+    """
+    work = _Launch(context, plan)
+    task = asyncio.ensure_future(work.run())
+    try:
+        for step in plan.steps():
+            outcome = work.outcome(step)
+            either: set[asyncio.Future[Any]] = {task, outcome}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not outcome.done():
+                await task  # it raises: otherwise every step would have its outcome
+            yield StepDone(step, outcome.result())
+        await task
+    finally:
+        await work.stop(task)
+
+
+def _claims(plan: LaunchPlan, namespace: str) -> dict[Device, dict[int, Claimant]]:
+    """Return the slots to claim, in the order of claiming; without those that are over-committed on purpose."""
+    overcommitted = set(plan.overcommitted)
+    return slots_by_device(
+        {
+            Claimant(run.spec.name, run.uid, namespace): [
+                slot for pod in run.pods for slot in pod.seat.slots if slot not in overcommitted
+            ]
+            for run in plan.runs
+        }
+    )
+
+
+class _Launch:
+    """One launch while it is under way."""
+
+    def __init__(self, context: ClusterContext, plan: LaunchPlan) -> None:
+        self._context, self._plan = context, plan
+        self._api, self._namespace = context.api, context.namespace
+        self._leases = SlotLeases(context.api, context.lease_namespace)
+        self._creator = ObjectCreator(context.api, context.namespace)
+        self._outcomes: dict[Key, asyncio.Future[str]] = {}
+        self._owners: dict[str, Manifest] = {}
+        self._controller_of_pod = {
+            pod.name: (group.kind, group.name(run.spec.name))
+            for run in plan.runs
+            for group in render.run_groups(run)
+            for pod in group.pods
+        }
+
+    def outcome(self, step: PlanStep) -> asyncio.Future[str]:
+        """Return the future of a step's outcome: the sentence of its error, or an empty one."""
+        if step.kind == "Run":
+            return self._future(("ConfigMap", labels.run_object(step.name)))
+        return self._future(self._controller_of_pod[step.name] if step.kind == "Pod" else (step.kind, step.name))
+
+    async def run(self) -> None:
+        """Carry out the plan; progress shows in the outcomes."""
+        server = await self._context.server_facts()
+        rendered = [
+            render.run_objects(run, namespace=self._namespace, token=secrets.token_hex(32), server=server)
+            for run in self._plan.runs
+        ]
+        try:
+            # Names first, slots second: a refused name costs one object, a refused slot none that runs.
+            await self._create_runs([objects[0] for objects in rendered])
+            await self._claim()
+        except RefusedError:
+            await asyncio.shield(asyncio.ensure_future(self._withdraw()))
+            raise
+        owned = self._with_owners(rendered)
+        controllers = [manifest for manifest in owned if manifest["kind"] in ("Job", "ReplicaSet")]
+        # Services and Secrets come before the controllers: a pod that starts without them restarts or waits.
+        others = [manifest for manifest in owned if manifest not in controllers]
+        await asyncio.gather(*(self._create_and_resolve(manifest) for manifest in others))
+        await self._refuse_destroyed()
+        if self._plan.wave:
+            await self._start_waves(controllers)
+        else:
+            await asyncio.gather(*(self._create_and_resolve(manifest) for manifest in controllers))
+        # Once more at the end: a destroy that counted before the last objects came would miss them.
+        await self._refuse_destroyed()
+
+    async def stop(self, task: asyncio.Future[None]) -> None:
+        """End the work; return when no request is under way, so that what was created can be counted."""
+        task.cancel()
+        with suppress(BaseException):
+            await task
+        await self._creator.wait_idle()
+
+    # --- phases ---------------------------------------------------------------------------------------------
+    async def _create_runs(self, config_maps: Sequence[Manifest]) -> None:
+        async def create(run: RunPlan, manifest: Manifest) -> None:
+            try:
+                self._owners[run.spec.name] = await self._creator.create(manifest)
+            except ApiError as error:
+                if error.is_taken:
+                    raise run_exists(run.spec.name) from error
+                self._resolve_manifest(manifest, _sentence(error))
+            else:
+                self._resolve_manifest(manifest)
+
+        # All of them are waited for before one error is raised: _withdraw() must know every ConfigMap created.
+        created = [create(run, manifest) for run, manifest in zip(self._plan.runs, config_maps, strict=True)]
+        for result in await asyncio.gather(*created, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _claim(self) -> None:
+        """Claim the slots, then compare them with what pods hold by now."""
+        claims = _claims(self._plan, self._namespace)
+        steps = [step for step in self._plan.objects if step.kind == "Lease"]
+        # A plan with objects has a step for each Lease if they were permitted; one without objects asks now.
+        if claims and (steps or (not self._plan.objects and await self._leases.is_permitted())):
+            await self._leases.claim(claims)
+        for step in steps:
+            self._resolve((step.kind, step.name), "")
+        pods = [pod for run in self._plan.runs for pod in run.pods]
+        # Listed after the claim: a pod that started between plan and claim is in this snapshot, and whoever
+        # comes after the claim sees our Lease.
+        if any(pod.seat.slots for pod in pods):
+            refuse_taken_slots(pods, await self._context.snapshot(), self._plan.overcommitted)
+
+    def _with_owners(self, rendered: Sequence[Sequence[Manifest]]) -> list[Manifest]:
+        """Return all objects but the ConfigMaps, each owned by its run; those of a run not created are resolved."""
+        owned: list[Manifest] = []
+        for run, objects in zip(self._plan.runs, rendered, strict=True):
+            owner = self._owners.get(run.spec.name)
+            for manifest in objects[1:]:
+                if owner is None:
+                    self._resolve_manifest(manifest, "its run was not created")
+                else:
+                    manifest["metadata"]["ownerReferences"] = [owner_reference(owner)]
+                    owned.append(manifest)
+        return owned
+
+    async def _refuse_destroyed(self) -> None:
+        """Stop when somebody destroys a run meanwhile: nobody would count what is created from now on.
+
+        Raises:
+            RefusedError: naming the runs. What this launch has created for them is being deleted.
+        """
+        names = {run.uid: run.spec.name for run in self._plan.runs if run.spec.name in self._owners}
+        try:
+            config_maps = await self._api.list(
+                "ConfigMap", self._namespace, labels=f"{labels.RUN_ID} in ({','.join(names)})"
+            )
+        except ApiError:
+            return  # unknown; whatever is created names its owner, so the garbage collector takes it
+        uids = {item["metadata"]["uid"] for item in config_maps if not is_being_destroyed(item["metadata"])}
+        destroyed = [name for name in names.values() if self._owners[name]["metadata"]["uid"] not in uids]
+        if not destroyed:
+            return
+        for created in self._creator.created:
+            meta = created["metadata"]
+            if meta["labels"][labels.RUN] in destroyed and created["kind"] != "ConfigMap":
+                with suppress(ApiError):
+                    await self._api.delete(
+                        created["kind"], self._namespace, meta["name"], uid=meta["uid"], propagation="Background"
+                    )
+        raise RefusedError(
+            f"{', '.join(destroyed)}: destroyed while it was being launched, so the launch stops.",
+            "See `l2rtui runs`.",
+        )
+
+    async def _withdraw(self) -> None:
+        """Undo the beginning of a refused launch: its own ConfigMaps and claims, and nobody else's."""
+        for name, owner in self._owners.items():
+            with suppress(ApiError):
+                await self._api.delete(
+                    "ConfigMap", self._namespace, labels.run_object(name), uid=owner["metadata"]["uid"]
+                )
+        with suppress(ApiError, BackendError):
+            run_ids = [run.uid for run in self._plan.runs if run.spec.name in self._owners]
+            await self._leases.release(run_ids, _claims(self._plan, self._namespace))
+
+    # --- waves ----------------------------------------------------------------------------------------------
+    async def _start_waves(self, controllers: Sequence[Manifest]) -> None:
+        divided = waves.divide(controllers, self._plan.wave)
+        for number, parts in enumerate(divided):
+            if number:
+                if problem := await self._wait_running(waves.pods_after(divided[:number])):
+                    for part in (part for later in divided[number:] for part in later):
+                        self._resolve_manifest(part.manifest, problem)
+                    return
+                await self._refuse_destroyed()
+                if any(step.kind == "Lease" for step in self._plan.objects):
+                    # The claims of later waves must outlive the longest wave, which CLAIM_SECONDS does not.
+                    claims = _claims(self._plan, self._namespace)
+                    await self._leases.claim(claims, seconds=WAVE_SECONDS + 60.0)
+            await asyncio.gather(*(self._start_part(part) for part in parts))
+
+    async def _start_part(self, part: WavePart) -> None:
+        manifest = part.manifest
+        field = render.replicas_field(manifest["kind"])
+        try:
+            if part.is_first:
+                await self._creator.create({**manifest, "spec": {**manifest["spec"], field: part.replicas}})
+            else:
+                name = manifest["metadata"]["name"]
+                body = {"spec": {field: part.replicas}}
+                await self._creator.send(lambda: self._api.patch(manifest["kind"], self._namespace, name, body))
+        except ApiError as error:
+            self._resolve_manifest(manifest, _sentence(error))
+            return
+        if part.is_last:
+            self._resolve_manifest(manifest)
+
+    async def _wait_running(self, expected: int) -> str:
+        """Wait until so many pods run or have succeeded; return a sentence when they do not in time."""
+        until = asyncio.get_running_loop().time() + WAVE_SECONDS
+        while True:
+            running = 0
+            for run in self._plan.runs:
+                pods = await self._api.list("Pod", self._namespace, labels=f"{labels.RUN_ID}={run.uid}")
+                running += sum((pod.get("status") or {}).get("phase") in ("Running", "Succeeded") for pod in pods)
+            if running >= expected:
+                return ""
+            if asyncio.get_running_loop().time() > until:
+                return f"only {running} of the {expected} pods before it run after {WAVE_SECONDS:g} s"
+            await asyncio.sleep(_POLL_SECONDS)
+
+    # --- outcomes -------------------------------------------------------------------------------------------
+    async def _create_and_resolve(self, manifest: Manifest) -> None:
+        try:
+            await self._creator.create(manifest)
+        except ApiError as error:
+            self._resolve_manifest(manifest, _sentence(error))
+        else:
+            self._resolve_manifest(manifest)
+
+    def _resolve_manifest(self, manifest: Manifest, error: str = "") -> None:
+        self._resolve((manifest["kind"], manifest["metadata"]["name"]), error)
+
+    def _resolve(self, key: Key, error: str) -> None:
+        future = self._future(key)
+        if not future.done():
+            future.set_result(error)
+
+    def _future(self, key: Key) -> asyncio.Future[str]:
+        if key not in self._outcomes:
+            self._outcomes[key] = asyncio.get_running_loop().create_future()
+        return self._outcomes[key]
+
+
+def _sentence(error: ApiError) -> str:
+    return error.message.rstrip(".")

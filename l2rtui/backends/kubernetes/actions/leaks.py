@@ -1,0 +1,121 @@
+"""Leaks: objects, pods without a controller and claims on slots that runs have left behind.
+
+Only objects that certainly belong to a deleted run are reported. Objects are listed before the runs and read once
+more at the end, so neither a launch nor a destroy at the same time looks like a leak. Pods that l2rtui did not
+create (the lab's ``worker-pods`` among them) carry no label of a run and are left out: they may be in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import slot_leases
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.domain.receipt import Leak
+
+_KINDS = ("Pod", "ReplicaSet", "Job", "StatefulSet", "Service", "Secret", "PersistentVolumeClaim")
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """One object as it was listed."""
+
+    kind: str
+    meta: dict[str, Any]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.meta.get("labels") or {}
+
+
+async def find(context: ClusterContext) -> tuple[Leak, ...]:
+    """Find leaks in the configured namespaces, or in all that the user may list.
+
+    Raises:
+        ApiError: pods or runs cannot be listed, so that an empty result would mean nothing.
+    """
+    api, shared = context.api, context.settings.claims_namespace
+    namespaces = await api.visible_namespaces("Pod")
+    objects = [item for namespace in namespaces for item in await _objects(api, namespace)]
+    claims = await _claims(api, (shared,) if shared else namespaces)
+    # After the objects: a run that is launched in between has its ConfigMap in this list.
+    runs = [item for namespace in namespaces for item in await _list(api, "ConfigMap", namespace)]
+    live = {item.labels.get(labels.RUN_ID, "") for item in runs}
+    uids = {item.meta["uid"] for item in objects}
+    suspects = [(item, reason) for item in objects if (reason := _reason(item, live, uids))]
+    # Last of all: an object that is gone by now was part of a destroy.
+    exist = await asyncio.gather(*(_exists(api, item) for item, _ in suspects))
+    leaks = [
+        Leak(item.labels.get(labels.RUN, ""), item.kind, item.meta["name"], reason)
+        for (item, reason), there in zip(suspects, exist, strict=True)
+        if there
+    ]
+    return (*leaks, *_dead_claims(claims, live, namespaces))
+
+
+def _reason(item: _Listed, live: set[str], uids: set[str]) -> str:
+    """Return why an object is a leak; empty when it is none."""
+    run_id = item.labels.get(labels.RUN_ID, "")
+    if not run_id:
+        return ""
+    if run_id not in live:
+        going = ", and it is being deleted" if item.meta.get("deletionTimestamp") else ""
+        return f"its run is gone{going}"
+    controller = next((owner for owner in item.meta.get("ownerReferences") or () if owner.get("controller")), None)
+    if item.kind == "Pod" and not item.meta.get("deletionTimestamp"):
+        if controller is None:
+            return "no controller looks after it"
+        if controller.get("uid") not in uids:
+            return f"its {controller.get('kind')} {controller.get('name')} is gone"
+    return ""
+
+
+def _dead_claims(claims: Iterable[_Listed], live: set[str], namespaces: tuple[str | None, ...]) -> Iterable[Leak]:
+    """Yield claims on slots of deleted runs whose own time is over too."""
+    for lease in claims:
+        for slot, claim in slot_leases.claims_of({"metadata": lease.meta}).items():
+            until = claim.get("until")
+            is_over = not isinstance(until, int | float) or until < time.time()
+            # The run of a claim may live in a namespace that was not listed; nothing is known of it then.
+            is_visible = None in namespaces or claim.get("namespace") in namespaces
+            if is_over and is_visible and claim.get("run_id") not in live:
+                where = f"{lease.meta.get('annotations', {}).get(labels.HOST, lease.meta['name'])}.{slot}"
+                reason = f"claims slot {where}, and its run is gone"
+                yield Leak(str(claim.get("run", "")), "Lease", str(lease.meta["name"]), reason)
+
+
+async def _objects(api: Api, namespace: str | None) -> list[_Listed]:
+    lists = await asyncio.gather(*(_list(api, kind, namespace, is_required=kind == "Pod") for kind in _KINDS))
+    return [item for items in lists for item in items]
+
+
+async def _claims(api: Api, namespaces: tuple[str | None, ...]) -> list[_Listed]:
+    return [item for namespace in namespaces for item in await _list(api, "Lease", namespace, is_required=False)]
+
+
+async def _list(api: Api, kind: str, namespace: str | None, *, is_required: bool = True) -> list[_Listed]:
+    """List our objects of one kind; an optional kind that the user may not list counts as empty."""
+    try:
+        items = await api.list(kind, namespace, labels=labels.MANAGED)
+    except ApiError as error:
+        if error.is_forbidden and not is_required:
+            return []
+        raise
+    return [_Listed(kind, item["metadata"]) for item in items]
+
+
+async def _exists(api: Api, item: _Listed) -> bool:
+    try:
+        now = await api.get_json(KINDS[item.kind].path(str(item.meta.get("namespace", "")), item.meta["name"]))
+    except ApiError as error:
+        return not error.is_not_found
+    # Another uid is another object under the same name.
+    return bool(now["metadata"]["uid"] == item.meta["uid"])

@@ -1,0 +1,81 @@
+"""Creation of a launch's objects: a few requests at a time, retried, and never the same object twice."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+
+AT_ONCE: Final = 8
+"""Requests under way at the same time: more gains nothing and is what API servers throttle."""
+_RETRIES: Final = 5
+# Longer than one request with its retries inside the connection may take.
+_SETTLE_SECONDS: Final = 40.0
+
+Manifest = dict[str, Any]
+
+
+class ObjectCreator:
+    """Requests of one launch; ``created`` holds what the server has returned for each object created."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.created: list[Manifest] = []
+        self._api = api
+        self._namespace = namespace
+        self._nonce = uuid.uuid4().hex
+        self._requests: set[asyncio.Future[Manifest]] = set()
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create an object, marked as made by this launch.
+
+        Raises:
+            ApiError: the server refused, or did not answer several times.
+        """
+        meta = manifest["metadata"]
+        meta["annotations"] = {**(meta.get("annotations") or {}), labels.LAUNCH: self._nonce}
+        created = await self.send(lambda: self._post(manifest))
+        # Not every server repeats the kind in its answer.
+        self.created.append({**created, "kind": manifest["kind"]})
+        return created
+
+    async def send(self, request: Callable[[], Awaitable[Manifest]]) -> Manifest:
+        """Send a request when a lane is free; once sent it is finished even if the caller is cancelled."""
+        async with self._gate:
+            task = asyncio.ensure_future(request())
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+            return await asyncio.shield(task)
+
+    async def wait_idle(self) -> None:
+        """Wait until no request is under way, so that what was created can be counted."""
+        if self._requests:
+            await asyncio.wait(set(self._requests), timeout=_SETTLE_SECONDS)
+
+    async def _post(self, manifest: Manifest) -> Manifest:
+        """Create an object; try again where it is unknown whether the server has done it."""
+        is_unsure = False
+        for attempt in range(_RETRIES):
+            try:
+                return await self._api.create(manifest)
+            except ApiError as error:
+                # "AlreadyExists" after a lost answer is most likely our own object; at once it is somebody else's.
+                if error.is_taken and is_unsure:
+                    return await self._read_own(manifest, error)
+                is_unsure = is_unsure or error.is_unreachable or error.status >= 500
+                if not (error.is_unreachable or error.status >= 500) or attempt + 1 == _RETRIES:
+                    raise
+                await asyncio.sleep(0.2 * 2**attempt)
+        raise AssertionError  # the last attempt returns or raises
+
+    async def _read_own(self, manifest: Manifest, conflict: ApiError) -> Manifest:
+        """Return the object of this name if this launch has made it."""
+        existing = await self._api.read(manifest["kind"], self._namespace, manifest["metadata"]["name"])
+        if (existing["metadata"].get("annotations") or {}).get(labels.LAUNCH) != self._nonce:
+            raise conflict
+        return existing

@@ -1,0 +1,314 @@
+"""Preflight checks by the cluster: rights, a dry run of every object, images, storage, quotas, free capacity.
+
+Nothing is created: objects are sent with ``dryRun=All``. So is one pod of each set, since quotas, limit ranges and
+Pod Security admit pods and not the controllers that make them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import capacity_checks
+from l2rtui.backends.kubernetes.actions.permissions import missing_rights, right_name
+from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.backends.kubernetes.manifests import gpu_binding, render, sidecars
+from l2rtui.domain.containers import Binding
+from l2rtui.domain.node import Node, Taint
+from l2rtui.domain.plan import LaunchPlan, RunPlan
+from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.domain.sidecar import sidecar_of, socket_problem
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import SetSpec
+from l2rtui.errors import RefusedError
+
+_AT_ONCE: Final = 8
+_MAX_DRY_RUNS: Final = 3
+"""Runs of one launch whose objects are all sent as a dry run; of more, the first and the last."""
+_PLUGINS: Final = (Binding.DEVICE_PLUGIN, Binding.SHARED, Binding.HAMI)
+_BLOCKING: Final = ("NoSchedule", "NoExecute")
+_IMAGE: Final = re.compile(
+    r"([a-zA-Z0-9][-a-zA-Z0-9.]*(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
+Manifest = dict[str, Any]
+
+
+async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding, ...]:
+    """Check a plan against the cluster; creates nothing.
+
+    Raises:
+        ApiError: the server does not answer.
+    """
+    api, namespace = context.api, context.namespace
+    snapshot, server = await context.recent_snapshot(), await context.server_facts()
+    findings = [finding for run in plan.runs for finding in gpu_binding.explain(run, server.cuda)]
+    findings += _images(plan)
+    findings += _security(plan)
+    findings += _simulators(plan, server.version)
+    findings += _nodes(plan, snapshot)
+    try:
+        rendered = [render.run_objects(run, namespace=namespace, token="", server=server) for run in plan.runs]
+    except RefusedError as error:
+        return (*findings, Finding(Severity.REFUSAL, "binding", error.message.rstrip("."), error.hint))
+    objects = [manifest for manifests in rendered for manifest in manifests]
+    parts: list[Awaitable[Iterable[Finding]]] = [
+        _rights(api, objects, namespace),
+        _dry_run(api, objects, namespace, snapshot),
+        _claims(context, plan),
+        _devices(api, plan),
+        capacity_checks.secrets_and_accounts(api, objects, namespace),
+        capacity_checks.volumes(api, objects, namespace),
+        capacity_checks.quotas(api, objects, namespace),
+        capacity_checks.room(api, plan, snapshot),
+    ]
+    for part_findings in await asyncio.gather(*parts):
+        findings += part_findings
+    return tuple(findings)
+
+
+# --- checks of the plan itself ------------------------------------------------------------------------------
+def _images(plan: LaunchPlan) -> Iterable[Finding]:
+    images: dict[str, str] = {}
+    for run in plan.runs:
+        for set_spec in run.spec.sets:
+            images.setdefault(set_spec.pod.image or run.spec.image, f"{run.spec.name}/{set_spec.name}")
+            if (sidecar := sidecar_of(run.spec, set_spec)) is not None and sidecar.image:
+                images.setdefault(sidecar.image, f"{run.spec.name}/{set_spec.name}: simulator")
+    for image, subject in images.items():
+        if not image:
+            hint = "Write `image:` in the spec, or --set image=NAME."
+            yield Finding(Severity.REFUSAL, subject, "it names no image, and pods are made from one", hint)
+        elif not _IMAGE.fullmatch(image):
+            hint = "Such as registry.example/l2r:1."
+            yield Finding(Severity.REFUSAL, subject, f"{image!r} is no image name", hint)
+        else:
+            yield Finding(Severity.OK, subject, f"image {image}")
+
+
+def _security(plan: LaunchPlan) -> Iterable[Finding]:
+    reported: set[tuple[str, ...]] = set()
+    for run in plan.runs:
+        for set_spec in run.spec.sets:
+            # Once for each list of reasons: many sets of many seeds share one.
+            # The import has reported templates already.
+            reasons = () if set_spec.template else set_spec.pod.loosenings()
+            if reasons and reasons not in reported:
+                reported.add(reasons)
+                sentence = f"its pods do not meet Pod Security restricted: {', '.join(reasons)}"
+                yield Finding(Severity.WARNING, f"{run.spec.name}/{set_spec.name}", sentence)
+
+
+def _simulators(plan: LaunchPlan, version: tuple[int, int]) -> Iterable[Finding]:
+    """Check the simulators that run as sidecars of workers."""
+    for run in plan.runs:
+        for set_spec in run.spec.sets:
+            if problem := socket_problem(run.spec, set_spec):
+                hint = "--set train.environment_options.simulator.kind=sidecar, or reference."
+                yield Finding(Severity.REFUSAL, f"{run.spec.name}/{set_spec.name}", problem, hint)
+    for run in plan.runs:
+        with_sidecar = [pod for pod in run.pods if sidecar_of(run.spec, pod.set_spec) is not None]
+        if not with_sidecar:
+            continue
+        is_native = version >= sidecars.NATIVE_SINCE
+        how = "as sidecars" if is_native else "as second containers, which end with the workers"
+        sentence = f"{len(with_sidecar)} simulators stand beside their workers {how}"
+        yield Finding(Severity.OK, run.spec.name, sentence)
+        blind = [pod for pod in with_sidecar if pod.gpu is not None and pod.set_spec.pod.binding in _PLUGINS]
+        if blind:
+            mode = blind[0].set_spec.pod.binding
+            sentence = f"binding {mode} gives the GPU to the worker's container, so its simulator has none"
+            hint = "Choose env or dra, with which both see it, where the simulator renders on the GPU."
+            yield Finding(Severity.WARNING, run.spec.name, sentence, hint)
+
+
+def _nodes(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
+    reported: set[str] = set()
+    for run in plan.runs:
+        for pod in run.pods:
+            node = snapshot.nodes.get(pod.node)
+            if node is None:
+                continue
+            for sentence, hint in _node_problems(node, pod.set_spec, has_gpu=pod.gpu is not None):
+                if sentence not in reported:
+                    reported.add(sentence)
+                    yield Finding(Severity.REFUSAL, node.name, sentence, hint)
+    names = sorted({pod.node for run in plan.runs for pod in run.pods if pod.node})
+    if names and not reported:
+        yield Finding(Severity.OK, "nodes", f"{', '.join(names)}: ready, and open to these pods")
+
+
+def _node_problems(node: Node, set_spec: SetSpec, *, has_gpu: bool) -> Iterable[tuple[str, str]]:
+    if not node.ready:
+        yield f"node {node.name} is not ready: {node.message or 'no reason given'}", "Choose another with --on."
+    if not node.is_schedulable:
+        yield f"node {node.name} is cordoned", f"`kubectl uncordon {node.name}`, or choose another with --on."
+    for taint in node.taints:
+        if taint.effect in _BLOCKING and not _is_tolerated(taint, set_spec, has_gpu=has_gpu):
+            taint_text = f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+            # Kubernetes' own taints repeat "not ready" and "cordoned", which are reported above.
+            if not taint.key.startswith("node.kubernetes.io/"):
+                yield (
+                    f"node {node.name} has the taint {taint_text}, which the set {set_spec.name} does not tolerate",
+                    "Write it under pod.tolerations.",
+                )
+
+
+def _is_tolerated(taint: Taint, set_spec: SetSpec, *, has_gpu: bool) -> bool:
+    # The usual taint of GPU nodes is tolerated by every pod that l2rtui gives a GPU.
+    own = has_gpu and not set_spec.template and (taint.key, taint.effect) == (gpu_binding.WHOLE_GPU, "NoSchedule")
+    return own or any(
+        toleration.key in ("", taint.key)
+        and toleration.value in ("", taint.value)
+        and toleration.effect in ("", taint.effect)
+        for toleration in set_spec.pod.tolerations
+    )
+
+
+# --- checks by the server -----------------------------------------------------------------------------------
+async def _rights(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
+    """Check the rights for this launch (refusals), and for what comes after it (warnings)."""
+    kinds = dict.fromkeys(str(manifest["kind"]) for manifest in objects)
+    needed = [("create", kind, "") for kind in kinds]
+    later = [("get", "ConfigMap", ""), ("list", "Pod", ""), *(("delete", kind, "") for kind in kinds)]
+    findings = [
+        Finding(
+            Severity.REFUSAL if right in needed else Severity.WARNING,
+            f"right to {right_name(right)}",
+            f"{api.user or 'you'} may not {right_name(right)} in {namespace}",
+            "Ask an administrator for the Role in manifests/rbac.yaml.",
+        )
+        for right in await missing_rights(api, [*needed, *later], namespace)
+    ]
+    return findings or [Finding(Severity.OK, "rights", f"all that this launch needs in {namespace}")]
+
+
+async def _dry_run(
+    api: Api, objects: Sequence[Manifest], namespace: str, snapshot: ClusterSnapshot
+) -> Iterable[Finding]:
+    """Send every object, and one pod of each set, as a dry run."""
+    existing_runs = {run.name for run in snapshot.runs.values()}
+    pods = list(_pods(objects)) if await api.can("create", "Pod", namespace) else []
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def send(manifest: Manifest) -> Finding | None:
+        async with slots:
+            return await _dry_run_object(api, manifest)
+
+    # A name that is taken is reported by the domain's preflight; each object would only repeat it.
+    new = [item for item in objects if item["metadata"]["labels"][labels.RUN] not in existing_runs]
+    runs = list(dict.fromkeys(item["metadata"]["labels"][labels.RUN] for item in new))
+    tried = runs if len(runs) <= _MAX_DRY_RUNS else [runs[0], runs[-1]]  # seeds differ only in names and slots
+    others = [item for item in new if item["metadata"]["labels"][labels.RUN] not in tried]
+    new = [item for item in new if item["metadata"]["labels"][labels.RUN] in tried]
+    results, name_findings = await asyncio.gather(
+        asyncio.gather(*map(send, (*new, *pods))), _name_conflicts(api, others, namespace)
+    )
+    findings: dict[str, Finding] = {item.sentence: item for item in (*results, *name_findings) if item is not None}
+    if findings:
+        return list(findings.values())
+    also = " and a pod of each set" if pods else "; pods cannot be tried, since you may not create them"
+    whose = f"all {len(new)} objects" if tried == runs else f"all objects of {tried[0]} and {tried[-1]}"
+    return [Finding(Severity.OK, "dry run", f"the server accepts {whose}{also}")] if new else []
+
+
+async def _name_conflicts(api: Api, objects: Sequence[Manifest], namespace: str) -> list[Finding]:
+    """Return a refusal for each name that is taken, by one list of each kind."""
+    names_by_kind: dict[str, list[str]] = {}
+    for item in objects:
+        names_by_kind.setdefault(item["kind"], []).append(item["metadata"]["name"])
+    findings = []
+    for kind, names in names_by_kind.items():
+        try:
+            existing = {item["metadata"]["name"] for item in await api.list(kind, namespace)}
+        except ApiError as error:
+            # Most often Secrets, which are named like the run's ConfigMap: that name is checked anyway.
+            if not error.is_forbidden:
+                raise
+            continue
+        findings += [_name_taken(kind, name) for name in names if name in existing]
+    return findings
+
+
+def _name_taken(kind: str, name: str) -> Finding:
+    subject, hint = f"{kind} {name}", "Choose another name with --name, or remove it."
+    return Finding(Severity.REFUSAL, subject, f"{subject} is there already", hint)
+
+
+async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
+    name = manifest["metadata"].get("name") or manifest["metadata"]["generateName"].rstrip("-")
+    subject = f"{manifest['kind']} {name}"
+    try:
+        await api.create(manifest, dry_run=True)
+    except ApiError as error:
+        if error.is_taken:
+            return _name_taken(manifest["kind"], name)
+        # A webhook that does not support dry runs says so; that tells nothing about the object.
+        if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
+            return Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")
+        return Finding(Severity.REFUSAL, subject, (error.detail or error.message).rstrip("."), error.hint)
+    return None
+
+
+def _pods(objects: Iterable[Manifest]) -> Iterable[Manifest]:
+    """Yield one pod of each set, as its controller would create it."""
+    yielded: set[tuple[str, str]] = set()
+    for manifest in objects:
+        template = manifest.get("spec", {}).get("template")
+        if not template:
+            continue
+        own_labels = manifest["metadata"]["labels"]
+        key = (own_labels["l2rtui.io/experiment"], own_labels["l2rtui.io/set"])
+        if key in yielded:
+            continue
+        yielded.add(key)
+        meta = manifest["metadata"]
+        pod_meta = {**template["metadata"], "generateName": f"{meta['name']}-", "namespace": meta["namespace"]}
+        yield {"apiVersion": "v1", "kind": "Pod", "metadata": pod_meta, "spec": template["spec"]}
+
+
+async def _claims(context: ClusterContext, plan: LaunchPlan) -> Iterable[Finding]:
+    if not any(pod.seat.slots for run in plan.runs for pod in run.pods):
+        return []
+    namespace = context.lease_namespace
+    if await SlotLeases(context.api, namespace).is_permitted():
+        return [Finding(Severity.OK, "claims", f"slots are claimed through Leases in {namespace}")]
+    sentence = (
+        f"you may not use Leases in {namespace}: slots are not claimed, and somebody who launches at the "
+        "same moment may get the same ones"
+    )
+    return [Finding(Severity.WARNING, "claims", sentence, "Ask for the Role in manifests/rbac.yaml.")]
+
+
+async def _devices(api: Api, plan: LaunchPlan) -> Iterable[Finding]:
+    """Check that nodes offer the extended resources by which some binding modes assign GPUs."""
+    requests: dict[tuple[str, str], RunPlan] = {}
+    for run in plan.runs:
+        for pod in run.pods:
+            limits = gpu_binding.bind(run, pod, gpu_binding.CudaIndex.SAME).limits
+            requests |= {(pod.node, name): run for name in limits}
+    return [
+        finding
+        for (node, name), run in requests.items()
+        for finding in await _offers(api, node, name, run.spec.name)
+    ]
+
+
+async def _offers(api: Api, node: str, resource: str, subject: str) -> Iterable[Finding]:
+    try:
+        status = (await api.read("Node", None, node)).get("status") or {}
+    except ApiError as error:
+        if error.is_forbidden or error.is_not_found:
+            return []
+        raise
+    if str((status.get("allocatable") or {}).get(resource, "0")) != "0":
+        return []
+    hint = "Choose another mode with --binding."
+    sentence = f"node {node} offers no {resource}, which the binding mode asks for"
+    return [Finding(Severity.REFUSAL, subject, sentence, hint)]

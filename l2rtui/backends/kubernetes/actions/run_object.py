@@ -1,0 +1,59 @@
+"""The ConfigMap that stands for a run: read by name, its spec decoded, and the owner of all other objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.domain.workload import RunSpec
+from l2rtui.errors import BackendError, NotFoundError
+
+Manifest = dict[str, Any]
+
+
+async def read_run(api: Api, namespace: str, run: str) -> Manifest:
+    """Return the ConfigMap of a run; NotFoundError when there is none."""
+    if (config_map := await api.find("ConfigMap", namespace, labels.run_object(run))) is None:
+        raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
+    return config_map
+
+
+def decode_spec(config_map: Manifest) -> RunSpec:
+    """Decode the spec in a run's ConfigMap.
+
+    Raises:
+        BackendError: there is none, or another version of l2rtui has written it.
+    """
+    try:
+        return msgspec.json.decode((config_map.get("data") or {})[labels.SPEC_KEY], type=RunSpec)
+    except (KeyError, msgspec.MsgspecError, TypeError) as error:
+        name = (config_map.get("metadata") or {}).get("name", "")
+        raise BackendError(f"ConfigMap {name} holds no spec that this version reads: {error}.") from error
+
+
+def spec_text(config_map: Manifest) -> str:
+    """Return the spec in a run's ConfigMap as text; empty when it holds none."""
+    # Not decoded: a destroy must also work on a run whose spec this version cannot read.
+    data = config_map.get("data")
+    text = data.get(labels.SPEC_KEY, "") if isinstance(data, dict) else ""
+    return text if isinstance(text, str) else ""
+
+
+def is_being_destroyed(meta: Manifest) -> bool:
+    """Return whether the ConfigMap with this metadata is being deleted, or a destroy of its run has begun."""
+    return bool(meta.get("deletionTimestamp")) or labels.TERMINATING in (meta.get("annotations") or {})
+
+
+def owner_reference(config_map: Manifest) -> Manifest:
+    """Return the owner reference by which the garbage collector removes an object with its run."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": config_map["metadata"]["name"],
+        "uid": config_map["metadata"]["uid"],
+        # A foreground deletion of the ConfigMap waits for the object, so the run stays visible until all is gone.
+        "blockOwnerDeletion": True,
+    }

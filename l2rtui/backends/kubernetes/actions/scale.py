@@ -1,0 +1,214 @@
+"""Scale: more or fewer pods in the controllers of a set; claims come first, the run's spec comes last.
+
+A controller itself chooses which of its pods it stops. The annotation
+``controller.kubernetes.io/pod-deletion-cost`` makes it choose ours where the server reads it (1.22 and later;
+ReplicaSets only).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from l2rtui.backends.common.refusals import pod_exists
+from l2rtui.backends.common.slot_check import refuse_taken_slots
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions.run_object import decode_spec, owner_reference, read_run
+from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, SlotLeases, seats_of, slots_by_device
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.backends.kubernetes.manifests import render
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.plan import PodPlan, RunPlan, ScalePlan
+from l2rtui.domain.workload import SetSpec
+from l2rtui.errors import BackendError, NotFoundError, RefusedError
+
+_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+_ATTEMPTS: Final = 10
+Manifest = dict[str, Any]
+
+
+async def scale(context: ClusterContext, plan: ScalePlan, *, grace_seconds: float | None = None) -> None:
+    """Carry out a plan; return when the server has recorded the new number of replicas.
+
+    Args:
+        grace_seconds: For the pods that go; None leaves them their own.
+
+    Raises:
+        NotFoundError: there is no such run.
+        RefusedError: somebody has scaled the set, or taken a slot, since the plan was made; nothing was changed.
+        ApiError: the server refused or did not answer; the same call again does what is missing.
+    """
+    owner = await read_run(context.api, context.namespace, plan.run)
+    await _Scale(context, plan, owner).run(grace_seconds)
+
+
+class _Scale:
+    """One change of one set; ``owner`` is the run's ConfigMap."""
+
+    def __init__(self, context: ClusterContext, plan: ScalePlan, owner: Manifest) -> None:
+        self._context, self._plan, self._owner = context, plan, owner
+        self._api, self._namespace = context.api, context.namespace
+        self._leases = SlotLeases(context.api, context.lease_namespace)
+        spec = decode_spec(owner)
+        set_spec = spec.set_named(plan.set_name)
+        if set_spec is None:
+            raise NotFoundError(f"{plan.run} has no set {plan.set_name}.", "See `l2rtui runs -o wide`.")
+        self._set_spec: SetSpec = set_spec
+        meta = owner["metadata"]
+        run_id = (meta.get("labels") or {}).get(labels.RUN_ID, "")
+        user = (meta.get("annotations") or {}).get(labels.OWNER, "")
+        self._run = RunPlan(run_id, spec.with_replicas(plan.set_name, plan.replicas), user, plan.added)
+
+    async def run(self, grace_seconds: float | None) -> None:
+        """Carry out the plan."""
+        plan = self._plan
+        kind = render.controller_kind(self._set_spec)
+        selector = f"{labels.RUN_ID}={self._run.uid},{labels.SET}={plan.set_name}"
+        # Items of a list have no kind of their own (API conventions: the list carries it).
+        items = await self._api.list(kind, self._namespace, labels=selector)
+        controllers = [{**item, "kind": kind} for item in items]
+        seated = {index for controller in controllers for index, _ in seats_of(controller)}
+        if double := next((pod.name for pod in plan.added if pod.index in seated), ""):
+            raise pod_exists(plan.run, plan.set_name, double)
+        await self._claim()
+        removed = {index for index in seated if index >= plan.replicas}
+        freed = await self._shrink(controllers, removed, grace_seconds)
+        await self._grow(controllers)
+        # The spec is written last: where something above failed, the same scale can be asked for again.
+        await self._record()
+        if freed and await self._leases.is_permitted():
+            devices = {(slot.node, slot.gpu) for slot in freed}
+            await self._leases.release([self._run.uid], devices, only=freed)
+
+    async def _claim(self) -> None:
+        slots = [slot for pod in self._plan.added for slot in pod.seat.slots]
+        if not slots:
+            return
+        if await self._leases.is_permitted():
+            claimant = Claimant(self._plan.run, self._run.uid, self._namespace)
+            await self._leases.claim(slots_by_device({claimant: slots}))
+        try:
+            refuse_taken_slots(self._plan.added, await self._context.snapshot())
+        except RefusedError:
+            devices = {(slot.node, slot.gpu) for slot in slots}
+            # Only these slots: the run's other replicas keep their claims.
+            with suppress(ApiError, BackendError):
+                await self._leases.release([self._run.uid], devices, only=slots)
+            raise
+
+    # --- fewer ----------------------------------------------------------------------------------------------
+    async def _shrink(
+        self, controllers: Sequence[Manifest], removed: set[int], grace_seconds: float | None
+    ) -> set[SlotId]:
+        """Take seats from their controllers; return the slots that become free."""
+        freed: set[SlotId] = set()
+        if not removed:
+            return freed
+        # Before the controllers shrink: afterwards they would have chosen pods by themselves already.
+        leaving = await self._mark_leaving()
+        for controller in controllers:
+            seats = seats_of(controller)
+            remaining = [seat for seat in seats if seat[0] not in removed]
+            if len(remaining) == len(seats):
+                continue
+            device = _device(controller)
+            if device is not None:
+                freed |= {SlotId(*device, slot) for index, slots in seats if index in removed for slot in slots}
+            if remaining:
+                await self._resize(controller, remaining)
+            else:  # its pods go with it
+                meta = controller["metadata"]
+                with suppress(ApiError):  # deleted by somebody else already; the watch shows its pods
+                    await self._api.delete(
+                        controller["kind"], self._namespace, meta["name"], uid=meta["uid"], propagation="Background"
+                    )
+        if grace_seconds is not None:
+            # A controller deletes with the pod's own grace; a second deletion may only shorten it.
+            grace = round(grace_seconds)
+            for name, uid in leaving:
+                with suppress(ApiError):  # its controller was faster
+                    await self._api.delete("Pod", self._namespace, name, uid=uid, grace_seconds=grace)
+        return freed
+
+    async def _mark_leaving(self) -> list[tuple[str, str]]:
+        """Give the pods that are to go the lowest deletion cost; return their names and uids."""
+        removed = set(self._plan.removed)
+        leaving = []
+        for pod in await self._api.list("Pod", self._namespace, labels=f"{labels.RUN_ID}={self._run.uid}"):
+            meta = pod["metadata"]
+            if meta["name"] in removed:
+                leaving.append((meta["name"], meta["uid"]))
+                body = {"metadata": {"annotations": {_DELETION_COST: "-1000"}}}
+                with suppress(ApiError):  # the pod has gone, or may not be changed: another one goes then
+                    await self._api.patch("Pod", self._namespace, meta["name"], body)
+        return leaving
+
+    # --- more -----------------------------------------------------------------------------------------------
+    async def _grow(self, controllers: Sequence[Manifest]) -> None:
+        """Add replicas to the controllers of their devices, and create the controllers that are missing."""
+        by_device: dict[tuple[str, str], Manifest] = {}
+        for controller in controllers:
+            own_labels = controller["metadata"].get("labels") or {}
+            by_device[own_labels.get(labels.HOST, ""), own_labels.get(labels.GPU, "")] = controller
+        missing: list[PodPlan] = []
+        for group in render.groups_of(self._run.pods):
+            key = (labels.label_value(group.node), "" if group.gpu is None else str(group.gpu))
+            existing = by_device.get(key)
+            if existing is None:
+                missing.extend(group.pods)
+                continue
+            # Read again: _shrink() may have changed the seats of this controller.
+            latest = await self._api.read(existing["kind"], self._namespace, existing["metadata"]["name"])
+            added = [(pod.index, tuple(slot.slot for slot in pod.seat.slots)) for pod in group.pods]
+            await self._resize(latest, sorted((*seats_of(latest), *added)))
+        # Numbers of deleted controllers are not used again, so a name never means two controllers at once.
+        run, set_name = self._plan.run, self._plan.set_name
+        first = 1 + max((_number(controller, run, set_name) for controller in controllers), default=-1)
+        server = await self._context.server_facts()
+        for group in render.groups_of(missing, first):
+            manifest = render.controller(self._run, group, server)
+            owners = [owner_reference(self._owner)]
+            manifest["metadata"] |= {"namespace": self._namespace, "ownerReferences": owners}
+            await self._api.create(manifest)
+
+    async def _resize(self, controller: Manifest, seats: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+        text = json.dumps([[index, list(slots)] for index, slots in seats], separators=(",", ":"))
+        # One patch, so that nobody reads seats that do not match the number of pods.
+        body = {
+            "metadata": {"annotations": {labels.SEATS: text}},
+            "spec": {render.replicas_field(controller["kind"]): len(seats)},
+        }
+        await self._api.patch(controller["kind"], self._namespace, controller["metadata"]["name"], body)
+
+    async def _record(self) -> None:
+        """Write the new number of replicas into the run's spec; keep what else was changed meanwhile."""
+        name = labels.run_object(self._plan.run)
+        for _ in range(_ATTEMPTS):
+            config_map = await self._api.read("ConfigMap", self._namespace, name)
+            spec = decode_spec(config_map).with_replicas(self._plan.set_name, self._plan.replicas)
+            config_map["data"][labels.SPEC_KEY] = render.spec_json(spec)
+            try:
+                await self._api.replace(config_map)
+            except ApiError as error:
+                if not error.is_conflict:
+                    raise
+            else:
+                return
+        raise BackendError(f"The ConfigMap {name} changes all the time.", "Try again.")
+
+
+def _device(controller: Manifest) -> Device | None:
+    """Return node and GPU of a controller, as its pods are pinned; None where they are not."""
+    selector = controller["spec"]["template"]["spec"].get("nodeSelector") or {}
+    gpu = (controller["metadata"].get("labels") or {}).get(labels.GPU, "")
+    node = selector.get(labels.HOSTNAME, "")
+    return (node, int(gpu)) if node and gpu.isdecimal() else None
+
+
+def _number(controller: Manifest, run: str, set_name: str) -> int:
+    """Return the number at the end of a controller's name; the first has none and counts as 0."""
+    suffix = str(controller["metadata"]["name"]).removeprefix(f"{run}-{set_name}").removeprefix("-g")
+    return int(suffix) if suffix.isdecimal() else 0

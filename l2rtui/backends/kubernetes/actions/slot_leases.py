@@ -1,0 +1,345 @@
+"""Slot Leases: where a slot is claimed. Of two launches that place on the same slot at once, exactly one wins.
+
+One Lease (``coordination.k8s.io/v1``) stands for one GPU. An annotation on it maps slot indices to claims,
+``{run, run_id, namespace, until}``. A claim is written by compare and swap: the Lease is read, and replaced only if
+its ``resourceVersion`` is still the same (Kubernetes API concepts, "Updates to existing resources").
+
+A claim is valid until its time is over, and after that as long as a controller of its run would start a pod on the
+slot. The claims of a launch that died therefore expire without anybody's help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
+from l2rtui.domain.node import SlotId
+from l2rtui.errors import BackendError, RefusedError
+
+CLAIM_SECONDS: Final = 120.0
+"""Time for which a claim is valid by itself: longer than a launch takes from claiming to its last controller."""
+_AT_ONCE: Final = 8
+"""Leases that are written at the same time."""
+# A swap fails only when somebody else's succeeds, so 50 failures in a row mean 50 other launches on this GPU.
+_ATTEMPTS: Final = 50
+_SELECTOR: Final = f"{labels.MANAGED},{labels.APP_COMPONENT}=slot-claims"
+
+Device = tuple[str, int]
+"""Node and index of a GPU."""
+Claims = dict[str, dict[str, Any]]
+"""Claims on one device by slot index, which is text in JSON."""
+Edit = Callable[[Claims], Awaitable[Claims]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """One launch of a run, as the holder of claims; the run's namespace need not be that of the Lease."""
+
+    run: str
+    run_id: str
+    namespace: str
+
+
+SlotsByDevice = Mapping[Device, Mapping[int, Claimant]]
+
+
+def slots_by_device(claimants: Mapping[Claimant, Iterable[SlotId]]) -> dict[Device, dict[int, Claimant]]:
+    """Group slots by device, in the order in which they are claimed."""
+    grouped: dict[Device, dict[int, Claimant]] = {}
+    for claimant, slots in claimants.items():
+        for slot in slots:
+            grouped.setdefault((slot.node, slot.gpu), {})[slot.slot] = claimant
+    # One order for everybody: two launches that want the same devices compete for the first of them and
+    # cannot each hold one that the other needs (resource ordering, Coffman et al. 1971).
+    return dict(sorted(grouped.items()))
+
+
+class SlotLeases:
+    """The slot Leases in one namespace."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self._api = api
+        self._namespace = namespace
+
+    async def is_permitted(self) -> bool:
+        """Return whether the user may claim slots here."""
+        verbs = ("get", "create", "update")
+        return all(await asyncio.gather(*(self._api.can(verb, "Lease", self._namespace) for verb in verbs)))
+
+    async def claim(self, slots: SlotsByDevice, *, seconds: float = CLAIM_SECONDS) -> None:
+        """Claim all slots, or none of them.
+
+        Args:
+            slots: As ``slots_by_device`` returns them.
+            seconds: Time for which the claims are valid by themselves.
+
+        Raises:
+            RefusedError: another run has one of them; names it. Nothing stays claimed.
+            ApiError: the server refused or did not answer. Nothing stays claimed, as far as the server can be
+                reached.
+        """
+        run_ids = {claimant.run_id for claims in slots.values() for claimant in claims.values()}
+        own_slots = [SlotId(*device, slot) for device, claims in slots.items() for slot in claims]
+        # Several devices at once is fast, but two launches can then block each other. So a refused try is undone
+        # and repeated device by device in the common order; the random pause lets the other one finish its undo.
+        lanes_by_try = (_AT_ONCE, 1, 1, 1) if len(slots) > 1 else (1,)
+        for number, lanes in enumerate(lanes_by_try):
+            if number > 1:
+                await asyncio.sleep(random.uniform(0.05, 0.3))  # noqa: S311  (no secret)
+            try:
+                await self._claim_devices(slots, seconds, lanes)
+            except (RefusedError, ApiError, asyncio.CancelledError) as error:
+                # Shielded: a launch that is cancelled must still give back what it has claimed.
+                await asyncio.shield(asyncio.ensure_future(self.release(run_ids, slots, only=own_slots)))
+                if number + 1 == len(lanes_by_try) or not isinstance(error, RefusedError):
+                    raise
+            else:
+                return
+
+    async def release(
+        self, run_ids: Iterable[str], devices: Iterable[Device], *, only: Iterable[SlotId] | None = None
+    ) -> None:
+        """Remove the claims of these launches on these devices; a Lease without claims is deleted.
+
+        Args:
+            only: Just these slots; None means all of them.
+
+        Raises:
+            ApiError: the server refused or did not answer.
+        """
+        released_ids, slots = set(run_ids), None if only is None else set(only)
+        for node, gpu in devices:
+
+            async def remaining(claims: Claims, node: str = node, gpu: int = gpu) -> Claims:
+                return {
+                    slot: claim
+                    for slot, claim in claims.items()
+                    if claim.get("run_id") not in released_ids
+                    or (slots is not None and SlotId(node, gpu, int(slot)) not in slots)
+                }
+
+            await self._change((node, gpu), remaining)
+
+    async def sweep(self) -> int:
+        """Remove claims that are no longer valid, and Leases without claims; return the number of claims removed.
+
+        Raises:
+            ApiError: the Leases cannot be listed or changed.
+        """
+        count = 0
+        for lease in await self._api.list("Lease", self._namespace, labels=_SELECTOR):
+            device = device_of(lease)
+            if device is None:
+                continue
+            claims = claims_of(lease)
+            stale = {slot: claim for slot, claim in claims.items() if not await self._is_valid(device, slot, claim)}
+            if stale or not claims:
+                count += len(stale)
+
+                async def remaining(current: Claims, stale: Claims = stale) -> Claims:
+                    # Compared by value: a slot may have been claimed anew since the list.
+                    return {slot: claim for slot, claim in current.items() if stale.get(slot) != claim}
+
+                await self._change(device, remaining)
+        return count
+
+    async def counts_of(self, run_id: str) -> dict[Device, int]:
+        """Return the number of claims of a launch on each device where it has any; ApiError when it is unknown."""
+        counts: dict[Device, int] = {}
+        for lease in await self._api.list("Lease", self._namespace, labels=labels.MANAGED):
+            number = sum(claim.get("run_id") == run_id for claim in claims_of(lease).values())
+            if number and (device := device_of(lease)) is not None:
+                counts[device] = number
+        return counts
+
+    # --- several devices ------------------------------------------------------------------------------------
+    async def _claim_devices(self, slots: SlotsByDevice, seconds: float, lanes: int) -> None:
+        """Claim slots of several devices in their order; raise the first error when no request is under way."""
+        gate = asyncio.Semaphore(lanes)
+        failures: list[BaseException] = []
+
+        async def claim(device: Device, claimants: Mapping[int, Claimant]) -> None:
+            async with gate:
+                if failures:
+                    return
+                try:
+                    await self._claim_device(device, claimants, seconds)
+                except (RefusedError, BackendError) as error:
+                    failures.append(error)
+
+        # Errors are collected and not raised inside the group: it would cancel requests whose result then is
+        # unknown, and the undo must not run beside a request that still writes a claim.
+        async with asyncio.TaskGroup() as group:
+            for device, claimants in slots.items():
+                group.create_task(claim(device, claimants))
+        if failures:
+            raise failures[0]
+
+    # --- one device -----------------------------------------------------------------------------------------
+    async def _claim_device(self, device: Device, claimants: Mapping[int, Claimant], seconds: float) -> None:
+        until = time.time() + seconds
+        added: Claims = {
+            str(slot): {"run": holder.run, "run_id": holder.run_id, "namespace": holder.namespace, "until": until}
+            for slot, holder in claimants.items()
+        }
+
+        async def with_added(claims: Claims) -> Claims:
+            await self._refuse_valid(device, claims, added)
+            return {**claims, **added}
+
+        for _ in range(_ATTEMPTS):
+            # Most devices have no Lease yet, so creating one comes first and saves the read.
+            if await self._create_lease(device, added) or await self._swap(device, with_added, is_creating=True):
+                return
+        raise _busy(device)
+
+    async def _refuse_valid(self, device: Device, claims: Claims, added: Claims) -> None:
+        """Refuse when another run has a valid claim on a slot that is to be claimed."""
+        for slot, claim in added.items():
+            other = claims.get(slot)
+            if other is None or other.get("run_id") == claim["run_id"]:
+                continue
+            if await self._is_valid(device, slot, other):
+                run = other.get("run") or "another run"
+                raise RefusedError(
+                    f"Slot {device[0]}/{device[1]}.{slot} was claimed by {run} just now, "
+                    f"so {claim['run']} cannot sit there.",
+                    "Plan again.",
+                )
+
+    async def _is_valid(self, device: Device, slot: str, claim: Mapping[str, Any]) -> bool:
+        """Return whether a claim still reserves its slot."""
+        until = claim.get("until")
+        if isinstance(until, int | float) and time.time() < until:
+            return True
+        run, run_id, namespace = (str(claim.get(key, "")) for key in ("run", "run_id", "namespace"))
+        try:
+            run_object = await self._api.read("ConfigMap", namespace, labels.run_object(run))
+        except ApiError as error:
+            if error.is_not_found:
+                return False
+            if error.is_forbidden:
+                return True  # another user's run in a namespace that we may not read: assume that it lives
+            raise
+        if ((run_object["metadata"].get("labels")) or {}).get(labels.RUN_ID) != run_id:
+            return False  # another launch under the same name
+        host = labels.label_value(device[0])
+        selector = f"{labels.RUN_ID}={run_id},{labels.HOST}={host},{labels.GPU}={device[1]}"
+        for kind in ("Job", "ReplicaSet"):
+            for controller in await self._api.list(kind, namespace, labels=selector):
+                if not _has_ended(controller) and any(int(slot) in slots for _, slots in seats_of(controller)):
+                    return True
+        return False
+
+    async def _change(self, device: Device, edit: Edit) -> None:
+        """Edit the claims of a device; a device without a Lease has none."""
+        for _ in range(_ATTEMPTS):
+            if await self._swap(device, edit):
+                return
+        raise _busy(device)
+
+    async def _create_lease(self, device: Device, claims: Claims) -> bool:
+        """Create the Lease of a device; return False where it has one."""
+        try:
+            await self._api.create(self._lease(device, claims))
+        except ApiError as error:
+            if error.is_conflict or error.is_taken:
+                return False
+            raise
+        return True
+
+    async def _swap(self, device: Device, edit: Edit, *, is_creating: bool = False) -> bool:
+        """Read, edit and write one Lease; return False when somebody else has written it in between."""
+        name = labels.slot_lease(*device)
+        lease = await self._api.find("Lease", self._namespace, name) or {}
+        if not lease and not is_creating:
+            return True
+        before, meta = claims_of(lease), lease.get("metadata") or {}
+        after = await edit(before)
+        try:
+            if not lease:
+                await self._api.create(self._lease(device, after))
+            elif not after:
+                # Both preconditions: without them a Lease that got a new claim meanwhile would be deleted too.
+                uid, version = meta["uid"], meta["resourceVersion"]
+                await self._api.delete("Lease", self._namespace, name, uid=uid, resource_version=version)
+            elif after != before:
+                meta["annotations"] = {**(meta.get("annotations") or {}), labels.CLAIMS: _json(after)}
+                lease["spec"] = {**(lease.get("spec") or {}), "renewTime": _now()}
+                await self._api.replace(lease)
+        except ApiError as error:
+            if error.is_conflict or error.is_not_found:
+                return False
+            raise
+        return True
+
+    def _lease(self, device: Device, claims: Claims) -> dict[str, Any]:
+        meta = {
+            "namespace": self._namespace,
+            "labels": {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.APP_COMPONENT: "slot-claims"},
+            "annotations": {labels.CLAIMS: _json(claims), labels.HOST: f"{device[0]}/{device[1]}"},
+        }
+        spec = {"holderIdentity": labels.MANAGED_BY, "acquireTime": _now(), "renewTime": _now()}
+        return new_object("Lease", labels.slot_lease(*device), meta=meta, spec=spec)
+
+
+def claims_of(lease: Mapping[str, Any]) -> Claims:
+    """Return the claims on a Lease by slot; an entry that cannot be read is no claim."""
+    # Anybody with the right to Leases can edit the annotation, so nothing about it is taken for granted.
+    text = ((lease.get("metadata") or {}).get("annotations") or {}).get(labels.CLAIMS, "")
+    try:
+        claims = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    if not isinstance(claims, dict):
+        return {}
+    return {slot: claim for slot, claim in claims.items() if slot.isdecimal() and isinstance(claim, dict)}
+
+
+def device_of(lease: Mapping[str, Any]) -> Device | None:
+    """Return the device of a Lease; None where its annotation is missing or names none."""
+    # By the annotation and not by the name: names are cut at 253 characters.
+    annotations = (lease.get("metadata") or {}).get("annotations") or {}
+    node, _, gpu = str(annotations.get(labels.HOST, "")).rpartition("/")
+    return (node, int(gpu)) if node and gpu.isdecimal() else None
+
+
+def seats_of(controller: Mapping[str, Any]) -> list[tuple[int, tuple[int, ...]]]:
+    """Return index and slots of each seat of a controller; an empty list where they cannot be read."""
+    text = ((controller.get("metadata") or {}).get("annotations") or {}).get(labels.SEATS, "[]")
+    try:
+        return [(int(index), tuple(map(int, slots))) for index, slots in json.loads(text)]
+    except (ValueError, TypeError):
+        return []
+
+
+def _has_ended(controller: Mapping[str, Any]) -> bool:
+    """Return whether a Job has ended, successfully or not; a ReplicaSet never does."""
+    conditions = (controller.get("status") or {}).get("conditions") or ()
+    return any(
+        condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True"
+        for condition in conditions
+    )
+
+
+def _busy(device: Device) -> BackendError:
+    return BackendError(f"The claims on {device[0]}/{device[1]} change all the time.", "Try again.")
+
+
+def _json(claims: Claims) -> str:
+    return json.dumps(claims, separators=(",", ":"), sort_keys=True)
+
+
+def _now() -> str:
+    """Return the time as Kubernetes' MicroTime, which wants exactly six decimals and ``Z``."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

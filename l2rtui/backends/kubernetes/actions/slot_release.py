@@ -1,0 +1,50 @@
+"""Claims on slots of one run: counted for the receipt of its destroy, and released when its pods are gone."""
+
+from __future__ import annotations
+
+from l2rtui.backends.kubernetes.actions.slot_leases import Device, SlotLeases
+from l2rtui.backends.kubernetes.api.backoff import RetryPauses
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.errors import BackendError
+
+_TRIES = 6
+
+
+class RunClaims:
+    """Claims of one run: the most ever counted, and the trouble if they could not be counted or removed."""
+
+    def __init__(self, leases: SlotLeases, run_id: str) -> None:
+        self.number = 0
+        self.trouble = ""
+        self._leases = leases
+        self._run_id = run_id
+
+    async def count(self) -> dict[Device, int]:
+        """Return the number of claims on each device; sets ``trouble`` where it is unknown."""
+        return await self._retry(is_releasing=False)
+
+    async def release(self) -> bool:
+        """Release all of them; return whether none is left."""
+        await self._retry(is_releasing=True)
+        # Counted anew: a launch that is still under way may have claimed again after the release.
+        return not self.trouble and not await self._retry(is_releasing=False) and not self.trouble
+
+    async def _retry(self, *, is_releasing: bool) -> dict[Device, int]:
+        pauses = RetryPauses(0.1)
+        for _ in range(_TRIES):
+            try:
+                counts = await self._leases.counts_of(self._run_id)
+                self.number = max(self.number, sum(counts.values()))
+                if is_releasing and counts:
+                    await self._leases.release([self._run_id], counts)
+            except BackendError as error:
+                if isinstance(error, ApiError) and error.is_forbidden and not self.number:
+                    return {}  # a user who may not read Leases cannot have claimed through them
+                self.trouble = f"could not be {'removed' if is_releasing else 'counted'}: {error.message}"
+                if isinstance(error, ApiError) and error.is_final:
+                    return {}
+                await pauses.wait()
+            else:
+                self.trouble = ""
+                return counts
+        return {}

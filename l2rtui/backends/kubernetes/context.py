@@ -1,0 +1,86 @@
+"""Cluster context: the connection, namespaces, latest snapshot and server facts that every action needs.
+
+One context is made for each connection and passed to the actions, instead of five values side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
+from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
+from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
+from l2rtui.backends.kubernetes.state.node_devices import SlotRule
+from l2rtui.config import Settings
+from l2rtui.domain.node import Node
+from l2rtui.domain.snapshot import ClusterSnapshot
+
+_RECENT_SECONDS: Final = 5.0
+"""A plan is made, checked and confirmed by one snapshot if the person takes no longer than this."""
+
+
+class ClusterContext:
+    """One cluster, as the actions use it.
+
+    Args:
+        settings: Namespace of Leases, slots of a device, CUDA index; None takes the defaults.
+
+    Attributes:
+        api: The open connection.
+        namespace: Namespace where runs are launched: the first of the settings, else the kubeconfig context's own.
+        settings: The settings given.
+        list_cluster: Return a fresh snapshot.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        settings: Settings | None = None,
+    ) -> None:
+        self.api = api
+        self.namespace = api.namespace
+        self.settings = settings or Settings()
+        self.list_cluster: Callable[[], Awaitable[ClusterSnapshot]] = ClusterWatch(
+            api, SlotRule.of(self.settings)
+        ).snapshot
+        self._latest: tuple[float, ClusterSnapshot] | None = None
+
+    @property
+    def lease_namespace(self) -> str:
+        """Namespace of the slot Leases of runs that are launched here."""
+        return self.lease_namespace_of(self.namespace)
+
+    def lease_namespace_of(self, run_namespace: str) -> str:
+        """Return the namespace of the slot Leases of a run: the shared one of the settings, else the run's own."""
+        return self.settings.claims_namespace or run_namespace
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """List everything that the user may see, and remember it as the latest snapshot."""
+        snapshot = await self.list_cluster()
+        self._latest = (time.monotonic(), snapshot)
+        return snapshot
+
+    async def recent_snapshot(self) -> ClusterSnapshot:
+        """Return the latest snapshot if it is a few seconds old at most, else a fresh one."""
+        # Stale by design: a launch lists the cluster once more after it has claimed its slots.
+        if self._latest is not None and time.monotonic() - self._latest[0] < _RECENT_SECONDS:
+            return self._latest[1]
+        return await self.snapshot()
+
+    async def server_facts(self) -> ServerFacts:
+        """Return what rendering needs to know, by the latest snapshot of whatever age."""
+        # Host names of nodes and the server's version do not change while the connection is open.
+        snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
+        return server_facts(self.api, snapshot.nodes.values(), self.settings.cuda_index)
+
+
+def server_facts(api: Api, nodes: Iterable[Node], cuda_index: str = "same") -> ServerFacts:
+    """Return what rendering needs to know of a cluster with these nodes."""
+    hostnames = {node.name: dict(node.labels).get(labels.HOSTNAME, node.name) for node in nodes}
+    # On most clusters the label equals the name; only the exceptions are kept.
+    renamed = {name: hostname for name, hostname in hostnames.items() if name != hostname}
+    return ServerFacts(api.server_version, CudaIndex(cuda_index), renamed)

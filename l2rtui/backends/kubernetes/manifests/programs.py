@@ -1,0 +1,56 @@
+"""Program of a set in its pods: mounted from the run's ConfigMap, or fetched by an init container."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.domain.plan import RunPlan
+from l2rtui.domain.workload import PROGRAM_WORD, RunSpec, SetSpec
+
+PROGRAM_DIR: Final = "/l2r-program"
+"""Folder of the program in the container."""
+_VOLUME: Final = "program"
+
+
+def texts(spec: RunSpec) -> dict[str, str]:
+    """Return keys and values of the run's ConfigMap with the texts of programs."""
+    return {
+        f"{labels.PROGRAM_KEY}{set_spec.name}": set_spec.program.text
+        for set_spec in spec.sets
+        if set_spec.program is not None and set_spec.program.text
+    }
+
+
+def command(set_spec: SetSpec) -> list[str]:
+    """Return the command of a set, with the path of its program filled in."""
+    if set_spec.program is None:
+        return list(set_spec.command)
+    path = f"{PROGRAM_DIR}/{set_spec.program.name}"
+    return [path if word == PROGRAM_WORD else word for word in set_spec.command]
+
+
+def volume(run: RunPlan, set_spec: SetSpec) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the volume with the program, and its mount; nothing without a program."""
+    if set_spec.program is None:
+        return [], []
+    source: dict[str, Any] = {"emptyDir": {}}
+    if set_spec.program.text:
+        items = [{"key": f"{labels.PROGRAM_KEY}{set_spec.name}", "path": set_spec.program.name}]
+        source = {"configMap": {"name": labels.run_object(run.spec.name), "items": items}}
+    return [{"name": _VOLUME, **source}], [{"name": _VOLUME, "mountPath": PROGRAM_DIR, "readOnly": True}]
+
+
+def fetching(set_spec: SetSpec, container: dict[str, Any]) -> dict[str, Any]:
+    """Return the init container that fetches a program from its URL, with the container's variables and rights."""
+    if set_spec.program is None or not set_spec.program.url:
+        return {}
+    # Ports and resources stay with the container: a download needs no GPU.
+    parts = {key: value for key, value in container.items() if key not in ("ports", "resources")}
+    # Writable here only: the program itself cannot change what it runs.
+    mounts = [
+        {"name": _VOLUME, "mountPath": PROGRAM_DIR} if mount["name"] == _VOLUME else mount
+        for mount in container["volumeMounts"]
+    ]
+    argv = ["l2r-runtime", "fetch", set_spec.program.url, f"{PROGRAM_DIR}/{set_spec.program.name}"]
+    return {"initContainers": [{**parts, "name": "fetch", "command": argv, "volumeMounts": mounts}]}

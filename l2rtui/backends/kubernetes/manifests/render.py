@@ -1,0 +1,313 @@
+"""Manifests of a planned run, as plain dicts: pure, and compared with golden files.
+
+The ConfigMap comes first, because it owns the others; ``launch`` adds the owner reference when the server has
+chosen the ConfigMap's uid. A set becomes one controller for each device that it is placed on: a ReplicaSet where
+its processes always run, a Job where they end. The learner is always a Job: a learner that has finished must not
+start again. Stable replicas have a Job each: its name stays theirs, and a replica that has finished stays finished,
+which a StatefulSet would start again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.manifests import dns_names, gpu_binding, programs
+from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
+from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, extra_name, pod_template
+from l2rtui.domain.containers import Binding
+from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, StepVerb
+from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec, pod_name
+from runtime.base.contract import DATA_PORT
+
+MAX_RETRIES = 2**31 - 1
+"""backoffLimit of a Job whose processes are restarted: the kubelet's own back-off limits the rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The replicas of one set on one device: one controller.
+
+    Attributes:
+        number: Counts the devices of the set from 0.
+        node: Empty where the cluster chooses it.
+        gpu: Index of the device; None where the cluster chooses it.
+    """
+
+    set_spec: SetSpec
+    number: int
+    node: str
+    gpu: int | None
+    pods: tuple[PodPlan, ...]
+
+    def name(self, run: str) -> str:
+        """Name of its controller."""
+        if self.set_spec.stable:
+            return pod_name(run, self.set_spec.name, self.pods[0].index)
+        return labels.controller_name(run, self.set_spec.name, self.number)
+
+    @property
+    def kind(self) -> str:
+        """Kind of its controller."""
+        return controller_kind(self.set_spec)
+
+    @property
+    def seats(self) -> str:
+        """Value of the annotation ``seats``: JSON list of ``[index, [slot, …]]``."""
+        chooses = self.set_spec.pod.binding.chooses_gpu
+        seats = [[pod.index, [slot.slot for slot in pod.seat.slots] if chooses else []] for pod in self.pods]
+        return json.dumps(seats, separators=(",", ":"))
+
+
+def controller_kind(set_spec: SetSpec) -> str:
+    """Return the kind of a set's controllers."""
+    ends = set_spec.restart is not RestartPolicy.ALWAYS or set_spec.role is Role.LEARNER or set_spec.stable
+    return "Job" if ends else "ReplicaSet"
+
+
+def replicas_field(kind: str) -> str:
+    """Return the field of a controller's spec with the number of its pods."""
+    return "replicas" if kind == "ReplicaSet" else "parallelism"
+
+
+def replicas_of(controller: dict[str, Any]) -> int:
+    """Return the number of pods that a controller is to have."""
+    return int(controller["spec"][replicas_field(controller["kind"])])
+
+
+def groups_of(pods: Sequence[PodPlan], first: int = 0) -> tuple[Group, ...]:
+    """Group replicas of one set by device, in the order in which the devices appear; stable ones are not grouped.
+
+    Args:
+        first: Number of the first group.
+    """
+    by_device: dict[tuple[str, int | None, int], list[PodPlan]] = {}
+    for pod in pods:
+        by_device.setdefault((*device_of(pod), pod.index if pod.set_spec.stable else 0), []).append(pod)
+    return tuple(
+        Group(members[0].set_spec, number, node, gpu, tuple(members))
+        for number, ((node, gpu, _), members) in enumerate(by_device.items(), first)
+    )
+
+
+def device_of(pod: PodPlan) -> tuple[str, int | None]:
+    """Return node and device to which a replica is pinned; "" and None where the cluster chooses."""
+    if not pod.seat.slots:
+        return (pod.node, None)
+    slot = pod.seat.slots[0]
+    return (slot.node, slot.gpu if pod.set_spec.pod.binding.chooses_gpu else None)
+
+
+def run_groups(run: RunPlan) -> tuple[Group, ...]:
+    """Return all groups of a run, set by set."""
+    return tuple(
+        group
+        for set_spec in run.spec.sets
+        for group in groups_of([pod for pod in run.pods if pod.set_spec == set_spec])
+    )
+
+
+def run_objects(run: RunPlan, *, namespace: str, token: str, server: ServerFacts) -> list[dict[str, Any]]:
+    """Return manifests of a run in the order in which they are created.
+
+    Args:
+        token: Secret of the exchange; imported runs, which do not use it, get none.
+
+    Raises:
+        RefusedError: a binding mode cannot be had.
+    """
+    objects = [config_map(run)]
+    if any(not set_spec.template for set_spec in run.spec.sets):
+        objects.append(_secret(run, token))
+    objects += _services(run)
+    objects += _claims(run, server)
+    objects += [controller(run, group, server) for group in run_groups(run)]
+    for manifest in objects:
+        manifest["metadata"] = {
+            "name": manifest["metadata"]["name"],
+            "namespace": namespace,
+            **manifest["metadata"],
+            "labels": run_labels(run) | manifest["metadata"].get("labels", {}),
+        }
+    return objects
+
+
+def planned_steps(plan: LaunchPlan, leases: Sequence[str] = ()) -> tuple[PlanStep, ...]:
+    """The objects of a plan as steps, in launch()'s order; ``leases`` are the names of its slot Leases."""
+    names = [run.spec.name for run in plan.runs]
+    steps = [
+        _creation("ConfigMap", labels.run_object(name), f"the run {name}, which owns the rest") for name in names
+    ]
+    steps += [PlanStep(StepVerb.CLAIM, "Lease", name, "slots of one GPU") for name in leases]
+    for run in plan.runs:
+        steps += _without_pods(run)
+        steps += [_controller_step(run, group) for group in run_groups(run)]
+    return tuple(steps)
+
+
+def with_objects(plan: LaunchPlan, leases: Sequence[str] = ()) -> LaunchPlan:
+    """Return the plan with the steps that this backend takes."""
+    return replace(plan, objects=planned_steps(plan, leases))
+
+
+# --- labels -------------------------------------------------------------------------------------------------
+def run_labels(run: RunPlan) -> dict[str, str]:
+    """Return the labels of every object of a run."""
+    spec = run.spec
+    return {
+        labels.APP_NAME: "l2r",
+        labels.APP_INSTANCE: spec.name,
+        labels.APP_PART_OF: labels.label_value(spec.experiment),
+        labels.APP_MANAGED_BY: labels.MANAGED_BY,
+        labels.RUN: spec.name,
+        labels.RUN_ID: run.uid,
+        labels.EXPERIMENT: labels.label_value(spec.experiment),
+        labels.OWNER: labels.label_value(run.owner),
+        labels.SEED: str(spec.seed),
+    }
+
+
+def group_labels(run: RunPlan, group: Group) -> dict[str, str]:
+    """Return the labels of a controller and of its pods."""
+    set_spec = group.set_spec
+    own_labels = {
+        **run_labels(run),
+        labels.APP_COMPONENT: str(set_spec.role),
+        labels.SET: set_spec.name,
+        labels.ROLE: str(set_spec.role),
+    }
+    if group.node:
+        own_labels[labels.HOST] = labels.label_value(group.node)
+    if set_spec.port:
+        own_labels[labels.STABLE] = "true"
+    if group.gpu is not None:
+        own_labels[labels.GPU] = str(group.gpu)
+    if len(group.pods) == 1 and group.gpu is not None:
+        own_labels[labels.SLOT] = str(group.pods[0].seat.slots[0].slot)
+    return own_labels
+
+
+def _selector(run: RunPlan, group: Group) -> dict[str, str]:
+    """Return the selector of this controller: its pods, and none of the same set on other devices."""
+    keys = (labels.RUN_ID, labels.SET, labels.HOST, labels.GPU)
+    return {key: value for key, value in group_labels(run, group).items() if key in keys}
+
+
+# --- objects ------------------------------------------------------------------------------------------------
+def config_map(run: RunPlan) -> dict[str, Any]:
+    """Return the object that stands for the run: its spec, its plan, and who launched it."""
+    data = {labels.SPEC_KEY: spec_json(run.spec), labels.PLAN_KEY: _plan_json(run.pods), **programs.texts(run.spec)}
+    meta = {"annotations": {labels.OWNER: run.owner}}
+    return new_object("ConfigMap", labels.run_object(run.spec.name), meta=meta, data=data)
+
+
+def spec_json(spec: RunSpec) -> str:
+    """Encode a spec as it stands in the ConfigMap."""
+    return msgspec.json.encode(spec).decode()
+
+
+def _plan_json(pods: Sequence[PodPlan]) -> str:
+    rows = [
+        {"pod": pod.name, "set": pod.set_spec.name, "index": pod.index, "node": pod.node}
+        | {"slots": [str(slot) for slot in pod.seat.slots]}
+        for pod in pods
+    ]
+    return msgspec.json.encode(rows).decode()
+
+
+def _secret(run: RunPlan, token: str) -> dict[str, Any]:
+    return new_object("Secret", labels.run_object(run.spec.name), type="Opaque", stringData={"token": token})
+
+
+def _services(run: RunPlan) -> list[dict[str, Any]]:
+    """Return the learner's Service, that of stable replicas, and those that were imported with the run."""
+    services = dns_names.service(run)
+    learners = (item for item in run.spec.sets if item.role is Role.LEARNER and not item.template)
+    learner = next(learners, None)
+    if learner is not None:
+        ports = [
+            {"name": "data", "port": DATA_PORT},
+            {"name": "model", "port": DATA_PORT + 1},
+            *({"name": f"port-{port}", "port": port} for port in learner.pod.ports),
+        ]
+        spec = {
+            "selector": {labels.RUN_ID: run.uid, labels.ROLE: str(Role.LEARNER)},
+            "ports": [{**port, "protocol": "TCP", "targetPort": port["port"]} for port in ports],
+            # Workers connect before the learner reports ready; its Service would have no endpoint until then.
+            "publishNotReadyAddresses": True,
+        }
+        services.append(new_object("Service", labels.learner_service(run.spec.name, learner.name), spec=spec))
+    for extra in json.loads(run.spec.extras):
+        spec = {**extra["spec"], "selector": {labels.RUN_ID: run.uid, labels.SET: extra["set"]}}
+        services.append(new_object("Service", extra_name(run.spec.name, extra["name"]), spec=spec))
+    return services
+
+
+def _claims(run: RunPlan, server: ServerFacts) -> list[dict[str, Any]]:
+    """Return one ResourceClaim for each GPU that pods of the run share by DRA."""
+    claims = {}
+    for pod in run.pods:
+        name = gpu_binding.bind(run, pod, server.cuda).claim
+        if name and pod.gpu is not None:
+            claims[name] = gpu_binding.resource_claim(name, pod.gpu, server.version)
+    return list(claims.values())
+
+
+def controller(run: RunPlan, group: Group, server: ServerFacts) -> dict[str, Any]:
+    """Return the Job or ReplicaSet of one group."""
+    set_spec = group.set_spec
+    own_labels = group_labels(run, group)
+    annotations = {labels.SEATS: group.seats, labels.BINDING: str(set_spec.pod.binding), labels.OWNER: run.owner}
+    template = pod_template(run, group.pods, server, own_labels, annotations)
+    if group.kind == "ReplicaSet":
+        spec: dict[str, Any] = {
+            "replicas": len(group.pods),
+            "selector": {"matchLabels": _selector(run, group)},
+            "template": template,
+        }
+    else:
+        is_restarted = set_spec.restart is not RestartPolicy.NEVER
+        template["spec"]["restartPolicy"] = "OnFailure" if is_restarted else "Never"
+        spec = {
+            "parallelism": len(group.pods),
+            "backoffLimit": MAX_RETRIES if is_restarted else 0,
+            "template": template,
+        }
+        if set_spec.role is Role.LEARNER or set_spec.stable:
+            # Unset for other sets: a "work queue" Job ends when its processes succeed, and its parallelism can
+            # change.
+            spec["completions"] = 1
+    meta = {"labels": own_labels, "annotations": annotations}
+    return new_object(group.kind, group.name(run.spec.name), meta=meta, spec=spec)
+
+
+# --- steps --------------------------------------------------------------------------------------------------
+def _creation(kind: str, name: str, detail: str) -> PlanStep:
+    return PlanStep(StepVerb.CREATE, kind, name, detail)
+
+
+def _without_pods(run: RunPlan) -> list[PlanStep]:
+    """Return the steps between the ConfigMap and the controllers."""
+    steps = []
+    if any(not set_spec.template for set_spec in run.spec.sets):
+        steps.append(_creation("Secret", labels.run_object(run.spec.name), "key of the exchange"))
+    services = (service["metadata"]["name"] for service in _services(run))
+    steps += [_creation("Service", name, "how the pods find each other") for name in services]
+    names = dict.fromkeys(
+        gpu_binding.claim_name(run.spec.name, pod.gpu)
+        for pod in run.pods
+        if pod.gpu is not None and pod.set_spec.pod.binding is Binding.DRA and pod.gpu.uuid and pod.seat.slots
+    )
+    return steps + [_creation("ResourceClaim", name, "one GPU") for name in names]
+
+
+def _controller_step(run: RunPlan, group: Group) -> PlanStep:
+    set_spec = group.set_spec
+    slots = " ".join(str(slot) for pod in group.pods for slot in pod.seat.slots) or "any node, no device"
+    detail = f"{len(group.pods)} x {set_spec.role} on {slots}: {' '.join(set_spec.command)}"
+    return _creation(group.kind, group.name(run.spec.name), detail)

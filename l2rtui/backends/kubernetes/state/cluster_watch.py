@@ -1,0 +1,314 @@
+"""Watch of a cluster: one reflector for each scope, joined into rows, reported in at most ten batches a second.
+
+The snapshot, which lists everything once, uses the same joiner, so both give the same rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes.api.backoff import ServerGate, Timing
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.decode import UndecodedObject
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.list_pages import Scope
+from l2rtui.backends.kubernetes.api.reflector import Reflector, probe
+from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.api.structs import NodeMetricsStruct
+from l2rtui.backends.kubernetes.state import dcgm
+from l2rtui.backends.kubernetes.state.initial_list import STRUCTS, list_all, list_kind, put_method
+from l2rtui.backends.kubernetes.state.joiner import Joiner
+from l2rtui.backends.kubernetes.state.node_devices import SlotRule
+from l2rtui.backends.kubernetes.state.visibility import (
+    Visibility,
+    find_visibility,
+    missing,
+    scopes,
+    undecoded_problems,
+    visibility_problems,
+)
+from l2rtui.domain.change import Change, ProblemsChanged, apply
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
+
+_BATCH_SECONDS = 0.1
+"""Shortest time between two batches: faster than people read, and long enough to collapse a burst."""
+_RECHECK_SECONDS = 5.0
+"""Interval at which pods are looked at again whose reason changes by time alone."""
+_METRICS_SECONDS = 30.0
+_NO_METRICS_SECONDS = 300.0
+_SAMPLES_SECONDS = 10.0
+_SNAPSHOT_SAMPLES_SECONDS = 2.0
+"""For all exporters together: a user waits for the snapshot, and the API server may not reach them at all."""
+_METRICS: Final = Scope("NodeMetrics")
+
+
+class ClusterWatch:
+    """Snapshot and watch of one cluster.
+
+    Args:
+        rule: Slots of a device.
+        timing: Waits of the watches.
+        clock: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        rule: SlotRule,
+        timing: Timing | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._rule = rule
+        self._timing = timing or Timing()
+        self._clock = clock
+        self._reflectors: list[Reflector[Any]] = []
+        self._visibility: Visibility | None = None
+
+    @property
+    def stale_seconds(self) -> float:
+        """Possible age of the oldest objects in seconds; 0 while every watch is open."""
+        return max((reflector.stale_seconds for reflector in self._reflectors if reflector.is_listed), default=0.0)
+
+    async def snapshot(self) -> ClusterSnapshot:
+        """List everything once, all kinds at the same time; ApiError if pods cannot be listed at all."""
+        visibility, verbs = await asyncio.gather(find_visibility(self._api), self._node_metrics_verbs())
+        joiner = self._make_joiner(visibility)
+        listed_scopes = scopes(visibility)
+        if verbs & {"list", "watch"}:
+            listed_scopes.append(_METRICS)
+        lists = await list_all(self._api, listed_scopes, joiner, self._timing.page)
+        problems: list[str] = []
+        undecoded: list[UndecodedObject] = []
+        for scope in listed_scopes:
+            if (error := lists.errors.get(scope)) is not None:
+                if scope.kind == "Pod":
+                    raise error
+                problems.append(missing(scope, error))
+                continue
+            listing = lists.listings[scope]
+            if scope.kind == "Pod":
+                undecoded += listing.undecoded.values()
+            problems += undecoded_problems(scope, listing.undecoded, listing.lost)
+        joiner.set_undecoded_pods(undecoded)
+        if self._api.has_exporters and (exporters := joiner.exporters()):
+            samples = await dcgm.read_samples(self._api, exporters, _SNAPSHOT_SAMPLES_SECONDS)
+            # If none has answered, later snapshots of this connection do not wait for them again.
+            self._api.has_exporters = bool(samples)
+            joiner.set_samples(samples)
+        problems += visibility_problems(visibility)
+        last = ProblemsChanged(tuple(dict.fromkeys(problems)))
+        return apply(EMPTY_SNAPSHOT, [*lists.changes, *joiner.changes(), last])
+
+    async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
+        """Yield changes as they happen, for ever; the first batch builds all rows.
+
+        Permissions are checked again now and then. When they change, everything is listed again, and rows that may
+        no longer be read are removed.
+        """
+        self._visibility = await find_visibility(self._api)
+        previous: Joiner | None = None
+        while True:
+            joiner = self._make_joiner(self._visibility)
+            async with contextlib.aclosing(self._watch(self._visibility, joiner, previous)) as batches:
+                async for batch in batches:
+                    yield batch
+            previous = joiner
+
+    # --- inside ------------------------------------------------------------------------------------------------
+    async def _watch(
+        self, visibility: Visibility, joiner: Joiner, previous: Joiner | None
+    ) -> AsyncGenerator[tuple[Change, ...]]:
+        """Yield changes until the user may list more, or less, than this visibility."""
+        wake = asyncio.Event()
+        gate = ServerGate(lambda: probe(self._api), self._timing)
+        self._reflectors = [self._reflector(scope, joiner, wake, gate) for scope in scopes(visibility)]
+        early = await self._begin(joiner)
+        metrics, samples = self._follow_metrics(joiner, wake, gate), self._follow_samples(joiner, wake)
+        others = (metrics, samples, self._follow_permissions(visibility))
+        async with _running([*(reflector.run() for reflector in self._reflectors), *others], wake) as check:
+            await self._settled()
+            problems: tuple[str, ...] = ()
+            is_first, ticked = True, time.monotonic()
+            while self._visibility == visibility:
+                # Cleared before the changes are taken: one that comes in between wakes the next round.
+                wake.clear()
+                check()
+                began = time.monotonic()
+                if began - ticked >= _RECHECK_SECONDS:
+                    joiner.recheck_waiting_pods()
+                    ticked = began
+                changes = self._changes(joiner, visibility)
+                if is_first:
+                    gone = joiner.rows_missing_from(previous) if previous is not None else ()
+                    changes, early = (*early, *changes, *gone), ()
+                reported, problems = problems, self._problems(visibility)
+                if is_first or reported != problems:
+                    changes = (*changes, ProblemsChanged(problems))
+                if changes or is_first:
+                    is_first = False
+                    yield changes
+                await asyncio.sleep(max(0.0, _BATCH_SECONDS - (time.monotonic() - began)))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._timing.tick):
+                        await wake.wait()
+
+    def _make_joiner(self, visibility: Visibility) -> Joiner:
+        joiner = Joiner(self._rule, self._clock)
+        self._set_visibility(joiner, visibility)
+        return joiner
+
+    @staticmethod
+    def _set_visibility(joiner: Joiner, visibility: Visibility, *, is_listed: bool = True) -> None:
+        is_use_known = visibility.is_cluster_wide and is_listed
+        joiner.set_visibility(
+            run_namespaces=visibility.run_namespaces, is_use_known=is_use_known, is_derived=not visibility.has_nodes
+        )
+
+    def _reflector(self, scope: Scope, joiner: Joiner, wake: asyncio.Event, gate: ServerGate) -> Reflector[Any]:
+        put = put_method(joiner, scope.kind)
+
+        def changed(old: Any, new: Any) -> None:
+            if old is not new:  # the same object twice: only its set of undecoded versions has changed
+                put(old, new)
+            wake.set()
+
+        return Reflector(self._api, scope, STRUCTS[scope.kind], changed, gate, self._timing)
+
+    async def _begin(self, joiner: Joiner) -> tuple[Change, ...]:
+        """List everything page by page if the server cannot stream lists, so that each watch starts from there.
+
+        Lists that fail are left to their reflectors, which retry with their own back-off.
+        """
+        if any(reflector.streams_lists for reflector in self._reflectors):
+            return ()
+        watched = [reflector.scope for reflector in self._reflectors]
+        lists = await list_all(self._api, watched, joiner, self._timing.page)
+        for reflector in self._reflectors:
+            if (listing := lists.listings.get(reflector.scope)) is not None:
+                reflector.adopt_list(listing)
+        return tuple(lists.changes)
+
+    async def _settled(self) -> None:
+        """Wait until everything has been listed, or until an error has lasted for a while."""
+        while not all(reflector.settled.is_set() for reflector in self._reflectors):
+            if any(
+                reflector.error is not None and reflector.stale_seconds > self._timing.stale
+                for reflector in self._reflectors
+            ):
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timing.tick):
+                    await asyncio.gather(*(reflector.settled.wait() for reflector in self._reflectors))
+
+    def _changes(self, joiner: Joiner, visibility: Visibility) -> tuple[Change, ...]:
+        pods = [reflector for reflector in self._reflectors if reflector.scope.kind == "Pod"]
+        # Until all pods are listed, slots that no pod uses are unknown, not free.
+        self._set_visibility(joiner, visibility, is_listed=all(reflector.is_listed for reflector in pods))
+        joiner.set_undecoded_pods(undecoded for reflector in pods for undecoded in reflector.undecoded.values())
+        return joiner.changes()
+
+    def _problems(self, visibility: Visibility) -> tuple[str, ...]:
+        """Return one sentence for each thing that cannot be read now; equal as long as nothing changes."""
+        problems: dict[str, None] = {}
+        stale: dict[str, list[Reflector[Any]]] = {}
+        for reflector in self._reflectors:
+            error = reflector.error
+            if error is not None and error.is_denied:
+                problems[missing(reflector.scope, error)] = None
+            elif reflector.stale_seconds > self._timing.stale:
+                cause = error.message if error is not None else f"{self._api.server} is silent."
+                stale.setdefault(cause, []).append(reflector)
+            problems.update(dict.fromkeys(undecoded_problems(reflector.scope, reflector.undecoded, reflector.lost)))
+        # One sentence for all kinds that fail for the same reason: in an outage that is every one of them. It names
+        # the minute and not the age, or it would change every second.
+        for cause, reflectors in stale.items():
+            since = min(self._clock() - reflector.stale_seconds for reflector in reflectors)
+            kinds = ", ".join(dict.fromkeys(str(reflector.scope) for reflector in reflectors))
+            moment = time.strftime("%H:%M", time.localtime(since))
+            are = "shown" if all(reflector.is_listed for reflector in reflectors) else "not read yet, or shown"
+            problems[f"{kinds} are {are} as of {moment}: {cause}"] = None
+        problems.update(dict.fromkeys(visibility_problems(visibility)))
+        return tuple(problems)
+
+    async def _follow_permissions(self, visibility: Visibility) -> None:
+        """Check every minute whether missing permissions were granted, or granted ones withdrawn."""
+        while self._visibility == visibility:
+            await asyncio.sleep(self._timing.forbidden)
+            if visibility.is_complete and not any(
+                reflector.error and reflector.error.is_forbidden for reflector in self._reflectors
+            ):
+                continue
+            self._api.forget_permissions()
+            with contextlib.suppress(ApiError):  # the watches report what is wrong
+                self._visibility = await find_visibility(self._api)
+
+    # --- CPU, GPUs and memory in use ----------------------------------------------------------------------------
+    async def _node_metrics_verbs(self) -> frozenset[str]:
+        """Return the verbs of node metrics on this server; none where no metrics server is installed."""
+        try:
+            group = await self._api.get_json(f"/apis/{KINDS['NodeMetrics'].api_version}")
+        except ApiError:
+            return frozenset()
+        resources = group.get("resources") if isinstance(group, dict) else None
+        nodes = (item for item in resources or () if isinstance(item, dict) and item.get("name") == "nodes")
+        return frozenset(verb for item in nodes for verb in item.get("verbs") or ())
+
+    async def _follow_metrics(self, joiner: Joiner, wake: asyncio.Event, gate: ServerGate) -> None:
+        """Watch node metrics, or list them twice a minute: metrics-server, the usual one, has no watch."""
+        while not (verbs := await self._node_metrics_verbs()):  # noqa: ASYNC110  (nobody tells when it is installed)
+            await asyncio.sleep(_NO_METRICS_SECONDS)
+        if "watch" in verbs:
+            await self._reflector(_METRICS, joiner, wake, gate).run()
+        metrics: dict[str, NodeMetricsStruct] = {}
+        while True:
+            with contextlib.suppress(ApiError):  # the last values stay
+                newest = (await list_kind(self._api, _METRICS, self._timing.page)).items
+                for key in {*metrics, *newest}:
+                    joiner.put_metrics(metrics.get(key), newest.get(key))
+                metrics = newest
+                wake.set()
+            await asyncio.sleep(_METRICS_SECONDS)
+
+    async def _follow_samples(self, joiner: Joiner, wake: asyncio.Event) -> None:
+        """Read exporters as often as node metrics; rarely while none of them answers."""
+        await self._settled()
+        latest: dcgm.Samples = {}
+        while True:
+            exporters = joiner.exporters()
+            samples = await dcgm.read_samples(self._api, exporters, _SAMPLES_SECONDS)
+            is_silent = bool(exporters) and not samples and not latest
+            latest = samples
+            joiner.set_samples(samples)
+            wake.set()
+            await asyncio.sleep(_NO_METRICS_SECONDS if is_silent else _METRICS_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    coroutines: Sequence[Coroutine[Any, Any, None]], wake: asyncio.Event
+) -> AsyncIterator[Callable[[], None]]:
+    """Run coroutines in the background; yield a function that raises the exception of one that has died.
+
+    Not a task group: it may cancel its owner at any await, and the owner here is a generator, so that the task of
+    its consumer would be cancelled.
+    """
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    for task in tasks:
+        task.add_done_callback(lambda _: wake.set())
+
+    def check() -> None:
+        for task in tasks:
+            if task.done():
+                task.result()
+
+    try:
+        yield check
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,122 @@
+"""GPUs that resource claims of pods were allocated (dynamic resource allocation, DRA); no I/O.
+
+A pod names its claims, a claim names its allocated devices, and only the driver's slices tell which GPU such a
+device is. A claim that is not allocated yet, or that we may not read, counts as an unknown GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final
+
+from l2rtui.backends.kubernetes.api.dra_structs import (
+    DeviceResult,
+    DeviceStruct,
+    ResourceClaimStruct,
+    ResourceSliceStruct,
+)
+from l2rtui.backends.kubernetes.api.list_pages import key_of
+from l2rtui.backends.kubernetes.api.structs import PodStruct
+from l2rtui.backends.kubernetes.state.node_devices import NodeDevices
+from l2rtui.domain.ledger import DeviceUsage
+
+DRIVER: Final = "gpu.nvidia.com"
+_NAME = re.compile(r"gpu-(\d{1,3})(?:-mig.*)?", re.ASCII)
+
+
+class DraAllocations:
+    """Claims and slices of one cluster, and the pods that use the claims."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, ResourceClaimStruct] = {}
+        self._devices: dict[str, dict[tuple[str, str], DeviceStruct]] = {}
+        self._users: defaultdict[str, set[str]] = defaultdict(set)
+
+    def put_resource_claim(
+        self, old: ResourceClaimStruct | None, new: ResourceClaimStruct | None
+    ) -> frozenset[str]:
+        """Add, replace or remove a claim; return the uids of the pods that use it."""
+        key = key_of((new or old or ResourceClaimStruct()).metadata)
+        if new is None:
+            self._claims.pop(key, None)
+        else:
+            self._claims[key] = new
+        return frozenset(self._users.get(key, ()))
+
+    def put_resource_slice(
+        self, old: ResourceSliceStruct | None, new: ResourceSliceStruct | None
+    ) -> frozenset[str]:
+        """Add, replace or remove a slice; return the uids of all pods that use claims."""
+        name = (new or old or ResourceSliceStruct()).metadata.name
+        if new is None:
+            self._devices.pop(name, None)
+        elif new.spec.driver == DRIVER:
+            self._devices[name] = {(new.spec.pool.name, device.name): device for device in new.spec.devices or ()}
+        # All of them: which claims name the slice's devices is not indexed, as slices change once in a node's life.
+        return frozenset(uid for uids in self._users.values() for uid in uids)
+
+    def add_user(self, pod: PodStruct) -> None:
+        """Register the claims of a pod."""
+        for key in _keys(pod):
+            self._users[key].add(pod.metadata.uid)
+
+    def remove_user(self, pod: PodStruct) -> None:
+        """Unregister the claims of a pod, before it is removed or replaced by another version."""
+        for key in _keys(pod):
+            self._users[key].discard(pod.metadata.uid)
+            if not self._users[key]:
+                del self._users[key]
+
+    def usage(self, pod: PodStruct, devices: NodeDevices) -> tuple[DeviceUsage, ...]:
+        """Return the GPU usage of a pod's claims on its node; pods that share a claim share its GPU's slots."""
+        keys = set(_keys(pod))
+        # A claim from a template that has no name yet: it will get a GPU, and nobody knows which.
+        usages = [DeviceUsage(None)] * (len(pod.spec.resource_claims or ()) - len(keys))
+        for key in keys:
+            claim = self._claims.get(key)
+            allocation = claim.status.allocation if claim is not None else None
+            if claim is None or allocation is None:
+                usages.append(DeviceUsage(None))
+                continue
+            # A claim may be shared by pods: together they use all slots of its device, each an equal part.
+            share = max(1, devices.slots_per_gpu // max(1, len(claim.status.reserved_for or ())))
+            for result in allocation.devices.results or ():
+                if result.driver == DRIVER:
+                    usages.append(self._usage_of_result(result, devices, share))
+        return tuple(usages)
+
+    def _usage_of_result(self, result: DeviceResult, devices: NodeDevices, share: int) -> DeviceUsage:
+        key = (result.pool, result.device)
+        device = next((by_key[key] for by_key in self._devices.values() if key in by_key), None)
+        index = _index(device, devices) if device is not None else None
+        name = _NAME.fullmatch(result.device)
+        # Without the slice, NVIDIA's own device name still holds the index: gpu-0, gpu-0-mig-1g.5gb-0.
+        if index is None and name is not None:
+            index = int(name[1])
+        is_part = "mig" in result.device
+        return DeviceUsage(index, None, 1 if is_part else share)
+
+
+def _index(device: DeviceStruct, devices: NodeDevices) -> int | None:
+    """Return the GPU's index on its node: by UUID if the node publishes UUIDs, else by the driver's count."""
+    attributes = device.attributes or (device.basic.attributes if device.basic is not None else None) or {}
+    for name in ("uuid", "parentUUID"):
+        attribute = attributes.get(name)
+        if attribute is not None and attribute.string and attribute.string in devices.uuids:
+            return devices.uuids[attribute.string]
+    for name in ("index", "parentIndex"):
+        attribute = attributes.get(name)
+        if attribute is not None and attribute.int_ is not None:
+            return attribute.int_
+    return None
+
+
+def _keys(pod: PodStruct) -> Iterator[str]:
+    """Yield the keys of a pod's claims; those made from templates have a name in the status, once they exist."""
+    made = {claim.name: claim.resource_claim_name for claim in pod.status.resource_claim_statuses or ()}
+    for claim in pod.spec.resource_claims or ():
+        name = claim.resource_claim_name or made.get(claim.name)
+        if name:
+            yield f"{pod.metadata.namespace}/{name}"

@@ -1,0 +1,158 @@
+"""Visibility: which namespaces and kinds the user may list, and sentences on what is hidden.
+
+All namespaces if pods may be listed everywhere, else those that were named, or the context's own. In the latter
+case foreign pods are hidden, and a slot that looks free reads as unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.decode import UndecodedObject
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.list_pages import Scope
+from l2rtui.backends.kubernetes.api.resources import KINDS
+
+_OWN_KINDS: Final = ("ReplicaSet", "StatefulSet", "Job", "ConfigMap")
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """Extent of what the user may list.
+
+    Attributes:
+        namespaces: Namespaces whose pods are listed; (None,) stands for all of them.
+        run_namespaces: Namespaces whose runs are shown: those that were named, else the context's own. A run's name
+            is unique in one namespace only; pods of runs elsewhere use slots like foreign pods.
+        is_cluster_wide: All pods of the cluster can be listed.
+        claim_namespaces: Namespaces whose resource claims can be read; (None,) for all.
+        has_slices: Resource slices can be listed.
+        resource_api: Version of ``resource.k8s.io`` in use; empty if the server has none.
+    """
+
+    namespaces: tuple[str | None, ...]
+    run_namespaces: tuple[str, ...]
+    is_cluster_wide: bool
+    has_nodes: bool
+    claim_namespaces: tuple[str | None, ...] = ()
+    has_slices: bool = False
+    resource_api: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if no permission is missing."""
+        return self.is_cluster_wide and self.has_nodes
+
+
+async def find_visibility(api: Api) -> Visibility:
+    """Determine what the user may list, by access reviews or, where these are forbidden, by trying it."""
+    is_cluster_wide, has_nodes, resource_api = await asyncio.gather(
+        _may_list_all(api, "Pod"), _may_list_all(api, "Node"), _resource_api(api)
+    )
+    run_namespaces = api.namespaces or (api.namespace,)
+    namespaces: tuple[str | None, ...] = (None,) if is_cluster_wide else run_namespaces
+    if not resource_api:
+        return Visibility(namespaces, run_namespaces, is_cluster_wide, has_nodes)
+    # Without these permissions a claim counts as an unknown GPU, which is not worth a message on every screen.
+    has_slices, claim_namespaces = await asyncio.gather(
+        _may_read(api, "ResourceSlice", None), _claim_namespaces(api, namespaces, run_namespaces)
+    )
+    return Visibility(
+        namespaces, run_namespaces, is_cluster_wide, has_nodes, claim_namespaces, has_slices, resource_api
+    )
+
+
+def scopes(visibility: Visibility) -> list[Scope]:
+    """Return the scopes to watch, as narrow as the rows allow."""
+    result = [Scope("Node")] if visibility.has_nodes else []
+    result += [Scope("Pod", namespace) for namespace in visibility.namespaces]
+    for namespace in visibility.run_namespaces:
+        result += [Scope(kind, namespace, labels.MANAGED) for kind in _OWN_KINDS]
+        # Warnings alone: a busy namespace has thousands of normal events, and none explains a pending pod.
+        result.append(Scope("Event", namespace, fields="type=Warning"))
+    version = visibility.resource_api
+    result += [Scope("ResourceClaim", name, api_version=version) for name in visibility.claim_namespaces]
+    if visibility.has_slices:
+        result.append(Scope("ResourceSlice", api_version=version))
+    return result
+
+
+async def _resource_api(api: Api) -> str:
+    """Return the newest version of resource.k8s.io that both the server and we support; empty for none."""
+    try:
+        served = await api.group_versions("resource.k8s.io")
+    except ApiError:  # discovery may be forbidden; the same server error would stop the lists of pods anyway
+        return ""
+    return next((f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1beta1") if version in served), "")
+
+
+async def _claim_namespaces(
+    api: Api, namespaces: tuple[str | None, ...], run_namespaces: tuple[str, ...]
+) -> tuple[str | None, ...]:
+    """Return the namespaces whose claims may be watched: all where pods are listed, else those of our runs."""
+    for candidates in dict.fromkeys((namespaces, run_namespaces)):
+        readable = await asyncio.gather(*(_may_read(api, "ResourceClaim", namespace) for namespace in candidates))
+        if any(readable):
+            return tuple(namespace for namespace, may_read in zip(candidates, readable, strict=True) if may_read)
+    return ()
+
+
+async def _may_read(api: Api, kind: str, namespace: str | None) -> bool:
+    try:
+        return await api.can("list", kind, namespace) and await api.can("watch", kind, namespace)
+    except ApiError:
+        return False
+
+
+async def _may_list_all(api: Api, kind: str) -> bool:
+    """Return True if all objects of a kind may be listed and watched."""
+    try:
+        return await api.can("list", kind, None) and await api.can("watch", kind, None)
+    except ApiError as error:
+        if not (error.is_forbidden or error.is_not_found):
+            raise
+    # Some servers forbid access reviews themselves: a list of one object tells as much.
+    try:
+        await api.get_json(KINDS[kind].path(None), {"limit": "1"})
+    except ApiError as error:
+        if not error.is_forbidden:
+            raise
+        return False
+    return True
+
+
+def missing(scope: Scope, error: ApiError) -> str:
+    """Return the sentence for a kind that cannot be read; the server's message names the verb."""
+    return f"{scope} cannot be read: {(error.detail or error.message).rstrip('.')}."
+
+
+def undecoded_problems(scope: Scope, undecoded: Mapping[str, UndecodedObject], lost: int) -> list[str]:
+    """Return sentences for objects that exist and cannot be decoded."""
+    problems = []
+    if undecoded:
+        names = ", ".join(f"{key} ({item.error})" for key, item in sorted(undecoded.items())[:_MOST_NAMED])
+        more = f" and {len(undecoded) - _MOST_NAMED} more" if len(undecoded) > _MOST_NAMED else ""
+        problems.append(f"{len(undecoded)} of the {scope} cannot be decoded: {names}{more}.")
+    if lost:
+        problems.append(f"{lost} of the {scope} cannot be read at all, not even their names.")
+    return problems
+
+
+def visibility_problems(visibility: Visibility) -> list[str]:
+    """Return sentences for missing permissions."""
+    problems = []
+    if not visibility.is_cluster_wide:
+        names = ", ".join(filter(None, visibility.namespaces))
+        problems.append(
+            f"Only pods of {names} can be listed: slots that others may hold read unknown "
+            "(missing right: list and watch pods in all namespaces)."
+        )
+    if not visibility.has_nodes:
+        problems.append("Nodes are known from their pods alone (missing right: list and watch nodes).")
+    return problems

@@ -1,0 +1,1 @@
+"""Volumes, the files on them, and secrets of a namespace."""

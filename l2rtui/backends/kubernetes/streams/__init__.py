@@ -1,0 +1,4 @@
+"""Byte streams of one pod: logs across restarts, rotation and cuts; exec; port-forward.
+
+Lists and watches of objects are in ``api`` and ``state``.
+"""

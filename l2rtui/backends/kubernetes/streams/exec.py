@@ -1,0 +1,259 @@
+"""Commands in containers (subresource ``exec``): on the caller's terminal, captured, or piped for file transfer.
+
+One websocket carries stdin, stdout, stderr and the exit status as channels, see ``api.websocket``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import termios
+import tty as terminal
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+import aiohttp
+
+from l2rtui.backends.kubernetes.api import websocket
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.domain.log import CommandOutput
+from l2rtui.domain.snapshot import PodView
+from l2rtui.errors import BackendError
+
+BLOCK_BYTES: Final = 256 * 1024
+"""Size of the blocks in which files are piped."""
+_STDIN_BYTES = 65_536
+_MAX_CAPTURED_BYTES = 16 << 20
+"""Of each stream of a captured command; the rest is dropped."""
+_MAX_COMPLAINT_BYTES = 4096
+
+
+class CutError(BackendError):
+    """The connection ended before the command did; what arrived until then is complete and in order."""
+
+
+async def run(api: Api, pod: PodView, argv: Sequence[str], *, tty: bool | None = None, container: str = "") -> int:
+    """Run a command in a pod with our stdin, stdout and stderr, and return its exit code.
+
+    Args:
+        tty: Allocate a terminal; None does so if both our stdin and our stdout are terminals.
+        container: Empty means the pod's first, or the one that its annotation names.
+
+    Raises:
+        ApiError: the server refuses the connection, or there is no such container.
+        BackendError: the command cannot be run, or the connection was cut: the command may still run.
+    """
+    is_tty = sys.stdin.isatty() and sys.stdout.isatty() if tty is None else tty
+    namespace = pod.namespace or api.namespace
+    async with _session(api, namespace, pod.name, argv, stdin=True, tty=is_tty, container=container) as socket:
+        with contextlib.ExitStack() as stack:
+            if is_tty:
+                stack.enter_context(_raw_mode())
+                stack.enter_context(_forwarded_size(socket))
+            async with _in_background(_send_stdin(socket)):
+                return await _write_output(socket, argv[0])
+
+
+async def capture(api: Api, pod: PodView, argv: Sequence[str], *, container: str = "") -> CommandOutput:
+    """Run a command in a pod without input, and return its exit code and output.
+
+    Raises:
+        ApiError: the server refuses the connection, or there is no such container.
+        BackendError: the command cannot be run, or the connection was cut.
+    """
+    output = {websocket.STDOUT: bytearray(), websocket.STDERR: bytearray()}
+    async with _session(api, pod.namespace or api.namespace, pod.name, argv, container=container) as socket:
+        async for data in websocket.messages(socket):
+            if data[0] == websocket.STATUS:
+                code = websocket.exit_code(data[1:], argv[0])
+                return CommandOutput(code, bytes(output[websocket.STDOUT]), bytes(output[websocket.STDERR]))
+            if data[0] in output:
+                buffer = output[data[0]]
+                buffer += data[1 : 1 + max(0, _MAX_CAPTURED_BYTES - len(buffer))]
+    raise _cut_error(argv[0])
+
+
+async def pipe(
+    api: Api,
+    namespace: str,
+    pod: str,
+    argv: Sequence[str],
+    *,
+    on_output: Callable[[bytes], Awaitable[None]] | None = None,
+    stdin: AsyncIterator[bytes] | None = None,
+) -> bytes:
+    """Run a command that must succeed; return its output if there is no ``on_output``.
+
+    Args:
+        on_output: Gets the output block by block.
+        stdin: Input of the command. Servers before 1.29 cannot signal its end, so the command must know how many
+            bytes to read.
+
+    Raises:
+        ApiError: the server refuses the connection.
+        CutError: the connection was cut.
+        BackendError: the command failed; the sentence ends with the last line of its stderr.
+    """
+    output, complaint = bytearray(), bytearray()
+    async with contextlib.AsyncExitStack() as stack:
+        socket = await stack.enter_async_context(_session(api, namespace, pod, argv, stdin=stdin is not None))
+        if stdin is not None:
+            await stack.enter_async_context(_in_background(_send_blocks(socket, stdin)))
+        async for data in websocket.messages(socket):
+            if data[0] == websocket.STATUS:
+                if (code := websocket.exit_code(data[1:], argv[0])) != 0:
+                    text = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2]
+                    raise BackendError(f"{argv[0]} ended with {code} in the volume's pod: {text or 'no reason'}.")
+                return bytes(output)
+            if data[0] == websocket.STDOUT and on_output is not None:
+                # Awaited before the next message is read: a slow disk here slows the sender down by TCP.
+                await on_output(data[1:])
+            elif data[0] == websocket.STDOUT:
+                output += data[1:]
+            elif data[0] == websocket.STDERR:
+                complaint += data[1 : 1 + _MAX_COMPLAINT_BYTES]
+    raise CutError(f"The connection to {pod} was cut.", "Try again: what has come over is kept.")
+
+
+@contextlib.asynccontextmanager
+async def _session(
+    api: Api,
+    namespace: str,
+    pod: str,
+    argv: Sequence[str],
+    *,
+    stdin: bool = False,
+    tty: bool = False,
+    container: str = "",
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Open the websocket of one command, and close it in the end."""
+    query = [("command", argument) for argument in argv]
+    # A terminal has one output stream: the kubelet ignores a request for stderr beside it.
+    query += [("stdin", _flag(stdin)), ("stdout", "true"), ("stderr", _flag(not tty)), ("tty", _flag(tty))]
+    query += [("container", container)] if container else []
+    path = KINDS["Pod"].path(namespace, pod, "exec")
+    socket = await api.websocket(path, query, protocols=websocket.EXEC_PROTOCOLS)
+    try:
+        yield socket
+    finally:
+        await socket.close()
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+@contextlib.asynccontextmanager
+async def _in_background(sending: Awaitable[None]) -> AsyncIterator[None]:
+    """Run a sender until the block ends; its errors do not matter, as the reader sees the same cut."""
+    task = asyncio.ensure_future(sending)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _cut_error(command: str) -> BackendError:
+    return BackendError(
+        f"The connection to {command} was cut; nobody can tell whether it still runs.", "Look at the pod again."
+    )
+
+
+async def _write_output(socket: aiohttp.ClientWebSocketResponse, command: str) -> int:
+    """Write the command's output to ours until its status comes."""
+    outputs = {websocket.STDOUT: sys.stdout.fileno(), websocket.STDERR: sys.stderr.fileno()}
+    async for data in websocket.messages(socket):
+        if data[0] == websocket.STATUS:
+            return websocket.exit_code(data[1:], command)
+        if data[0] in outputs and len(data) > 1:
+            # In a thread: our stdout may be a pipe whose reader is slow, and pings must still be answered.
+            await asyncio.to_thread(_write_all, outputs[data[0]], data[1:])
+    raise _cut_error(command)
+
+
+async def _send_blocks(socket: aiohttp.ClientWebSocketResponse, blocks: AsyncIterator[bytes]) -> None:
+    with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # the reader of the socket reports the cut
+        async for block in blocks:
+            await socket.send_bytes(websocket.frame(websocket.STDIN, block))
+
+
+async def _send_stdin(socket: aiohttp.ClientWebSocketResponse) -> None:
+    """Send our stdin until it ends; then close the command's, where the protocol can."""
+    async with contextlib.aclosing(_stdin_blocks()) as blocks:
+        async for block in blocks:
+            await socket.send_bytes(websocket.frame(websocket.STDIN, block))
+    if socket.protocol == websocket.EXEC_PROTOCOLS[0]:
+        await socket.send_bytes(websocket.close_frame(websocket.STDIN))
+
+
+async def _stdin_blocks() -> AsyncGenerator[bytes, None]:
+    """Yield our stdin as it comes."""
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+    ready = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, ready.set)
+    except (PermissionError, NotImplementedError):
+        # epoll refuses regular files (EPERM), which are always readable; uvloop and others may have no readers.
+        while block := await asyncio.to_thread(os.read, descriptor, _STDIN_BYTES):
+            yield block
+        return
+    try:
+        # A reader and not a thread that blocks in read(): a thread would swallow the first key after the command.
+        while True:
+            await ready.wait()
+            ready.clear()
+            block = os.read(descriptor, _STDIN_BYTES)
+            if not block:
+                return
+            yield block
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+@contextlib.contextmanager
+def _raw_mode() -> Iterator[None]:
+    """Pass every key on to the command; afterwards the terminal is as it was."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    terminal.setraw(descriptor)
+    try:
+        yield
+    finally:
+        # DRAIN: the command's last output is still translated as it expects before the mode changes.
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _forwarded_size(socket: aiohttp.ClientWebSocketResponse) -> Iterator[None]:
+    """Send the size of the terminal, now and on every SIGWINCH."""
+    loop = asyncio.get_running_loop()
+    # The loop keeps weak references to tasks only: without this set a resize could be collected unsent.
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def send() -> None:
+        size = os.get_terminal_size(sys.stdout.fileno())
+        with contextlib.suppress(aiohttp.ClientError, OSError):  # the connection ends, and with it the command
+            await socket.send_bytes(websocket.resize(size.columns, size.lines))
+
+    def on_resize() -> None:
+        task = loop.create_task(send())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    loop.add_signal_handler(signal.SIGWINCH, on_resize)
+    on_resize()
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)

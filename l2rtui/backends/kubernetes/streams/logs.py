@@ -1,0 +1,343 @@
+"""Log of a pod: stored lines, then new ones across cuts, silence, rotation and restarts until the pod is gone.
+
+A follow ends for many reasons that look the same to the client: the process ended, the server restarted, a proxy
+timed out, or the kubelet rotated the file and lost the reader (kubernetes/kubernetes issue 115701). So after each
+end the pod is read, and the stream continues from the cursor. A silent stream is opened again as well, as some are
+dead without an end. Lines that the server repeats are skipped, see ``log_lines``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from l2rtui.backends.common.log_merge import SEAM, merge_streams
+from l2rtui.backends.kubernetes.api.backoff import RetryPauses
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.api.structs import PodStruct
+from l2rtui.backends.kubernetes.state.container_status import (
+    ContainerProcess,
+    container_names,
+    ended_at,
+    ending_text,
+    newest_process,
+)
+from l2rtui.backends.kubernetes.streams.log_lines import Cursor, LineSplitter, StampParser
+from l2rtui.domain.log import LogLine, LogQuery
+from l2rtui.domain.snapshot import PodView
+from l2rtui.errors import NotFoundError
+
+LogLines = AsyncGenerator[LogLine, None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogTiming:
+    """Waits of log streams; tests shorten them.
+
+    Attributes:
+        silence_seconds: A stream that is silent for so long is opened again; doubled after each silence, up to
+            ``longest_silence_seconds``.
+        pause_seconds: Before the next attempt after a stream without lines; doubled up to the longest.
+        tries: Attempts to read stored lines without ``follow``.
+    """
+
+    silence_seconds: float = 60.0
+    longest_silence_seconds: float = 480.0
+    pause_seconds: float = 0.25
+    longest_pause_seconds: float = 15.0
+    tries: int = 5
+
+    def pauses(self) -> RetryPauses:
+        """Return the pauses of one series of attempts."""
+        return RetryPauses(self.pause_seconds, self.longest_pause_seconds)
+
+
+DEFAULT_LOG_TIMING = LogTiming()
+_OUTAGE_TRIES = 4
+"""Failures in a row after which a mark in the log reports the outage, once."""
+
+
+async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = DEFAULT_LOG_TIMING) -> LogLines:
+    """Yield the lines of all containers of one pod.
+
+    Raises:
+        NotFoundError: the pod is gone, and its log with it.
+        ApiError: the user may not read it, or (without ``follow``) the server does not give it.
+    """
+    source = _Pod(api, pod, timing)
+    pod_struct = await source.read_pod()
+    if pod_struct is None:
+        raise NotFoundError(f"The pod {pod.name} is gone, and its log with it.", "Look at the pods again.")
+    names = container_names(pod_struct)
+    inner = replace(query, seam=query.follow)
+    streams = [_Container(source, pod_struct, name, is_only=len(names) == 1).read(inner) for name in names]
+    async with aclosing(merge_streams(streams)) as lines:
+        if query.tail is None or len(names) == 1:
+            async for line in lines:
+                if query.seam or not line.is_seam:
+                    yield line
+            return
+        # Each container has returned its last lines: only the last ones of all together are the tail.
+        last_lines: deque[LogLine] = deque(maxlen=query.tail)
+        async for line in lines:
+            if line.is_seam:
+                break
+            last_lines.append(line)
+        for line in last_lines:
+            yield line
+        if query.seam:
+            yield SEAM
+        async for line in lines:
+            yield line
+
+
+@dataclass(slots=True)
+class _Pod:
+    """Pod whose log is read, identified by its uid: a successor may have the same name."""
+
+    api: Api
+    view: PodView
+    timing: LogTiming
+    namespace: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.namespace = self.view.namespace or self.api.namespace
+
+    @property
+    def path(self) -> str:
+        """Path of the subresource ``log``."""
+        return KINDS["Pod"].path(self.namespace, self.view.name, "log")
+
+    async def read_pod(self, *, tries: int | None = None) -> PodStruct | None:
+        """Read the pod; None if it is gone. Retries while the server fails, without limit for -1 tries."""
+        path = KINDS["Pod"].path(self.namespace, self.view.name)
+        pauses = self.timing.pauses()
+        left = self.timing.tries if tries is None else tries
+        while True:
+            try:
+                pod = msgspec.json.decode(await self.api.request("GET", path), type=PodStruct)
+            except ApiError as error:
+                left -= 1
+                if error.is_not_found:
+                    return None
+                if error.is_final or left == 0:
+                    raise
+                await pauses.wait()
+            else:
+                return pod if self.view.uid in ("", pod.metadata.uid) else None
+
+
+class _Container:
+    """Log of one container."""
+
+    def __init__(self, pod: _Pod, pod_struct: PodStruct, name: str, *, is_only: bool) -> None:
+        first = newest_process(pod_struct, name)
+        self._pod = pod
+        self._name = name
+        self._label = "" if is_only else name
+        self._cursor = Cursor()
+        self._number = first.number if first else 0
+        self._is_marked = False
+        self._last_complaint = ""
+        self._half = b""
+        self._failures = 0
+        self._was_silent = False
+        self._pauses = pod.timing.pauses()
+        self._silence = pod.timing.silence_seconds
+
+    def read(self, query: LogQuery) -> LogLines:
+        """Return the lines of a query."""
+        self._cursor = Cursor(int(query.since * 1e9) if query.since is not None else 0)
+        if query.previous:
+            return self._stored_lines(query.tail, is_previous=True)
+        parts = [self._stored_lines(query.tail)]
+        if query.seam:
+            parts.append(_seam())
+        if query.follow:
+            parts.append(self._follow())
+        return _chained(*parts)
+
+    async def _newest_process(self) -> ContainerProcess | None:
+        """Return the newest process; None if the pod is gone or none will ever run."""
+        pod = await self._pod.read_pod(tries=-1)
+        return newest_process(pod, self._name) if pod is not None else None
+
+    async def _follow(self) -> LogLines:
+        while (now := await self._newest_process()) is not None:
+            has_news = False
+            async with aclosing(self._pass(now)) as lines:
+                async for line in lines:
+                    has_news = has_news or not line.is_mark
+                    yield line
+            if now.is_final:
+                return
+            if has_news:
+                self._failures = 0
+                self._pauses.reset()
+            elif not self._was_silent:
+                await self._pauses.wait()
+
+    def _pass(self, now: ContainerProcess) -> LogLines:
+        """Return the new lines after one reading of the pod."""
+        # Generators start when they are read: the second one sees the cursor that the first has moved.
+        lines = self._stream() if now.is_running else self._ended(now)
+        return _chained(self._next_process(now), lines) if now.number > self._number else lines
+
+    async def _ended(self, now: ContainerProcess) -> LogLines:
+        """Yield the last lines of a process that has ended, once, and a mark."""
+        if now.ending is not None and not self._is_marked:
+            async with aclosing(self._stored_lines(None)) as lines:
+                async for line in lines:
+                    yield line
+            self._is_marked = True
+            yield self._mark(ending_text(now.ending), ended_at(now.ending))
+
+    async def _next_process(self, now: ContainerProcess) -> LogLines:
+        """Yield the rest of the previous process and a mark; the cursor then is at the beginning of the next."""
+        ending = now.previous or now.ending
+        text = f"restart {now.number}"
+        if now.number == self._number + 1:
+            # While a container waits for its next start only one log is stored, and that is the newer one.
+            if now.previous is not None and not self._is_marked:
+                async with aclosing(self._stored_lines(None, is_previous=True)) as lines:
+                    async for line in lines:
+                        yield line
+        else:
+            text = f"restart {now.number}; the lines of {now.number - self._number - 1} processes before are lost"
+        yield self._mark(text if self._is_marked else f"{text}, {ending_text(ending)}", ended_at(ending))
+        self._number, self._is_marked = now.number, False
+        self._cursor = Cursor()
+
+    async def _stored_lines(self, tail: int | None, *, is_previous: bool = False) -> LogLines:
+        """Yield the stored lines from the cursor on; retries if the server fails in the middle."""
+        query = {"previous": "true"} if is_previous else {}
+        if tail is not None:
+            for line in await self._tail(query, tail):
+                yield line
+            return
+        tries, pauses = self._pod.timing.tries, self._pod.timing.pauses()
+        while True:
+            try:
+                async with aclosing(self._opened(query)) as lines:
+                    async for line in lines:
+                        # Every line is progress: only failures in a row count against the limit.
+                        tries = self._pod.timing.tries
+                        yield line
+            except ApiError as error:
+                tries -= 1
+                if await self._is_absent(error, tries, pauses):
+                    return
+            else:
+                return
+
+    async def _tail(self, query: dict[str, str], tail: int) -> list[LogLine]:
+        """Return the last stored lines; after a cut all are read again, as the tail has moved by then."""
+        start, tries, pauses = self._cursor, self._pod.timing.tries, self._pod.timing.pauses()
+        while True:
+            self._cursor = Cursor(start.floor)
+            try:
+                # At least one line, even for a tail of 0: its time is the position from which to follow.
+                async with aclosing(self._opened({**query, "tailLines": str(max(1, tail))})) as lines:
+                    last_lines = [line async for line in lines]
+            except ApiError as error:
+                tries -= 1
+                if await self._is_absent(error, tries, pauses):
+                    return []
+            else:
+                self._cursor.forget_before_first()
+                return last_lines if tail else []
+
+    async def _is_absent(self, error: ApiError, tries: int, pauses: RetryPauses) -> bool:
+        """Return True if there is no log; else pause before the next attempt, or raise if none can help."""
+        if _has_no_log(error):
+            return True
+        if error.is_final or tries <= 0:
+            raise error
+        await pauses.wait()
+        return False
+
+    async def _stream(self) -> LogLines:
+        """Yield the lines of one follow, until it ends in whatever way."""
+        self._was_silent = False
+        began = time.monotonic()
+        try:
+            async with aclosing(self._opened({"follow": "true"})) as lines:
+                async for line in lines:
+                    yield line
+        except ApiError as error:
+            if error.is_final:
+                raise
+            # The idle time-out of the stream: quiet programs are common, so each silence makes the next longer.
+            if error.is_unreachable and time.monotonic() - began >= self._silence:
+                self._silence = min(2 * self._silence, self._pod.timing.longest_silence_seconds)
+                self._was_silent = True
+            elif not (error.is_not_found or _has_no_log(error)):
+                self._failures += 1
+                if self._failures == _OUTAGE_TRIES:
+                    yield self._mark(f"the log cannot be read now, trying again: {error.message}", time.time())
+
+    async def _opened(self, query: dict[str, str]) -> LogLines:
+        """Yield the new lines of one request."""
+        parameters = {"container": self._name, "timestamps": "true", **query}
+        if since := self._cursor.since:
+            parameters["sinceTime"] = since
+        self._cursor.reopen()
+        splitter, parser = LineSplitter(), StampParser()
+        chunks = self._pod.api.stream(self._pod.path, parameters, idle_timeout_seconds=self._silence)
+        async with aclosing(chunks) as stream:
+            async for chunk in stream:
+                for raw in splitter.feed(chunk):
+                    if (line := self._line(raw, parser)) is not None:
+                        yield line
+        # An unfinished last line means a cut, and the next attempt returns it complete; if it comes again exactly
+        # so, the program has written it without a line feed.
+        if "follow" not in query and (raw := splitter.flush()):
+            if raw != self._half:
+                self._half = raw
+                raise ApiError(f"The log of {self._pod.view.name} was cut in the middle of a line.")
+            line = self._line(raw, parser)
+            if line is not None:
+                yield line
+
+    def _line(self, raw: bytes, parser: StampParser) -> LogLine | None:
+        parsed = parser.parse(raw)
+        if parsed is None:
+            # A line without a time is a message of the kubelet's ("unable to retrieve container logs"), repeated
+            # with each request.
+            message = raw.decode("utf-8", "replace").strip()
+            if message in ("", self._last_complaint):
+                return None
+            self._last_complaint = message
+            return self._mark(message, time.time())
+        stamp, text = parsed
+        if not self._cursor.is_new(stamp):
+            return None
+        self._silence = self._pod.timing.silence_seconds
+        return LogLine(stamp / 1e9, self._pod.view.name, text.decode("utf-8", "replace"), container=self._label)
+
+    def _mark(self, text: str, at: float) -> LogLine:
+        return LogLine(at or time.time(), self._pod.view.name, text, is_mark=True, container=self._label)
+
+
+async def _chained(*streams: LogLines) -> LogLines:
+    """Yield the lines of several streams, one after another."""
+    for stream in streams:
+        async with aclosing(stream) as lines:
+            async for line in lines:
+                yield line
+
+
+async def _seam() -> LogLines:
+    yield SEAM
+
+
+def _has_no_log(error: ApiError) -> bool:
+    """Return True if the container has not started, or had no previous process (400 Bad Request)."""
+    return error.status == 400

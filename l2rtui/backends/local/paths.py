@@ -1,0 +1,109 @@
+"""Layout of this backend on disk.
+
+::
+
+    <state>/l2rtui/local/         0700
+      lock                        flock: launch, scale and the last step of destroy, one at a time
+      runs/<run>/
+        run.json                  desired state; the backend writes it, the supervisor reads it
+        status.json               observed state; only the supervisor writes it
+        requests/<pod uid>.json   stop this pod once; destroy.json: stop all, for good
+        logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation
+        pipes/                    one FIFO for each running process
+        sockets/                  the learner's endpoint, where a socket path fits
+        supervisor.lock .log      named and locked by the living supervisor; its traceback when it fails
+        token  data/              the run's shared secret; L2R_DIR
+        programs/<set>/<name>     programs that came with the spec
+      secrets/NAME.json           0600: variables that processes get by reference
+      results/<run>-<uid8>/       data/ of destroyed runs that held checkpoints or metrics
+      volumes/<claim>/            mounted at /l2r by runs that name it; it outlives them
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+# A leading dot cannot start a run's name (``name_problem``), so neither prefix meets a run.
+STAGED = ".new-"
+"""Start of the name of a run's folder before it is complete; a rename then publishes it at once."""
+REMOVED = ".gone-"
+"""Start of the name of a run's folder while it is deleted."""
+
+
+class _Below:
+    """A path below the folder of its owner, as an attribute."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: StateFolder | RunFolder, _: object = None) -> Path:
+        return folder.path / self._name
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolder:
+    """The folder of this backend."""
+
+    path: Path
+
+    runs = _Below("runs")
+    """Folder of the runs."""
+    results = _Below("results")
+    """Folder of the results of destroyed runs."""
+    volumes = _Below("volumes")
+    """Folder of the volumes that runs share."""
+    secrets = _Below("secrets")
+    """Folder of the secrets of `l2rtui secret`."""
+    lock = _Below("lock")
+    """File for flock."""
+
+    def run(self, name: str) -> RunFolder:
+        """Folder of one run, whether it exists or not."""
+        return RunFolder(self.runs / name)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The folder of one run."""
+
+    path: Path
+
+    @property
+    def root(self) -> StateFolder:
+        """The state folder that it is in."""
+        return StateFolder(self.path.parent.parent)
+
+    @property
+    def name(self) -> str:
+        """Name of the run."""
+        return self.path.name
+
+    record = _Below("run.json")
+    """Desired state, a RunRecord."""
+    status = _Below("status.json")
+    """Observed state, a RunStatus."""
+    requests = _Below("requests")
+    """Folder of requests to the supervisor, which it removes when they are handled."""
+    destroy_request = _Below("requests/destroy.json")
+    """Request to end the run; it stays, so that a later supervisor sees it too."""
+    pipes = _Below("pipes")
+    """Folder of the FIFOs between processes and their logs."""
+    sockets = _Below("sockets")
+    """Folder of the learner's endpoint, where its socket paths fit."""
+    supervisor_lock = _Below("supervisor.lock")
+    """Lock file of the living supervisor, which allows one at a time; it holds its ProcessIdentity."""
+    supervisor_log = _Below("supervisor.log")
+    """Traceback of a supervisor that failed."""
+    token = _Below("token")
+    """The run's shared secret."""
+    data = _Below("data")
+    """Folder of files that outlive processes: checkpoints and metrics."""
+
+    def program(self, set_name: str, name: str) -> Path:
+        """The program of a set."""
+        return self.path / "programs" / set_name / name
+
+    def log_dir(self, pod: str) -> Path:
+        """Folder of the logs of all pods that had this name, one after the other."""
+        return self.path / "logs" / pod

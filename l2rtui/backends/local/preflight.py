@@ -1,0 +1,222 @@
+"""Checks of plans on this machine, its diagnosis, and leaks of runs that no longer exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from l2rtui.backends.local import process_scan, run_folders, volumes
+from l2rtui.backends.local.environment import (
+    OWN_COMMANDS,
+    RUNTIME_COMMAND,
+    clean_environ,
+    executables_of,
+    find_command,
+    working_folder,
+)
+from l2rtui.backends.local.node_reader import NodeReading
+from l2rtui.backends.local.paths import REMOVED, STAGED, StateFolder
+from l2rtui.backends.local.run_store import RunScan
+from l2rtui.backends.local.secret_files import missing
+from l2rtui.backends.local.supervision import client
+from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.receipt import Leak
+from l2rtui.domain.sidecar import sidecar_of
+from l2rtui.domain.workload import RunSpec
+from runtime.base.contract import ENV_CONFIG
+
+_RUNTIME_NEEDS = ("torch", "numpy", "gymnasium", "zmq", "safetensors")
+_INSTALL_RUNTIME = "Install it: pip install 'l2rtui[runtime]'."
+_TRAINED = (("learner",), ("worker",), ("evaluator",))
+"""Subcommands of the runtime that read the training settings of reinforcement learning."""
+_LOW_DISK_BYTES = 1 << 30
+_STALE_SECONDS = 60.0
+"""Age at which a half-made or half-deleted folder counts as a leak: a launch or destroy may still be at work."""
+_CONFIG_SECONDS = 20.0
+"""Time limit of `l2r-runtime config`, a process that imports the settings of the runtime."""
+
+
+def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
+    """Check that commands exist and files can be written. Creates nothing but the state folder."""
+    path = clean_environ().get("PATH", os.defpath)
+    cwd = working_folder()
+    findings = [_state_folder(root), *_disk(root)]
+    # Once a command, not once a replica: a plan may have hundreds of pods of one set.
+    commands: dict[str, str] = {}
+    for pod in (pod for run in plan.runs for pod in run.pods):
+        own_path = dict(pod.env).get("PATH", path)
+        commands.update((name, own_path) for name in executables_of(pod.set_spec.command) if name not in commands)
+    findings.extend(_command(name, own_path, cwd) for name, own_path in commands.items())
+    findings.extend(_settings(run.spec, path, cwd) for run in plan.runs if _has_train_settings(run.spec))
+    findings.extend(_unsupported(root, plan))
+    findings.extend(
+        Finding(Severity.OK, "image", f"image {image} is not used: the local backend runs commands")
+        for image in {run.spec.image for run in plan.runs if run.spec.image}
+    )
+    return tuple(findings)
+
+
+def _unsupported(root: StateFolder, plan: LaunchPlan) -> Iterator[Finding]:
+    """Yield findings on parts of specs that need a cluster, and on secrets that do not exist."""
+    sets = [
+        (f"{run.spec.name}/{set_spec.name}", run.spec, set_spec) for run in plan.runs for set_spec in run.spec.sets
+    ]
+    for name, _, set_spec in sets:
+        if set_spec.template:
+            sentence = "it is a pod template in Kubernetes' own words, and the local backend runs commands"
+            yield Finding(Severity.REFUSAL, name, sentence, "Choose --backend kubernetes.")
+    for name, _, set_spec in sets:
+        # A refused template may mount what it likes: one finding is enough.
+        if not set_spec.template and (paths := volumes.not_mounted(set_spec)):
+            sentence = f"the local backend mounts nothing: {', '.join(paths)} stays as it is"
+            yield Finding(Severity.WARNING, name, sentence)
+    for name, spec, set_spec in sets:
+        if sidecar_of(spec, set_spec) is not None:
+            sentence = "its simulators are sidecars, and only pods of Kubernetes have those"
+            hint = "--set train.environment_options.simulator.kind=reference, or container."
+            yield Finding(Severity.REFUSAL, name, sentence, hint)
+    for name, _, set_spec in sets:
+        for secret in missing(root.secrets, set_spec.pod.secrets):
+            hint = f"Keep it first: `l2rtui secret create {secret}`."
+            yield Finding(Severity.REFUSAL, name, f"there is no secret {secret}", hint)
+
+
+def diagnose(root: StateFolder, reading: NodeReading, scan: RunScan) -> tuple[Finding, ...]:
+    """Diagnose this machine."""
+    node = reading.node
+    slots = sum(gpu.slots for gpu in node.gpus)
+    devices = ", ".join(gpu.model or gpu.label for gpu in node.gpus) or "no device"
+    size = f"{format_cores(node.cpu_cores)} cores, {format_bytes(node.memory_bytes)} of memory"
+    summary = Finding(Severity.OK, "node", f"{node.name}: {size}, {slots} slots on {devices}")
+    findings = [summary, _state_folder(root), *_disk(root), _runtime()]
+    if reading.problem:
+        hint = "Run nvidia-smi; after a driver's upgrade the machine must be restarted."
+        findings.append(Finding(Severity.WARNING, "gpu", reading.problem, hint))
+    elif all(gpu.is_cpu for gpu in node.gpus):
+        findings.append(Finding(Severity.OK, "gpu", "there is no NVIDIA GPU: workers sit on the cpu device"))
+    findings.extend(Finding(Severity.WARNING, "state", problem) for problem in scan.problems)
+    sentence = "its supervisor is gone: nothing restarts its processes or stores their output"
+    for name in (state.folder.name for state in scan.runs if not state.is_supervised):
+        hint = f"Open the app, which starts another, or `l2rtui destroy {name}`."
+        findings.append(Finding(Severity.WARNING, name, sentence, hint))
+    return tuple(findings)
+
+
+def find_leaks(root: StateFolder, scan: RunScan) -> tuple[Leak, ...]:
+    """Find processes, folders and sockets of this state folder that belong to no run of it."""
+    uids = {state.folder.path: state.uid for state in scan.runs if state.record is not None}
+    corrupt = {state.folder.path for state in scan.runs if state.record is None}
+    leaks = []
+    for process in process_scan.find_tagged(lambda process: Path(process.folder).parent == root.runs):
+        folder = Path(process.folder)
+        # Without a readable record the uid is unknown: then every process of the folder counts as its own.
+        if folder in corrupt or uids.get(folder) == process.run_id:
+            continue
+        pid = process.proc.pid
+        reason = f"its run is gone: end it with `kill -9 {pid}`"
+        leaks.append(Leak(process.run, "Process", f"{pid} {process.command}".strip(), reason))
+    leaks.extend(_stale_folders(root))
+    for path, run in run_folders.orphaned_socket_dirs(root.runs).items():
+        leaks.append(Leak(run.name, "Sockets", str(path), "its run is gone: remove the folder"))
+    return tuple(leaks)
+
+
+def _stale_folders(root: StateFolder) -> Iterable[Leak]:
+    for pattern, reason in ((STAGED, "a launch was broken off"), (REMOVED, "a destroy was broken off")):
+        for path in root.runs.glob(f"{pattern}*"):
+            # Not st_mtime: a rename, which marks the folder as removed, updates st_ctime alone.
+            try:
+                age = time.time() - path.stat().st_ctime
+            except OSError:
+                continue
+            if age > _STALE_SECONDS:
+                yield Leak(path.name, "Folder", str(path), f"{reason}: remove the folder")
+
+
+def _state_folder(root: StateFolder) -> Finding:
+    try:
+        client.make_root(root)
+        # Permission bits prove nothing on a read-only or full file system; writing does.
+        with tempfile.TemporaryFile(dir=root.runs):
+            pass
+    except OSError as error:
+        problem = client.unwritable_error(root, error)
+        sentence = problem.message[0].lower() + problem.message[1:].rstrip(".")  # as all findings are written
+        return Finding(Severity.REFUSAL, "state", sentence, problem.hint)
+    return Finding(Severity.OK, "state", f"the state folder {root.path} can be written")
+
+
+def _disk(root: StateFolder) -> Iterator[Finding]:
+    try:
+        free = shutil.disk_usage(root.runs).free
+    except OSError:
+        return  # the state folder's own finding says it
+    sentence = f"{format_bytes(free)} of space is left at {root.path}"
+    if free < _LOW_DISK_BYTES:
+        hint = "Free some space, or set XDG_STATE_HOME to another disk."
+        yield Finding(Severity.WARNING, "disk", f"only {sentence}", hint)
+    else:
+        yield Finding(Severity.OK, "disk", sentence)
+
+
+def _command(name: str, path: str, cwd: str) -> Finding:
+    command = find_command(name, path, cwd) if name else None
+    if command is None:
+        hint = "Write its path, or install it."
+        sentence = f"the command {name!r} is not found, or not executable"
+        return Finding(Severity.REFUSAL, name or "command", sentence, hint)
+    if name in OWN_COMMANDS and (missing := _missing()):
+        needs = f"{name} needs {', '.join(missing)}, which this Python does not have"
+        return Finding(Severity.REFUSAL, name, needs, _INSTALL_RUNTIME)
+    return Finding(Severity.OK, name, f"the command is {command}")
+
+
+def _has_train_settings(spec: RunSpec) -> bool:
+    commands = (set_spec.command for set_spec in spec.sets)
+    return any(command[:1] == (RUNTIME_COMMAND,) and command[1:2] in _TRAINED for command in commands)
+
+
+def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:
+    """Let the runtime itself check the training settings: better now than in the log of each pod."""
+    command = find_command(RUNTIME_COMMAND, path, cwd)
+    if command is None:
+        return Finding(Severity.OK, "train", "the training settings are read when the processes start")
+    # In a process of its own: the settings belong to the runtime, which this package does not import.
+    env = {**clean_environ(), ENV_CONFIG: spec.train}
+    try:
+        done = subprocess.run(
+            [command, "config", "--json"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=_CONFIG_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(Severity.WARNING, "train", f"the training settings could not be checked: {error}")
+    if done.returncode == 0:
+        return Finding(Severity.OK, "train", "the training settings are understood")
+    lines = done.stderr.strip().splitlines()
+    sentence = lines[-1].removeprefix(f"{RUNTIME_COMMAND}: ").rstrip(".") if lines else f"exit {done.returncode}"
+    hint = f"`{RUNTIME_COMMAND} config` lists the settings."
+    return Finding(Severity.REFUSAL, "train", f"train of {spec.name}: {sentence}", hint)
+
+
+def _runtime() -> Finding:
+    if missing := _missing():
+        sentence = f"the training runtime is not installed, without {', '.join(missing)}"
+        return Finding(Severity.WARNING, "runtime", sentence, _INSTALL_RUNTIME)
+    return Finding(Severity.OK, "runtime", "the training runtime is installed")
+
+
+def _missing() -> list[str]:
+    """Return packages that the runtime needs and this interpreter lacks, without importing any of them."""
+    return [name for name in _RUNTIME_NEEDS if importlib.util.find_spec(name) is None]

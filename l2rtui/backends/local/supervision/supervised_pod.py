@@ -1,0 +1,264 @@
+"""Life of one pod in its supervisor: start, run, end, back-off, start again, until it is over or stopped.
+
+The record is public: others read it in the status file. The process is private to a living supervisor. Every change
+of the record is reported through ``SupervisionContext.changed``, and the supervisor writes the file.
+"""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from l2rtui.backends.local.environment import find_command, pod_command, pod_environ
+from l2rtui.backends.local.paths import RunFolder
+from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
+from l2rtui.backends.local.supervision import kill_escalation, restart_policy
+from l2rtui.backends.local.supervision.log_file import LogWriter, serials
+from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
+from l2rtui.domain.status import Phase
+
+_ENDED_WITH_RUN = (None, 0, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+"""Exit codes of a process that was stopped because its run had finished: such a pod counts as succeeded."""
+
+
+@dataclass(slots=True)
+class SupervisionContext:
+    """Values that all pods of a supervisor share.
+
+    Attributes:
+        environ: The user's environment, clean. cores: of this node.
+        changed: Called after each change of a pod's record.
+        report_problem: Called with a sentence when a log cannot be written.
+        now: Seconds since the epoch. monotonic: seconds of a clock that no change of the date moves.
+    """
+
+    folder: RunFolder
+    record: RunRecord
+    environ: Mapping[str, str]
+    cores: float
+    cwd: str
+    selector: selectors.BaseSelector
+    changed: Callable[[], None]
+    report_problem: Callable[[str], None]
+    now: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+class SupervisedPod:
+    """One pod; see the module."""
+
+    def __init__(self, context: SupervisionContext, record: PodRecord) -> None:
+        self._context = context
+        self.record = record
+        self.process: SupervisedProcess | None = None
+        self._is_finishing = False
+
+    @classmethod
+    def new(cls, context: SupervisionContext, desired: DesiredPod) -> SupervisedPod:
+        """Make a pod that has had no process yet."""
+        record = PodRecord(uid=desired.uid, wish=desired.uid, plan=desired.plan, created=desired.created)
+        return cls(context, record)
+
+    @property
+    def name(self) -> str:
+        """Name of the pod."""
+        return self.record.plan.name
+
+    @property
+    def is_over(self) -> bool:
+        """True when no process of it runs or will run."""
+        return self.process is None and self.record.phase.is_over
+
+    @property
+    def has_succeeded(self) -> bool:
+        """True when it succeeded and is not to be replaced."""
+        return self.is_over and self.record.phase is Phase.SUCCEEDED and not self.record.is_terminating
+
+    def start(self, mark: str = "") -> None:
+        """Start its process.
+
+        Args:
+            mark: Written into the log before its first line; empty for the first process of a name.
+        """
+        record, folder = self.record, self._context.folder
+        record.next_start = None
+        # Numbers go on across pods of one name: the log of a replacement follows that of its predecessor.
+        record.serial = max(serials(folder.log_dir(self.name)), default=-1) + 1
+        try:
+            log = LogWriter(folder.log_dir(self.name), record.serial, self._context.record.log_max_bytes)
+        except OSError as error:
+            self._handle_start_error(f"its log in {folder.path} cannot be written: {error.strerror}")
+            return
+        if mark:
+            log.mark(mark)
+        try:
+            self.process = self._spawn(log)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in an argument or a variable
+            sentence = getattr(error, "strerror", None) or str(error)
+            sentence = f"{record.plan.set_spec.command[0]} cannot be started: {sentence}"
+            log.mark(sentence)
+            log.close()
+            self._handle_start_error(sentence)
+            return
+        record.proc, record.started = self.process.proc, self._context.now()
+        record.phase, record.reason, record.message = Phase.RUNNING, "", ""
+        self._watch()
+
+    def take_over(self) -> None:
+        """Supervise the process that the record names, alive or not, after another supervisor."""
+        record, context = self.record, self._context
+        if record.proc is not None:
+            log = LogWriter(context.folder.log_dir(self.name), record.serial, context.record.log_max_bytes)
+            self.process = SupervisedProcess.take_over(record.proc, self._fifo(), log)
+            self._watch()
+
+    def stop(self, grace_seconds: float | None) -> None:
+        """Stop it for good or for a replacement; a second call may only shorten the grace period.
+
+        Args:
+            grace_seconds: None means that of its set.
+        """
+        record, now = self.record, self._context.monotonic()
+        grace = record.plan.set_spec.grace_seconds if grace_seconds is None else grace_seconds
+        if record.is_terminating:
+            kill_escalation.hurry_stop(record, grace, now)
+        else:
+            record.is_terminating = True
+            kill_escalation.request_stop(record, self.process, grace, now)
+        self._context.changed()
+
+    def finish(self) -> None:
+        """End with the run: a process is stopped, and a pod in back-off is not started again."""
+        record = self.record
+        if self._is_finishing or self.is_over or record.is_terminating:
+            return
+        if self.process is None:
+            record.next_start = None
+            record.phase, record.reason = (Phase.FAILED if record.exit_code else Phase.SUCCEEDED), ""
+        else:
+            # Not is_terminating: a stopped pod would be replaced, and this one is over.
+            self._is_finishing = True
+            grace = record.plan.set_spec.grace_seconds
+            kill_escalation.request_stop(record, self.process, grace, self._context.monotonic())
+        self._context.changed()
+
+    def run_due(self) -> None:
+        """Do what is due: SIGKILL after the grace period, or the next start after the back-off."""
+        record, now = self.record, self._context.now()
+        kill_escalation.kill_if_due(record, self.process, self._context.monotonic())
+        if record.next_start is not None and not record.is_terminating:
+            # A wall clock that was set back must not delay a start by more than the longest back-off.
+            longest = restart_policy.backoff(99, self._context.record.backoff_seconds)
+            record.next_start = min(record.next_start, now + longest)
+            if now >= record.next_start:
+                self._restart()
+
+    def poll_exit(self) -> bool:
+        """Check its process; True when it has just ended."""
+        process = self.process
+        if process is None or not process.poll_exit():
+            return False
+        if process.pidfd is not None:  # it stays readable, and select() would return at once for ever
+            self._context.selector.unregister(process.pidfd)
+            process.close_pidfd()
+        return True
+
+    def copy_output(self) -> None:
+        """Move output into the log."""
+        process = self.process
+        if process is None or process.pipe is None:
+            return
+        try:
+            has_more = process.copy_output()
+        except OSError as error:
+            sentence = f"the log of {self.name} cannot be written: {error.strerror}; lines are lost"
+            self._context.report_problem(sentence)
+            return
+        if not has_more:
+            self._context.selector.unregister(process.pipe)
+            process.close_pipe()
+
+    def handle_exit(self) -> None:
+        """Apply the restart policy after the process and all its descendants have ended, unless it was stopped."""
+        process, record = self.process, self.record
+        if process is None:
+            return
+        if process.pipe is not None:
+            self._context.selector.unregister(process.pipe)
+        process.close()
+        self.process, record.proc = None, None
+        record.exit_code = process.exit_code
+        if self._is_finishing and not record.is_terminating:
+            record.kill_at = None
+            is_well = process.exit_code in _ENDED_WITH_RUN
+            record.phase, record.reason = (Phase.SUCCEEDED if is_well else Phase.FAILED), ""
+            record.message = "it was ended with its run"
+        elif not record.is_terminating:
+            self._apply_policy("" if process.exit_code is not None else restart_policy.UNKNOWN_EXIT)
+        self._context.changed()
+
+    def replacement(self) -> SupervisedPod:
+        """Start another pod with the same plan, after this one was stopped."""
+        record = self.record
+        fresh = PodRecord(uid=str(uuid4()), wish=record.wish, plan=record.plan, created=self._context.now())
+        pod = SupervisedPod(self._context, fresh)
+        pod.start(f"replaced, {self._exit_text()}")
+        return pod
+
+    def _spawn(self, log: LogWriter) -> SupervisedProcess:
+        context, plan = self._context, self.record.plan
+        environ = pod_environ(context.record, context.folder, plan, self.record.uid, context.environ, context.cores)
+        argv = pod_command(context.folder, plan)
+        command = find_command(argv[0], environ["PATH"], context.cwd)
+        if command is None:
+            raise OSError(None, "no executable file of this name is found")
+        return SupervisedProcess.start(command, argv, environ, self._fifo(), log)
+
+    def _watch(self) -> None:
+        process = self.process
+        for descriptor in (process.pipe, process.pidfd) if process else ():
+            if descriptor is not None:
+                self._context.selector.register(descriptor, selectors.EVENT_READ, self)
+        self._context.changed()
+
+    def _handle_start_error(self, sentence: str) -> None:
+        self.record.started, self.record.exit_code = self._context.now(), restart_policy.START_ERROR_CODE
+        self._apply_policy(sentence, "StartError")
+
+    def _apply_policy(self, message: str, reason: str = "") -> None:
+        """Start again now, later, or never."""
+        record, base, now = self.record, self._context.record.backoff_seconds, self._context.now()
+        code = 1 if record.exit_code is None else record.exit_code
+        record.message = message
+        if not record.plan.set_spec.restart.restarts_after(code):
+            record.phase, record.reason = (Phase.FAILED if code else Phase.SUCCEEDED), reason
+            self._context.changed()
+            return
+        if record.started is not None and restart_policy.is_forgotten(now - record.started, base):
+            record.failures = 0
+        wait = restart_policy.backoff(record.failures, base)
+        record.failures += 1
+        record.next_start = now + wait
+        # As in Kubernetes, a pod stays Running between two processes; one that has never run stays Pending.
+        record.reason = reason or ("CrashLoopBackOff" if wait else "")
+        if not reason:
+            record.phase = Phase.RUNNING
+        self._context.changed()
+
+    def _restart(self) -> None:
+        self.record.restarts += 1
+        self.start(f"restart {self.record.restarts}, {self._exit_text()}")
+
+    def _exit_text(self) -> str:
+        """Describe the end of the latest process, for the mark before the first line of the next one."""
+        if self.record.reason == "StartError":
+            return "not started"
+        return restart_policy.exit_code_text(self.record.exit_code)
+
+    def _fifo(self) -> Path:
+        return self._context.folder.pipes / f"{self.record.uid}.{self.record.serial}"

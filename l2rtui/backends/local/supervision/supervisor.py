@@ -1,0 +1,377 @@
+"""The supervisor of one run: ``python -m l2rtui.backends.local.supervision.supervisor RUNDIR``.
+
+One small process in a session of its own, which outlives the app. It brings the processes in line with the desired
+state (``run.json`` and ``requests/``), writes the observed state (``status.json``), copies the output of processes
+into their logs, and ends when no process runs or will run. It sleeps until a process ends, prints, or a signal says
+that a file has changed. It keeps nothing in memory that its successor could not read again from the same files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from l2rtui.backends.common.node_info import usable_cores
+from l2rtui.backends.local import process_scan, state_files
+from l2rtui.backends.local.environment import clean_environ
+from l2rtui.backends.local.paths import RunFolder
+from l2rtui.backends.local.records import DesiredPod, PodRecord, ProcessIdentity, RunRecord, RunStatus, StopRequest
+from l2rtui.backends.local.supervision import kill_escalation
+from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import DECISIVE_ROLES
+from runtime.base.file_lock import try_lock
+
+WAKE_SIGNAL = signal.SIGUSR1
+"""``run.json`` or ``requests/`` has changed; sent only to the supervisor that its lock file names."""
+EXIT_ALREADY_SUPERVISED = 3
+"""Another supervisor has the lock of this run."""
+_ROUND_SECONDS = 10.0
+"""Period of the check that its folder still exists, and of the retry of a status that could not be written."""
+_OUTPUT_SECONDS = 0.02
+"""Least time between two copies of output while processes print: line by line would cost five times as much."""
+_LOCK_FILE_BYTES = 128
+"""Constant size of the lock file: a longer earlier content must not show behind a shorter one."""
+_ORPHAN_SECONDS = 0.02
+"""First wait between two scans for orphans that survive a SIGKILL; doubled up to a second."""
+_TAKE_OVER_SCANS = 100
+"""Most scans for processes without a pod when a supervisor takes over."""
+_NO_PIDFD_SECONDS = 0.5
+
+
+class Supervisor:
+    """Starts, restarts and stops the pods of one run; see the module."""
+
+    def __init__(self, folder: RunFolder, record: RunRecord, environ: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._folder_inode = _inode(folder.path)
+        self._selector = selectors.DefaultSelector()
+        cwd = record.cwd if os.access(record.cwd, os.X_OK) else str(folder.path)
+        os.chdir(cwd)
+        self._context = SupervisionContext(
+            folder, record, environ, usable_cores(), cwd, self._selector, self._note_change, self._report_problem
+        )
+        self.me = process_scan.identify(os.getpid())
+        self._status = RunStatus(run=record.uid, supervisor=self.me)
+        self._pods: dict[str, SupervisedPod] = {}
+        self._desired: dict[str, DesiredPod] = {}
+        self._is_changed = True
+        self._must_read = True
+        self._must_poll = True
+        self._has_copied_output = False
+        self._destroy: StopRequest | None = None
+        self._handled_requests: list[Path] = []
+        # Deadlines are monotonic: a change of the date must neither stop the rounds nor make them spin.
+        self._round_at = time.monotonic() + _ROUND_SECONDS
+        self._orphan_scan_at = 0.0
+        self._orphan_wait = _ORPHAN_SECONDS
+
+    def open(self) -> None:
+        """Install signal handlers and take over what an earlier supervisor has left."""
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        # The interpreter writes each signal's number into this pipe, so select() wakes without a race.
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        # Handlers instead of SIG_IGN: what is ignored stays ignored in the processes that we start.
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, WAKE_SIGNAL):
+            signal.signal(number, lambda *_: None)
+        self._selector.register(reader, selectors.EVENT_READ, reader)
+        self._take_over()
+        self._save()
+
+    def run(self) -> None:
+        """Supervise the pods until all are over."""
+        while True:
+            if self._must_read:
+                self._must_read = False
+                self._is_changed |= not self._folder.status.exists()
+                self._read_record()
+                self._read_requests()
+                self._reconcile()
+            if self._must_poll:
+                self._must_poll = False
+                for pod in self._pods.values():
+                    if pod.poll_exit():
+                        self._orphan_scan_at = 0.0
+            self._kill_orphans()
+            # After the exits are handled: the end of the last decisive pod then counts in this very turn.
+            self._finish_run()
+            for pod in tuple(self._pods.values()):
+                pod.run_due()
+            self._replace_stopped()
+            self._save()
+            if all(pod.is_over for pod in self._pods.values()) and self._announce_end():
+                return
+            if not self._must_read:
+                self._wait()
+
+    # --- desired state -----------------------------------------------------------------------------------------
+    def _read_record(self) -> None:
+        # Somebody removed the folder, and perhaps made another of its name: that is a destroy.
+        if _inode(self._folder.path) != self._folder_inode:
+            self._destroy = self._destroy or StopRequest()
+            return
+        record = state_files.read_or_set_aside(self._folder.record, RunRecord)
+        if record is None or record.uid != self._context.record.uid:
+            # The record in memory is the only one left: write it back, so that the app and a successor find it.
+            with contextlib.suppress(OSError):  # the disk is full: the next round tries again
+                state_files.write_atomic(self._folder.record, self._context.record, sync=True)
+        else:
+            self._context.record = record
+        self._desired = {desired.plan.name: desired for desired in self._context.record.pods}
+
+    def _read_requests(self) -> None:
+        by_uid = {pod.record.uid: pod for pod in self._pods.values()}
+        for path in sorted(self._folder.requests.glob("*.json")):
+            request = state_files.read_or_set_aside(path, StopRequest)
+            if request is None:
+                continue
+            if path == self._folder.destroy_request:
+                self._destroy = request
+                continue
+            if pod := by_uid.get(path.stem):
+                pod.stop(request.grace_seconds)
+            # Removed only after the status is written: who sees the file gone may rely on the status.
+            self._handled_requests.append(path)
+
+    def _reconcile(self) -> None:
+        """Stop pods that are not desired any more, and start those that are new."""
+        if self._destroy is not None:
+            self._desired = {}
+            if not self._status.is_destroying:
+                self._status.is_destroying = self._is_changed = True
+        for name, pod in self._pods.items():
+            desired = self._desired.get(name)
+            # By uid, not by name: a replica that was removed and added again is another pod.
+            if desired is None or desired.uid != pod.record.wish:
+                pod.stop(self._destroy.grace_seconds if self._destroy else None)
+        for name, desired in self._desired.items():
+            if name not in self._pods:
+                self._pods[name] = pod = SupervisedPod.new(self._context, desired)
+                pod.start()
+
+    def _finish_run(self) -> None:
+        """Finish the run when its decisive pods have succeeded: the others would wait for them for ever.
+
+        Decisive are the learner, the workers of parameter servers, and the nodes of an elastic job.
+        """
+        role = DECISIVE_ROLES.get(self._context.record.spec.kind)
+        if role is None:
+            return
+        decisive = [pod for pod in self._pods.values() if pod.record.plan.set_spec.role is role]
+        if decisive and all(pod.has_succeeded for pod in decisive):
+            for pod in self._pods.values():
+                pod.finish()
+
+    # --- observed state ----------------------------------------------------------------------------------------
+    def _take_over(self) -> None:
+        """Continue from the last status; without one, from the processes themselves."""
+        self._read_record()
+        status = state_files.read_or_set_aside(self._folder.status, RunStatus)
+        records = self._recover_records() if status is None else status.pods
+        for record in records:
+            self._pods[record.plan.name] = pod = SupervisedPod(self._context, record)
+            pod.take_over()
+        # The predecessor may have died between a start and its status: such a process would run beside its
+        # replacement. Processes without a pod's uid are the supervisor's own.
+        kept_uids = {""} | {record.uid for record in records if record.proc}
+        uid = self._context.record.uid
+        for _ in range(_TAKE_OVER_SCANS):
+            if not kill_escalation.kill_tagged(
+                lambda process: process.run_id == uid and process.pod_id not in kept_uids
+            ):
+                break
+            time.sleep(_ORPHAN_SECONDS)
+
+    def _recover_records(self) -> list[PodRecord]:
+        """Rebuild the records of running pods from the tags of their processes and the names of their FIFOs."""
+        records = []
+        uid = self._context.record.uid
+        for process in process_scan.find_tagged(
+            lambda process: process.run_id == uid and process.pod in self._desired
+        ):
+            pipes = sorted(self._folder.pipes.glob(f"{process.pod_id}.*"))
+            # Descendants carry the same tags; the pod's own process leads the session.
+            if pipes and _leads_session(process.proc):
+                desired = self._desired[process.pod]
+                record = PodRecord(uid=process.pod_id, wish=desired.uid, plan=desired.plan, created=desired.created)
+                record.proc, record.serial = process.proc, int(pipes[-1].suffix[1:])
+                record.phase, record.started = Phase.RUNNING, time.time()
+                records.append(record)
+        return records
+
+    def _kill_orphans(self) -> None:
+        """Kill descendants of ended processes, whatever their session; only then handle the exit of the pod."""
+        ended = {
+            pod.record.uid: pod for pod in self._pods.values() if pod.process is not None and pod.process.is_gone
+        }
+        if not ended or time.monotonic() < self._orphan_scan_at:
+            return
+        killed = {
+            process.pod_id for process in kill_escalation.kill_tagged(lambda process: process.pod_id in ended)
+        }
+        # A process in the kernel may ignore SIGKILL for minutes, and a scan of /proc is not free.
+        self._orphan_wait = min(2 * self._orphan_wait, 1.0) if killed else _ORPHAN_SECONDS
+        self._orphan_scan_at = time.monotonic() + self._orphan_wait if killed else 0.0
+        for uid, pod in ended.items():
+            if uid not in killed:
+                pod.handle_exit()
+
+    def _replace_stopped(self) -> None:
+        """Replace stopped pods that are still desired; forget the others."""
+        for name, pod in tuple(self._pods.items()):
+            if pod.process is not None or not pod.record.is_terminating:
+                continue
+            desired = self._desired.get(name)
+            if desired is None:
+                del self._pods[name]
+            elif desired.uid != pod.record.wish:
+                self._pods[name] = SupervisedPod.new(self._context, desired)
+                self._pods[name].start()
+            else:
+                self._pods[name] = pod.replacement()
+            self._is_changed = True
+
+    def _announce_end(self) -> bool:
+        """Write into the status that we end, then read once more; False when something came in between.
+
+        A process that writes a record or request after the announcement starts another supervisor; what was written
+        before it is read here. So no request is lost between the two.
+        """
+        self._status.is_ended = self._is_changed = True
+        self._save()
+        if self._destroy is None:
+            before = self._context.record
+            self._read_record()
+            self._must_read = self._context.record != before or any(self._folder.requests.glob("*.json"))
+        self._status.is_ended = not self._must_read
+        self._is_changed = self._must_read
+        return self._status.is_ended
+
+    def _save(self) -> None:
+        if self._is_changed and _inode(self._folder.path) == self._folder_inode:
+            self._status.pods = [pod.record for pod in self._pods.values()]
+            try:
+                state_files.write_atomic(self._folder.status, self._status, sync=False)
+            except OSError:  # a full disk: tried again at the next event, and at the next round
+                return
+            self._is_changed = False
+        for path in self._handled_requests:
+            path.unlink(missing_ok=True)
+        self._handled_requests.clear()
+
+    def _deadlines(self) -> Iterator[float]:
+        """Times of the next things to do, by ``time.monotonic()``."""
+        now = time.monotonic()
+        yield self._round_at
+        for pod in self._pods.values():
+            if pod.record.kill_at is not None:
+                yield pod.record.kill_at
+            if pod.record.next_start is not None:
+                yield now + pod.record.next_start - time.time()
+            if pod.process is not None and pod.process.is_gone:
+                yield self._orphan_scan_at
+            elif pod.process is not None and pod.process.must_poll:
+                yield now + _NO_PIDFD_SECONDS
+                self._must_poll = True
+
+    def _wait(self) -> None:
+        """Sleep until an event or the next deadline."""
+        deadline = min(self._deadlines())
+        if self._has_copied_output:
+            self._has_copied_output = False
+            time.sleep(_OUTPUT_SECONDS)
+        events = self._selector.select(max(0.0, deadline - time.monotonic()))
+        for key, _ in events:
+            if not isinstance(key.data, SupervisedPod):
+                self._must_read |= bytes([WAKE_SIGNAL]) in os.read(key.data, 4096)
+                self._must_poll = True
+            elif key.data.process is not None and key.fileobj == key.data.process.pidfd:
+                self._must_poll = True
+            else:
+                key.data.copy_output()
+                self._has_copied_output = True
+        if time.monotonic() >= self._round_at:
+            self._round_at = time.monotonic() + _ROUND_SECONDS
+            self._must_read = True
+
+    def _note_change(self) -> None:
+        self._is_changed = True
+
+    def _report_problem(self, sentence: str) -> None:
+        if sentence != self._status.problem:
+            self._status.problem = sentence
+            self._is_changed = True
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a folder, which tell it from another of its name; None when it is gone."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _leads_session(proc: ProcessIdentity) -> bool:
+    try:
+        return os.getsid(proc.pid) == proc.pid
+    except OSError:
+        return False
+
+
+def main(argv: list[str]) -> int:
+    """Start in the background; return when the status names us, or with a reason on stderr.
+
+    Returns:
+        0: the supervisor is up. EXIT_ALREADY_SUPERVISED: another one is. 1: it cannot work, stderr says why.
+    """
+    folder = RunFolder(Path(argv[1]))
+    try:
+        # The descriptor stays open until the process ends; the child inherits it, and the lock with it.
+        lock = os.open(folder.supervisor_lock, os.O_RDWR | os.O_CREAT, 0o600)
+        if not try_lock(lock):
+            return EXIT_ALREADY_SUPERVISED
+        record = state_files.read(folder.record, RunRecord)
+    except (OSError, state_files.CorruptError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    ready_reader, ready_writer = os.pipe()
+    if os.fork():
+        # The app waits for this process alone, so it never has a supervisor to reap.
+        os.close(ready_writer)
+        return 0 if os.read(ready_reader, 1) else 1
+    os.close(ready_reader)
+    os.setsid()
+    log = os.open(folder.supervisor_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, descriptor in enumerate((null, log, log)):
+        os.dup2(descriptor, number)
+    try:
+        supervisor = Supervisor(folder, record, clean_environ())
+        supervisor.open()
+        # Only after open(): who reads the name may signal us, and the default action of SIGUSR1 is to die.
+        os.pwrite(lock, msgspec.json.encode(supervisor.me).ljust(_LOCK_FILE_BYTES), 0)
+        os.write(ready_writer, b".")
+        os.close(ready_writer)
+        supervisor.run()
+    except BaseException:  # noqa: BLE001  (no caller could show it; it must reach the supervisor's log)
+        import traceback
+
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    # Without the clean-up of an interpreter: there are no threads, and every file is on disk.
+    os._exit(main(sys.argv))

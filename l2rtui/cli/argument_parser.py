@@ -1,0 +1,72 @@
+"""Argument parser: argparse with errors as sentences, and the nearest right word in them."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from l2rtui.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors as sentences, the nearest right word in them, and no abbreviations."""
+
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._name = prog.removeprefix("l2rtui").strip()
+        self.hint = ""
+        """The next step for a word too many, where ``--help`` is not the best."""
+        self.options: list[str] = ["-h", "--help"]
+        self.values: dict[str, tuple[str, ...]] = {}
+        """Options that take the next word, with the words that it may be; empty when it may be anything."""
+
+    def option(self, *names: str, **settings: Any) -> None:
+        """Add one argument and remember its names for completion and for hints."""
+        if names[0].startswith("-"):
+            self.options += names
+            if "action" not in settings or "metavar" in settings:
+                self.values |= dict.fromkeys(names, settings.get("choices", ()))
+        self.add_argument(*names, **settings)
+
+    def flag(self, name: str, sentence: str, short: str = "") -> None:
+        """Add an option without a value."""
+        self.option(*filter(None, (short, name)), action="store_true", help=sentence)
+
+    def text(self, name: str, metavar: str, sentence: str) -> None:
+        """Add an option whose value is a text, empty by default."""
+        self.option(name, default="", metavar=metavar, help=sentence)
+
+    def repeated(self, name: str, metavar: str, sentence: str) -> None:
+        """Add an option that may be given several times; its value is a list of texts."""
+        self.option(name, action="append", default=[], metavar=metavar, help=sentence)
+
+    def optional(self, name: str, metavar: str, sentence: str) -> None:
+        """Add an argument that may be left out and is empty then."""
+        self.option(name, nargs="?", default="", metavar=metavar, help=sentence)
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse, or raise UsageError with the nearest option for each unknown one."""
+        arguments, unknown = self.parse_known_intermixed_args(words)
+        if not unknown:
+            return arguments
+        word = unknown[0]
+        if not word.startswith("-"):
+            raise UsageError(f"{self._name} takes no further argument {word!r}.", self.hint or self._see())
+        name = word.partition("=")[0]
+        hint = nearest(name, self.options) or self._see()
+        raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
+
+    def error(self, message: str) -> NoReturn:
+        """Turn argparse's complaint into ours."""
+        raise UsageError(f"{self._name}: {message}." if self._name else f"{message}.", self._see())
+
+    def _see(self) -> str:
+        return f"See `{self.prog} --help`."
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Ask whether one of the candidates was meant; empty when none is near."""
+    matches = difflib.get_close_matches(word, list(candidates), n=2, cutoff=0.5)
+    return f"Did you mean {' or '.join(matches)}?" if matches else ""

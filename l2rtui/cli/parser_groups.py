@@ -1,0 +1,97 @@
+"""The words of the verbs for what lies around runs: images, secrets and clusters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from l2rtui.cli.argument_parser import Parser
+
+ARTIFACT_ACTIONS = ("ls", "get", "compare")
+VOLUME_ACTIONS = ("ls", "create", "delete", "files", "get", "put")
+IMAGE_ACTIONS = ("build", "push", "login", "ls")
+SECRET_ACTIONS = ("create", "ls", "delete")
+CLUSTER_ACTIONS = ("create", "status", "delete", "kubeconfig", "scale", "addons", "token")
+
+
+def image(parser: Parser) -> None:
+    """Add the words of ``image``."""
+    parser.option("action", choices=IMAGE_ACTIONS, help="what to do")
+    parser.optional(
+        "name",
+        "NAME",
+        "image, such as registry.example/lab/node; for login: the registry (default of build: l2rtui-node)",
+    )
+    parser.text("--source", "DIR", "build: source tree with docker/ (default: this one)")
+    parser.text("--base", "IMAGE", "build: image to stand on, such as one with a simulator")
+    parser.option("--tag", default="", help="tag in place of the git revision")
+    parser.repeated("--build-arg", "K=V", "build: argument of the Dockerfiles")
+    parser.text("--network", "MODE", "build: network of its commands, such as host")
+    parser.flag("--push", "build: push it too")
+    parser.text("--username", "USER", "login: who you are there; asked for otherwise")
+    parser.flag("--password-stdin", "login: read the password from standard input, do not ask")
+
+
+def secret(parser: Parser) -> None:
+    """Add the words of ``secret``."""
+    parser.option("action", choices=SECRET_ACTIONS, help="what to do")
+    parser.optional("name", "NAME", "name of the secret")
+    parser.repeated("--from-env", "VAR", "create: take this variable; may be repeated")
+    parser.repeated("--prompt", "KEY", "create: ask for this key, without an echo")
+    parser.text(
+        "--registry",
+        "HOST",
+        "create: the login of a registry, for pods to pull with; that of `l2rtui image login`, else asked for",
+    )
+    parser.text("--username", "USER", "create --registry: who you are there")
+    parser.flag("--replace", "create: in place of the secret that has this name")
+    parser.flag("--yes", "do not ask", short="-y")
+
+
+def cluster(parser: Parser) -> None:
+    """Add the words of ``cluster``."""
+    parser.option("action", choices=CLUSTER_ACTIONS, help="what to do")
+    parser.optional("group", "GROUP", "scale: the node group (default: all)")
+    parser.option("-f", "--file", default="", metavar="FILE", help="eksctl's ClusterConfig, in YAML")
+    parser.option("--name", default="", help="the cluster, where there is no file")
+    parser.option("--region", default="", help="its region, where there is no file")
+    parser.option("--profile", default="", help="profile of the AWS configuration")
+    parser.flag("--dry-run", "create, delete, addons: show, do nothing")
+    parser.option(
+        "--nodes", type=int, default=None, metavar="N", help="scale: so many nodes; 0 stops paying for them"
+    )
+    parser.flag("--no-efs", "create: without a shared file system")
+    parser.flag("--keep-efs", "delete: keep the shared file system and what is in it")
+    parser.flag("--no-addons", "create: apply no manifests from manifests/addons")
+    parser.text("--kubeconfig", "FILE", "kubeconfig: the file to write to")
+    parser.flag("--yes", "do not ask", short="-y")
+
+
+def artifacts(parser: Parser) -> None:
+    """Add the words of ``artifacts``."""
+    parser.option("action", choices=ARTIFACT_ACTIONS, help="what to do")
+    parser.option(
+        "place",
+        metavar="PLACE",
+        help="s3://BUCKET/PREFIX, a folder, or a run; for get and compare also one checkpoint: PLACE/NAME",
+    )
+    parser.optional("other", "PLACE", "compare: the second one")
+    parser.text("--name", "NAME", "which checkpoint; the newest whole one otherwise")
+    parser.text("--to", "DIR", "get: folder to copy it to (default: this one)")
+
+
+def volume(parser: Parser) -> None:
+    """Add the words of ``volume``."""
+    parser.option("action", choices=VOLUME_ACTIONS, help="what to do; files looks into one")
+    parser.optional("source", "NAME[:PATH]", "volume, or a path in it; for put a local path")
+    parser.optional("target", "TO", "get: local path; put: NAME:PATH")
+    parser.text("--size", "SIZE", "create: such as 50Gi")
+    parser.text("--storage-class", "CLASS", "create: that of the cluster when left out")
+    parser.option(
+        "--access",
+        default="RWO",
+        metavar="MODES",
+        help="create: RWO (one node), RWX (many), ROX, RWOP; with commas (default %(default)s)",
+    )
+    parser.text("--image", "NAME", "image of the pod that carries files")
+    parser.flag("--yes", "do not ask", short="-y")

@@ -1,0 +1,246 @@
+"""Tables of documents: columns, colours by meaning, and the name of each object."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from l2rtui.cli.output import Column, Document, View
+from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.status import Level
+
+_SLOT_LEVELS = {"free": Level.OK, "unknown": Level.WARN, "off": Level.DONE, "failed": Level.BAD}
+_WEIGHT_LEVELS = {"ok": Level.OK, "warning": Level.WARN, "refusal": Level.BAD}
+_STEP_LEVELS = {"done": Level.OK, "skipped": Level.DONE, "running": Level.WAIT, "failed": Level.BAD}
+
+
+def _age(document: Document) -> str | None:
+    if document["created"] is None:
+        return None
+    return format_age(time.time() - datetime.fromisoformat(document["created"]).timestamp())
+
+
+def format_age(seconds: float) -> str:
+    """Format a duration as kubectl does, with one or two units: ``45s``, ``12m``, ``3h20m``, ``5d``."""
+    total = max(0, int(seconds))
+    minutes, hours, days = total // 60, total // 3600, total // 86400
+    if total < 120:
+        return f"{total}s"
+    if minutes < 120:
+        return f"{minutes}m"
+    return f"{hours}h{minutes % 60}m" if hours < 24 else f"{days}d"
+
+
+def _state_of_node(document: Document) -> str:
+    parts = ["Ready" if document["ready"] else "NotReady"]
+    if not document["schedulable"]:
+        parts.append("cordoned")
+    if not document["use_known"]:
+        parts.append("use unknown")
+    return ",".join(parts)
+
+
+def _level_of_node(document: Document) -> Level:
+    return Level.OK if _state_of_node(document) == "Ready" else Level.WARN if document["ready"] else Level.BAD
+
+
+def _used(document: Document) -> str:
+    cores, used = format_cores(document["cpu_cores"]), document["cpu_used"]
+    return cores if used is None else f"{used:.1f}/{cores}"
+
+
+def _memory(document: Document) -> str:
+    total, used = format_bytes(document["memory_bytes"]), document["memory_used_bytes"]
+    return total if used is None else f"{format_bytes(used)}/{total}"
+
+
+def _gpus(document: Document) -> str:
+    devices = [gpu["device"] for gpu in document["gpus"]]
+    return str(len(devices)) if devices != ["cpu"] else "cpu"
+
+
+def _gpu_use(document: Document) -> str:
+    percents = [gpu["use_percent"] for gpu in document["gpus"]]
+    if all(percent is None for percent in percents):
+        return ""
+    return " ".join("-" if percent is None else f"{percent:.0f}" for percent in percents)
+
+
+def _models(document: Document) -> str:
+    return ", ".join(dict.fromkeys(gpu["model"] for gpu in document["gpus"] if gpu["model"]))
+
+
+def _slots(document: Document) -> str:
+    return " ".join(document["slots"])
+
+
+def _sets(document: Document) -> str:
+    return " ".join(f"{row['set']} {row['ready']}/{row['replicas']}" for row in document["sets"])
+
+
+def _level(document: Document) -> Level:
+    return Level(document["level"])
+
+
+NODES = View(
+    "node",
+    (
+        Column("NODE", "node"),
+        Column("STATE", _state_of_node, level=_level_of_node),
+        Column("GPUS", _gpus, is_number=True),
+        Column("SLOTS", "slots", is_number=True),
+        Column("FREE", "free", is_number=True),
+        Column("CPU", _used, is_number=True),
+        Column("MEMORY", _memory, is_number=True),
+        Column("GPU%", _gpu_use, is_wide=True),
+        Column("MODEL", _models, is_wide=True),
+        Column("MESSAGE", "message", is_wide=True),
+    ),
+)
+SLOTS = View(
+    "id",
+    (
+        Column("SLOT", "id"),
+        Column("DEVICE", "device"),
+        Column("STATE", "state", level=lambda document: _SLOT_LEVELS.get(document["state"])),
+        Column("OWNER", "owner"),
+        Column("RUN", "run"),
+        Column("SET", "set"),
+        Column("POD", "pod"),
+        Column("GPU%", "gpu_use_percent", is_wide=True, is_number=True),
+    ),
+)
+PODS = View(
+    "pod",
+    (
+        Column("POD", "pod"),
+        Column("NODE", "node"),
+        Column("SLOTS", _slots, is_wide=True),
+        Column("OWNER", "owner"),
+        Column("RUN", "run"),
+        Column("ROLE", "role"),
+        Column("STATUS", "status", level=_level),
+        Column("RESTARTS", "restarts", is_number=True),
+        Column("AGE", _age, is_number=True),
+        Column("PID", "pid", is_wide=True, is_number=True),
+        Column("WHAT", "sentence", is_wide=True),
+    ),
+)
+RUNS = View(
+    "run",
+    (
+        Column("RUN", "run"),
+        Column("OWNER", "owner"),
+        Column("KIND", "kind", is_wide=True),
+        Column("SEED", "seed", is_number=True),
+        Column("STATE", "state", level=_level),
+        Column("READY", lambda document: f"{document['ready']}/{document['pods']}", is_number=True),
+        Column("AGE", _age, is_number=True),
+        Column("SETS", _sets, is_wide=True),
+        Column("WHAT", "message", is_wide=True),
+    ),
+)
+LAUNCHED = View(
+    "run",
+    (
+        Column("RUN", "run"),
+        Column("SEED", "seed", is_number=True),
+        Column("PODS", lambda document: len(document["pods"]), is_number=True),
+        Column("SETS", _sets),
+    ),
+)
+PLANNED = View(
+    "pod",
+    (
+        Column("POD", "pod"),
+        Column("RUN", "run"),
+        Column("ROLE", "role"),
+        Column("NODE", "node"),
+        Column("SLOTS", _slots),
+        Column("COMMAND", lambda document: " ".join(document["command"]), is_wide=True),
+    ),
+)
+FINDINGS = View(
+    "subject",
+    (
+        Column("", "weight", level=lambda document: _WEIGHT_LEVELS[document["weight"]]),
+        Column("SUBJECT", "subject"),
+        Column("WHAT", lambda document: ". ".join(filter(None, (document["sentence"], document["hint"])))),
+    ),
+)
+SCALED = View(
+    lambda document: f"{document['run']}/{document['set']}",
+    (
+        Column("RUN", "run"),
+        Column("SET", "set"),
+        Column("REPLICAS", "replicas", is_number=True),
+        Column("ADDED", lambda document: " ".join(document["added"])),
+        Column("REMOVED", lambda document: " ".join(document["removed"])),
+    ),
+)
+RECEIPTS = View(
+    "run",
+    (
+        Column("RUN", "run"),
+        Column("OBJECTS", "objects", is_number=True),
+        Column("LEFT", "left", is_number=True, level=lambda document: Level.BAD if document["left"] else None),
+        Column("SECONDS", "seconds", is_number=True),
+        Column("KEPT", "kept"),
+    ),
+)
+LEAKS = View(
+    "name", (Column("RUN", "run"), Column("KIND", "kind"), Column("NAME", "name"), Column("REASON", "reason"))
+)
+METRICS = View(
+    "run",
+    (
+        Column("RUN", "run"),
+        Column("STEPS", "env_steps", is_number=True),
+        Column("UPDATES", "updates", is_number=True),
+        Column("VERSION", "policy_version", is_number=True),
+        Column("LAG", "policy_lag", is_number=True),
+        Column("RETURN", "mean_return", is_number=True),
+        Column("EVAL", "eval_return", is_number=True),
+        Column("PROGRESS", "eval_progress", is_number=True),
+        Column("STEPS/S", "env_steps_per_second", is_number=True),
+        Column("UPDATES/S", "updates_per_second", is_number=True),
+        Column("WORKERS", "workers", is_number=True),
+        Column("TIME", "time", is_wide=True),
+    ),
+)
+STEPS = View(
+    "step",
+    (
+        Column("STEP", "step"),
+        Column("STATE", "state", level=lambda document: _STEP_LEVELS.get(document["state"])),
+        Column("EXIT", "exit_code", is_number=True),
+        Column("SECONDS", "seconds", is_number=True),
+        Column("WHAT", "detail"),
+    ),
+)
+ELASTIC = View(
+    "pod",
+    (
+        Column("POD", "pod"),
+        Column("STATE", "state"),
+        Column("RANK", "rank", is_number=True),
+        Column("WORLD", "world_size", is_number=True),
+        Column("ROUND", "round", is_number=True),
+        Column("EPOCH", "epoch", is_number=True),
+        Column("STEP", "step", is_number=True),
+        Column("LOSS", "loss", is_number=True),
+        Column("ACCURACY", "accuracy", is_number=True),
+    ),
+)
+PEERS = View(
+    "pod",
+    (
+        Column("POD", "pod"),
+        Column("ROLE", "role"),
+        Column("INDEX", "index", is_number=True),
+        Column("GLOBAL STEP", "global_step", is_number=True),
+        Column("LOCAL STEP", "local_step", is_number=True),
+        Column("LOSS", "loss", is_number=True),
+    ),
+)
+ACCURACY = View("class", (Column("CLASS", "class"), Column("ACCURACY", "accuracy", is_number=True)))

@@ -1,0 +1,169 @@
+"""Checkpoints that learners have copied to a bucket or a folder: listed, read and fetched.
+
+``runtime.rl.checkpoints.upload`` writes them. This is the reader's half, and needs neither torch nor NumPy. No
+manifest is believed before its own check sum is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from l2rtui.cloud.aws.clients import describe_error, missing_library
+from l2rtui.errors import BackendError, NotFoundError, UsageError
+from runtime.base.atomic_files import ByteProgress, write_atomic
+from runtime.base.checkpoint_manifest import (
+    ARRAYS_SUFFIX,
+    MANIFEST_SUFFIX,
+    ManifestError,
+    decode_manifest,
+    file_sha256,
+    is_manifest,
+)
+from runtime.base.object_store import ObjectStore, StoreError, open_store, split_bucket_url
+
+MAX_MANIFESTS = 10_000
+"""Manifests that are read under one root; the rest is left out."""
+_AT_ONCE = 16
+"""Manifests that are read at the same time."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One checkpoint.
+
+    Attributes:
+        location: URL or path of the folder that it lies in. name: as the learner called it.
+        problem: What is wrong with it, a sentence; empty when nothing is known to be.
+        facts: Run, seed, environment, algorithm, returns at that moment, where its manifest has them.
+    """
+
+    location: str
+    name: str
+    updates: int = 0
+    env_steps: int = 0
+    bytes: int = 0
+    sha256: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+class Artifacts:
+    """The checkpoints under one root, at any depth.
+
+    Args:
+        root: ``s3://BUCKET[/PREFIX]`` or a folder.
+
+    Raises:
+        UsageError: it is neither.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/") or "/"
+        self._folder: Path | None = None
+        self._store: ObjectStore | None = None
+        self._opening = threading.Lock()
+        if root.startswith("s3://"):
+            try:
+                split_bucket_url(self.root)
+            except StoreError as error:
+                raise UsageError(f"{self.root} names no bucket.", "Write s3://BUCKET/PREFIX.") from error
+        elif "://" in root:
+            raise UsageError(f"{root} is no place for checkpoints.", "Use s3://BUCKET/PREFIX or a folder.")
+        else:
+            self._folder = Path(root).expanduser()
+
+    async def list(self) -> tuple[Artifact, ...]:
+        """Return every checkpoint, by folder, the oldest first.
+
+        Raises:
+            NotFoundError: there is no such folder.
+            BackendError: the root cannot be read.
+        """
+        if self._folder is not None and not await asyncio.to_thread(self._folder.is_dir):
+            raise NotFoundError(f"There is no folder {self._folder}.")
+        names = frozenset(await self._in_thread(lambda: self._open().names(is_recursive=True)))
+        # Sorted paths: within a folder the names of checkpoints sort by age.
+        manifests = sorted(name for name in names if is_manifest(name.rpartition("/")[2]))[:MAX_MANIFESTS]
+        artifacts: list[Artifact] = []
+        for start in range(0, len(manifests), _AT_ONCE):
+            batch = manifests[start : start + _AT_ONCE]
+            artifacts += await asyncio.gather(*(self._read(name, names) for name in batch))
+        return tuple(artifacts)
+
+    async def fetch(self, artifact: Artifact, folder: Path, progress: ByteProgress) -> Path:
+        """Copy a checkpoint to a folder and check it; return the path of its arrays.
+
+        Args:
+            progress: Called with the bytes since its last call; in other threads.
+
+        Raises:
+            BackendError: it cannot be read or written, or its check sum is wrong; nothing is left.
+        """
+        return await self._in_thread(self._fetch, artifact, folder, progress)
+
+    def _fetch(self, artifact: Artifact, folder: Path, progress: ByteProgress) -> Path:
+        below = artifact.location.removeprefix(self.root).strip("/")
+        source = f"{below}/{artifact.name}" if below else artifact.name
+        arrays, manifest = folder / f"{artifact.name}{ARRAYS_SUFFIX}", folder / f"{artifact.name}{MANIFEST_SUFFIX}"
+        store = self._open()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            store.fetch(f"{source}{ARRAYS_SUFFIX}", arrays, progress)
+            # Read again from the disk: the check sums of the transfer say nothing of what was written.
+            if file_sha256(arrays) != artifact.sha256:
+                arrays.unlink()
+                raise BackendError(
+                    f"{artifact.location}/{artifact.name} is damaged: its check sum is wrong.", "Take another."
+                )
+            # The manifest last: what has one counts as complete.
+            write_atomic(manifest, store.read(f"{source}{MANIFEST_SUFFIX}"))
+        except StoreError:
+            raise
+        except OSError as error:
+            raise BackendError(
+                f"{artifact.location}/{artifact.name} cannot be copied to {folder}: {error.strerror or error}."
+            ) from error
+        return arrays
+
+    async def _read(self, path: str, names: frozenset[str]) -> Artifact:
+        folder, _, file = path.rpartition("/")
+        location, name = (f"{self.root}/{folder}" if folder else self.root), file.removesuffix(MANIFEST_SUFFIX)
+        try:
+            manifest = decode_manifest(await self._in_thread(lambda: self._open().read(path)))
+        except ManifestError as error:
+            return Artifact(location, name, problem=str(error))
+        # Facts are what a learner wrote; nothing guarantees their types.
+        made = manifest.facts.get("made")
+        facts = made if isinstance(made, dict) else {}
+        problem = "" if path.removesuffix(MANIFEST_SUFFIX) + ARRAYS_SUFFIX in names else "its arrays are not there"
+        return Artifact(
+            location, name, manifest.updates, manifest.env_steps, manifest.bytes, manifest.sha256, facts, problem
+        )
+
+    def _open(self) -> ObjectStore:
+        """Return the store. It is opened in a thread at its first use: importing boto3 takes half a second."""
+        with self._opening:
+            if self._store is None:
+                self._store = open_store(self.root if self._folder is None else str(self._folder))
+            return self._store
+
+    async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function of the store, which blocks, in a thread; its errors become BackendError."""
+        try:
+            return await asyncio.to_thread(function, *args, **kwargs)
+        except StoreError as error:
+            if isinstance(error.__cause__, ImportError):
+                raise missing_library() from error
+            if error.__cause__ is None:
+                raise BackendError(f"{error}.") from error
+            raise describe_error("s3", error.operation, error.__cause__) from error
+        except OSError as error:
+            raise BackendError(f"{self.root} cannot be read: {error.strerror or error}.") from error

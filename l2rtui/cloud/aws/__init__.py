@@ -1,0 +1,1 @@
+"""Amazon's services: EKS clusters, the registry, prices. Only this package and the object store import boto3."""

@@ -1,0 +1,223 @@
+"""Creation and removal of an EKS cluster, in the order that AWS requires; its state is in the cloud alone.
+
+Created: network, roles, control plane, node groups, file system, mount targets. Removed the other way round, with
+what Kubernetes itself has put into the network in between. Every step reads the present state first, so a command
+that was stopped or has failed continues when it is given again; and ``delete`` removes whatever part is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from l2rtui.cloud.aws import eks, orphaned_resources, stacks, templates
+from l2rtui.cloud.aws.clients import Cloud
+from l2rtui.cloud.aws.cluster_spec import ClusterSpec
+from l2rtui.cloud.aws.orphaned_resources import RemainingResource
+from l2rtui.cloud.aws.waiters import ClusterChange
+from l2rtui.errors import BackendError, NotFoundError, UsageError
+
+STACKS = ("network", "roles", "efs", "mounts")
+_BAD_ZONES = ("us-east-1e",)
+"""Zones in which EKS creates no control plane."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReceipt:
+    """Result of a delete, as the cloud itself lists it.
+
+    Attributes:
+        left: Resources that could not be removed. retained: Resources that were kept on purpose.
+    """
+
+    cluster: str
+    left: tuple[RemainingResource, ...]
+    retained: tuple[RemainingResource, ...] = ()
+
+    @property
+    def dollars_a_month(self) -> float:
+        """Cost of all that is still there, as far as it is known."""
+        return sum(resource.dollars_a_month or 0.0 for resource in (*self.left, *self.retained))
+
+    @property
+    def sentence(self) -> str:
+        """One line for people."""
+        cost = f"about ${self.dollars_a_month:.2f} a month goes on"
+        names = "; ".join(f"{resource.kind} {resource.id}" for resource in self.retained)
+        retained = f"; kept on purpose: {names} ({cost})" if self.retained else ""
+        if not self.left:
+            return f"nothing left of {self.cluster}{retained}"
+        remaining = "; ".join(
+            f"{resource.kind} {resource.id}" + (f" ({resource.detail})" if resource.detail else "")
+            for resource in self.left
+        )
+        return f"{len(self.left)} left of {self.cluster} ({cost}): {remaining}{retained}"
+
+
+def steps_of(spec: ClusterSpec, *, has_files: bool) -> tuple[tuple[str, str], ...]:
+    """Return what create() would make, in order, as pairs of step and description."""
+    zones = ", ".join(spec.zones)
+    nat = ", one NAT gateway" if spec.needs_nat else ""
+    steps = [
+        (templates.stack_name(spec.name, "network"), f"VPC {templates.NETWORK} with subnets in {zones}{nat}"),
+        (templates.stack_name(spec.name, "roles"), f"{1 + len(spec.groups)} IAM roles"),
+        (f"cluster {spec.name}", f"EKS control plane, Kubernetes {spec.version or 'as EKS offers by default'}"),
+    ]
+    steps += [
+        (f"node group {group.name}", f"{group.desired} x {', '.join(group.instance_types)}")
+        for group in spec.groups
+    ]
+    if has_files:
+        steps.append((templates.stack_name(spec.name, "efs"), "shared file system, encrypted"))
+        steps.append((templates.stack_name(spec.name, "mounts"), f"mount targets in {zones}"))
+    return tuple(steps)
+
+
+async def with_zones(cloud: Cloud, spec: ClusterSpec) -> ClusterSpec:
+    """Return the spec with zones: its own, else the first three of the region."""
+    if spec.zones:
+        return spec
+    filters = [{"Name": "state", "Values": ["available"]}, {"Name": "zone-type", "Values": ["availability-zone"]}]
+    zones = await cloud.list_all("ec2", "describe_availability_zones", "AvailabilityZones", Filters=filters)
+    names = sorted(zone["ZoneName"] for zone in zones if zone["ZoneName"] not in _BAD_ZONES)
+    if len(names) < 2:  # the control plane needs subnets in two zones
+        raise UsageError(f"{spec.region} has fewer than two zones, which EKS needs.", "Choose another region.")
+    # Sorted, so that a second `create` without zones in the file chooses the same ones.
+    return replace(spec, zones=tuple(names[:3]))
+
+
+async def create(change: ClusterChange, spec: ClusterSpec, *, has_files: bool = True) -> None:
+    """Create a cluster, or what is still missing of it. The spec must have its zones.
+
+    Raises:
+        BackendError: a step failed; what was made stays, create() continues with it and delete() removes it.
+    """
+    cloud = change.cloud
+    await eks.find_cluster(cloud, spec.name)  # somebody else's is refused before anything is made
+    await _ensure_stack(change, spec, "network", templates.network(spec))
+    await _ensure_stack(change, spec, "roles", templates.roles(spec))
+    # From here on ids come from the outputs of stacks, not from earlier steps: the command may be a second try.
+    net = await _outputs(cloud, spec, "network")
+    public, private = net["PublicSubnets"].split(","), net["PrivateSubnets"].split(",")
+    await _create_machines(change, spec, public, private)
+    if has_files:
+        await _ensure_stack(change, spec, "efs", templates.file_system(spec))
+        files = (await _outputs(cloud, spec, "efs"))["Files"]
+        await _ensure_stack(change, spec, "mounts", templates.mounts(spec.name, files, net["Vpc"], private))
+
+
+async def _ensure_stack(change: ClusterChange, spec: ClusterSpec, part: str, template: templates.Template) -> None:
+    name = templates.stack_name(spec.name, part)
+    await stacks.ensure_stack(change, name, template, templates.tags_of(spec))
+
+
+async def _create_machines(
+    change: ClusterChange, spec: ClusterSpec, public: Sequence[str], private: Sequence[str]
+) -> None:
+    """Create the control plane, then all node groups at once."""
+    # Both kinds of subnets: zones of a control plane cannot be added later.
+    roles = await _outputs(change.cloud, spec, "roles")
+    await eks.ensure_cluster(change, spec, roles["Cluster"], [*public, *private])
+    # Two loops: each group takes minutes, and they are made at the same time.
+    for group in spec.groups:
+        role, subnets = roles[templates.node_role(group.name)], private if group.is_private else public
+        await eks.request_group(change, spec, group, role, subnets)
+    for group in spec.groups:
+        await eks.await_group(change, spec.name, group.name)
+
+
+async def delete(change: ClusterChange, name: str, *, keep_files: bool = False) -> ClusterReceipt:
+    """Remove a cluster, or what is there of it.
+
+    Args:
+        keep_files: The file system stays, with its contents.
+
+    Raises:
+        BackendError: a step failed; the same call continues with the rest.
+    """
+    cloud = change.cloud
+    # Read first: the id of the network is needed to find what is in it, and its stack is removed below.
+    net = await stacks.stack_outputs(cloud, templates.stack_name(name, "network"))
+    if await eks.find_cluster(cloud, name) is not None:  # somebody else's is refused before anything is removed
+        await eks.delete_groups(change, name)
+    await eks.delete_cluster(change, name)
+    # Mount targets have network interfaces in the subnets, so they go before the network.
+    for part in ("mounts",) if keep_files else ("mounts", "efs"):
+        await stacks.delete_stack(change, templates.stack_name(name, part), name)
+    if net:
+        # Load balancers and interfaces that Kubernetes made would keep CloudFormation from removing the VPC.
+        await orphaned_resources.sweep(change, name, net["Vpc"])
+    # After groups and control plane: EKS uses the roles to remove them.
+    for part in ("network", "roles"):
+        await stacks.delete_stack(change, templates.stack_name(name, part), name)
+    remaining = await orphaned_resources.find_remaining(cloud, name, net.get("Vpc", ""))
+    files = [
+        item for item in remaining if item.kind == "file system" or item.id == templates.stack_name(name, "efs")
+    ]
+    retained = tuple(files) if keep_files else ()
+    return ClusterReceipt(name, tuple(resource for resource in remaining if resource not in retained), retained)
+
+
+async def scale(change: ClusterChange, name: str, nodes: Mapping[str, tuple[int, int]]) -> None:
+    """Set the numbers of nodes of node groups.
+
+    Args:
+        nodes: (nodes, minimum) by the group's name.
+
+    Raises:
+        NotFoundError: there is no such cluster or group.
+    """
+    await require(change.cloud, name)
+    for group, (count, minimum) in nodes.items():
+        await eks.scale_group(change, name, group, count, minimum)
+
+
+async def require(cloud: Cloud, name: str) -> dict[str, Any]:
+    """Return the cluster as EKS describes it; NotFoundError when there is none."""
+    cluster = await eks.find_cluster(cloud, name)
+    if cluster is None:
+        raise NotFoundError(f"There is no cluster {name} here.", "See the region, or `l2rtui cluster create`.")
+    return cluster
+
+
+async def status(cloud: Cloud, name: str) -> dict[str, Any]:
+    """Return the present parts of a cluster as a JSON object."""
+    cluster = await eks.find_cluster(cloud, name)
+    groups = [_group_document(group) for group in await eks.find_groups(cloud, name)] if cluster else []
+    states = {part: await stacks.find_stack(cloud, templates.stack_name(name, part)) for part in STACKS}
+    files = await stacks.stack_outputs(cloud, templates.stack_name(name, "efs"))
+    return {
+        "cluster": name,
+        "region": await cloud.region(),
+        "status": str(cluster["status"]) if cluster else "",
+        "version": str(cluster.get("version", "")) if cluster else "",
+        "endpoint": str(cluster.get("endpoint") or "") if cluster else "",
+        "file_system": files.get("Files", ""),
+        "stacks": {part: str(stack["StackStatus"]) if stack else "" for part, stack in states.items()},
+        "groups": groups,
+    }
+
+
+def _group_document(group: Mapping[str, Any]) -> dict[str, Any]:
+    scaling = group.get("scalingConfig") or {}
+    return {
+        "group": group["nodegroupName"],
+        "status": group["status"],
+        "instance_types": list(group.get("instanceTypes") or ()),
+        "nodes": scaling.get("desiredSize"),
+        "min": scaling.get("minSize"),
+        "max": scaling.get("maxSize"),
+        "issues": [
+            f"{issue.get('code')}: {issue.get('message', '')}"
+            for issue in (group.get("health") or {}).get("issues") or ()
+        ],
+    }
+
+
+async def _outputs(cloud: Cloud, spec: ClusterSpec, part: str) -> dict[str, str]:
+    name = templates.stack_name(spec.name, part)
+    outputs = await stacks.stack_outputs(cloud, name)
+    if not outputs:
+        raise BackendError(f"The stack {name} tells nothing of itself.", "Run the same command again.")
+    return outputs

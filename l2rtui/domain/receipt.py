@@ -1,0 +1,55 @@
+"""Results of a destroy: progress, receipt, and objects that were left over or leaked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Object of a destroyed run that still exists, and the reason."""
+
+    kind: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyProgress:
+    """Number of objects of each kind that still exist: ``(("Pod", 3), ("Run", 1))``."""
+
+    left: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Final result of a destroy. The backend counts on the machine or server itself, not in cached state.
+
+    Attributes:
+        objects: Number of objects that the run had. left: those that still exist; empty proves the destroy.
+        results_location: Location of results that stay (checkpoints, metrics); empty when there are none.
+    """
+
+    run: str
+    objects: int
+    left: tuple[Leftover, ...]
+    seconds: float
+    results_location: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Summary for people, in one line."""
+        if self.left:
+            names = ", ".join(f"{leftover.kind} {leftover.name} ({leftover.reason})" for leftover in self.left)
+            return f"{len(self.left)} left of {self.run}: {names}"
+        return f"nothing left of {self.run} ({self.objects} objects, 0 leaks, {self.seconds:.1f} s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Object of a run that no longer exists, or that no controller manages."""
+
+    run: str
+    kind: str
+    name: str
+    reason: str

@@ -1,0 +1,36 @@
+"""Ownership: objects of other people are not changed, unless the user asks to act for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from l2rtui.config import user_name
+from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.errors import RefusedError
+
+_MAX_NAMES = 6
+
+
+def is_mine(view: PodView | RunView, me: str = "") -> bool:
+    """Return True if the user launched it; an unknown owner is not the user."""
+    return view.owner == (me or user_name())
+
+
+def refuse_others(verb: str, objects: Sequence[PodView | RunView], *, is_admin: bool, me: str = "") -> None:
+    """Refuse to change what belongs to other people.
+
+    Args:
+        verb: The action, such as ``kill``.
+        is_admin: The user acts for others on purpose.
+
+    Raises:
+        RefusedError: names the objects of others with their owners. Nothing was changed.
+    """
+    others = [view for view in objects if not is_mine(view, me)]
+    if is_admin or not others:
+        return
+    names = ", ".join(f"{view.name} ({view.owner or 'owner unknown'})" for view in others[:_MAX_NAMES])
+    more = f" and {len(others) - _MAX_NAMES} more" if len(others) > _MAX_NAMES else ""
+    are = "does" if len(others) == 1 else "do"
+    sentence = f"{names}{more} {are} not belong to you, so {verb} leaves everything as it is."
+    raise RefusedError(sentence, "Ask the owner, or add --admin if you may act for them.")

@@ -1,0 +1,58 @@
+"""Destroy of one set of a run with a receipt; the rest of the run goes on.
+
+A set is scaled to 0 replicas, which every backend can do; its controllers and slot claims go with the pods. The
+receipt comes from snapshots of the machine or API server itself, and two in a row must be empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from l2rtui.backends.base import Backend
+from l2rtui.domain.receipt import DestroyProgress, Leftover, Receipt
+from l2rtui.domain.snapshot import RunView
+from l2rtui.services import journal, launcher
+
+MAX_OVERTIME_SECONDS: Final = 60.0
+"""Time beyond their grace until pods are reported as left."""
+_POLL_SECONDS: Final = 0.5
+
+
+async def destroy_set(
+    backend: Backend,
+    run: RunView,
+    set_name: str,
+    *,
+    grace_seconds: float | None = None,
+    max_overtime_seconds: float = MAX_OVERTIME_SECONDS,
+) -> AsyncGenerator[DestroyProgress | Receipt, None]:
+    """Stop all replicas of a set for good; the last item is the Receipt, named RUN/SET.
+
+    Raises:
+        NotFoundError: there is no such run or set.
+        RefusedError: the run cannot do without the set; nothing was changed.
+    """
+    name, began = f"{run.name}/{set_name}", time.monotonic()
+    pods = {pod.uid: pod for pod in (await backend.snapshot()).pods_of(run.name, set_name)}
+    await launcher.scale(backend, run.name, set_name, 0, grace_seconds)
+    set_spec = (await backend.spec(run.name)).set_named(set_name)
+    grace = grace_seconds if grace_seconds is not None else set_spec.grace_seconds if set_spec is not None else 0.0
+    until = began + grace + max_overtime_seconds
+    # Two empty snapshots in a row: a controller may create one more pod between deletion and its own end.
+    empty = 0
+    while True:
+        remaining = (await backend.snapshot()).pods_of(run.name, set_name)
+        # Replacements that appear meanwhile count as destroyed objects too.
+        pods |= {pod.uid: pod for pod in remaining}
+        yield DestroyProgress((("Pod", len(remaining)),))
+        empty = 0 if remaining else empty + 1
+        if empty == 2 or (remaining and time.monotonic() > until):
+            break
+        await asyncio.sleep(_POLL_SECONDS)
+    left = tuple(Leftover("Pod", pod.name, pod.status.sentence) for pod in remaining)
+    outcome = "left" if left else "done"
+    journal.record("destroy", name, outcome, left=[leftover.name for leftover in left], objects=len(pods))
+    yield Receipt(name, len(pods), left, time.monotonic() - began)

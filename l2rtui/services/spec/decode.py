@@ -1,0 +1,177 @@
+"""Sets of a RunSpec from the decoded form of a spec file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.quantity import parse_quantity
+from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
+from l2rtui.services import runtime_commands, script_source
+from l2rtui.services.spec import schema
+from l2rtui.services.spec.pod_schema import pod_settings
+from runtime.base.contract import RENDEZVOUS_PORT
+
+RENDEZVOUS_SET = "rdzv"
+SERVERS_SET, WORKERS_SET = "ps", "worker"
+_HERE = Path()
+
+
+def kind_of(form: schema.SpecForm) -> Kind:
+    """Return the kind of a form's runs."""
+    return Kind(str(form.__struct_config__.tag))
+
+
+def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
+    """Return all sets of a form: learner first, steps in their order.
+
+    Args:
+        folder: Folder of the spec file, to which paths of programs are relative.
+
+    Raises:
+        ValueError: a quantity, a mount, a program or the order of steps is wrong; names the set and the field.
+    """
+    if isinstance(form, schema.ElasticForm):
+        return _elastic(form.nodes, form.rendezvous, form.pod, folder, form.nodes.name, RENDEZVOUS_SET)
+    if isinstance(form, schema.ParameterServerForm):
+        servers = _set_with_program(form.servers, SERVERS_SET, Role.PS, form.pod, folder)
+        workers = _set_with_program(form.workers, WORKERS_SET, Role.WORKER, form.pod, folder)
+        return (
+            replace(servers, stable=True, port=form.servers.port),
+            replace(workers, stable=True, port=form.workers.port),
+        )
+    if isinstance(form, schema.JobForm):
+        # Exactly one of both: msgspec has no union of two shapes under the same ``kind``.
+        if (form.job is None) == (not form.steps):
+            raise ValueError("write either job, with a command, or steps")
+        if form.job is not None:
+            return (_set_with_program(form.job, form.job.name, Role.JOB, form.pod, folder),)
+        return tuple(_steps(form.steps, form.pod, folder))
+    evaluators = (form.evaluator,) if form.evaluator else ()
+    return (
+        _set_spec(form.learner, form.learner.name, Role.LEARNER, form.pod),
+        *(_set_spec(form_of_set, form_of_set.name, Role.WORKER, form.pod) for form_of_set in form.workers),
+        *(_set_spec(form_of_set, form_of_set.name, Role.EVALUATOR, form.pod) for form_of_set in evaluators),
+    )
+
+
+def _elastic(
+    nodes: schema.NodesForm,
+    rendezvous_form: schema.RendezvousForm,
+    run: schema.PodForm,
+    folder: Path,
+    name: str,
+    rendezvous: str,
+) -> tuple[SetSpec, SetSpec]:
+    """Return the set of the rendezvous process and the set of nodes."""
+    max_nodes = nodes.replicas if nodes.max is None else nodes.max
+    # The schema bounds each number alone; that they fit together is checked here.
+    if not nodes.min <= nodes.replicas <= max_nodes:
+        raise ValueError(f"{name}: {nodes.replicas} replicas are not within min {nodes.min} and max {max_nodes}")
+    set_spec = _set_with_program(nodes, name, Role.WORKER, run, folder)
+    processes = nodes.nproc_per_node or max(1, nodes.slots)
+    elastic = runtime_commands.ElasticCommand(rendezvous, rendezvous_form.backend, nodes.min, max_nodes, processes)
+    command = runtime_commands.elastic(elastic, set_spec.command)
+    set_spec = replace(set_spec, command=command, bounds=(nodes.min, max_nodes))
+    return _rendezvous_set(rendezvous_form, set_spec.pod, rendezvous), set_spec
+
+
+def _rendezvous_set(form: schema.RendezvousForm, pod: PodSettings, name: str) -> SetSpec:
+    """Return the set of the rendezvous process: separate from the nodes, so that any node may be lost."""
+    return SetSpec(
+        name,
+        Role.RENDEZVOUS,
+        runtime_commands.rendezvous(form.backend),
+        # It needs no GPU, and must not wait for one.
+        slots=0,
+        restart=RestartPolicy.ON_FAILURE,
+        resources=Resources(cpu_cores=0.1),  # without a request a busy node would starve it (cpu.shares 2)
+        pod=replace(pod, shm_bytes=None, ports=(), image=form.image or pod.image),
+        stable=True,
+        port=RENDEZVOUS_PORT,
+    )
+
+
+def _steps(steps: list[schema.StepForm], run: schema.PodForm, folder: Path) -> Iterable[SetSpec]:
+    """Yield the sets of all steps; each waits for those before it."""
+    # A step can only wait for one above it, so the order of the file is an order of execution without cycles.
+    before: list[str] = []
+    for form in steps:
+        after = tuple(before[-1:] if form.after is None else form.after)
+        if unknown := next((name for name in after if name not in before), ""):
+            raise ValueError(f"{form.name}: after: there is no step {unknown} above it")
+        # Names of sets are names of controllers, so two equal ones would be one object.
+        if form.name in before:
+            raise ValueError(f"two steps are named {form.name}")
+        before.append(form.name)
+        if form.nodes is not None:
+            yield from _elastic_step(form, form.nodes, after, run, folder)
+            continue
+        if form.rendezvous is not None:
+            raise ValueError(f"{form.name}: a rendezvous is for steps with nodes")
+        set_spec = _set_with_program(form, form.name, Role.JOB, run, folder)
+        step = runtime_commands.Step(form.name, after, set_spec.replicas, set_spec.restart is RestartPolicy.NEVER)
+        yield replace(set_spec, command=runtime_commands.step(step, set_spec.command), stable=True)
+
+
+def _elastic_step(
+    form: schema.StepForm, nodes: schema.NodesForm, after: tuple[str, ...], run: schema.PodForm, folder: Path
+) -> Iterable[SetSpec]:
+    if form.command or form.program or form.replicas != 1:
+        raise ValueError(f"{form.name}: command, program and replicas of an elastic step stand under its nodes")
+    rendezvous_form = form.rendezvous or schema.RendezvousForm()
+    rendezvous, set_spec = _elastic(nodes, rendezvous_form, run, folder, form.name, f"{form.name}-{RENDEZVOUS_SET}")
+    yield replace(rendezvous, command=runtime_commands.rendezvous(rendezvous_form.backend, form.name))
+    step = runtime_commands.Step(form.name, after, is_once=set_spec.restart is RestartPolicy.NEVER)
+    yield replace(set_spec, command=runtime_commands.step(step, set_spec.command))
+
+
+def _set_with_program(form: schema.SetForm, name: str, role: Role, run: schema.PodForm, folder: Path) -> SetSpec:
+    """Return a set of a kind whose processes end: they may have a program of their own."""
+    file: Program | None = script_source.load(getattr(form, "program", ""), folder, name)
+    set_spec = _set_spec(form, name, role, run)
+    # A Job allows OnFailure and Never only; a plain task may be a server, which becomes a ReplicaSet.
+    if set_spec.restart is RestartPolicy.ALWAYS and not isinstance(form, schema.TaskForm):
+        raise ValueError(f"{name}: restart Always would start processes again that have finished: write OnFailure")
+    command = list(form.command)
+    # The default command trains l2rtui's own example; with a program it would be run with that as well.
+    if file and isinstance(form, schema.NodesForm | schema.ServersForm | schema.PsWorkersForm):
+        command = [] if command == type(form)().command else command
+    return replace(set_spec, command=script_source.command_of(command, file, name), program=file)
+
+
+def _set_spec(form: schema.SetForm, name: str, role: Role, run: schema.PodForm) -> SetSpec:
+    cpu, memory = form.resources.cpu, form.resources.memory
+    return SetSpec(
+        name=name,
+        role=role,
+        command=tuple(form.command),
+        replicas=1 if isinstance(form, schema.LearnerForm) else form.replicas,
+        slots=form.slots,
+        env=variables(form.env),
+        restart=RestartPolicy(form.restart),
+        resources=Resources(
+            None if cpu is None else _quantity(cpu, f"{name}: resources.cpu"),
+            None if memory is None else int(_quantity(memory, f"{name}: resources.memory")),
+        ),
+        grace_seconds=form.grace_seconds,
+        pod=pod_settings(run, form.pod, name),
+    )
+
+
+def _quantity(value: str | float, field: str) -> float:
+    try:
+        number = parse_quantity(value)
+    except ValueError as error:
+        raise ValueError(f"{field}: {error}") from None
+    if number < 0:
+        raise ValueError(f"{field}: {value} is less than nothing")
+    return number
+
+
+def variables(env: Mapping[str, str | float | bool]) -> tuple[tuple[str, str], ...]:
+    """Return variables as text; YAML's true and 1 become ``true`` and ``1``."""
+    # YAML reads ``DEBUG: true`` as a boolean, whose Python text ``True`` few programs expect.
+    return tuple((key, str(value).lower() if isinstance(value, bool) else str(value)) for key, value in env.items())

@@ -1,0 +1,111 @@
+"""Messages for mistakes in a spec file: an error of msgspec as a sentence with file, line and field."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import msgspec
+
+from l2rtui.domain.workload import Kind
+from l2rtui.errors import SpecError
+from l2rtui.services.spec import schema
+from l2rtui.services.spec.yaml_lines import Keys, Locations, dotted
+
+_UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]*)`")
+_MISSING = re.compile(r"missing required field `(?P<field>[^`]*)`")
+_AT = re.compile(r" - at `(?P<path>\$[^`]*)`$")
+_TYPE = re.compile(r"`([^`]*)`")
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping of fields",
+    "null": "nothing",
+}
+_PATTERN = re.compile(r"Expected `str` matching regex .*")
+
+
+def explain_mistake(error: msgspec.ValidationError, data: Mapping[str, Any], locations: Locations) -> SpecError:
+    """Turn an error of msgspec into a SpecError with file, line and the nearest field name."""
+    # msgspec gives the path and the kind of a mistake only in its message; the patterns above read them from it.
+    text = str(error)
+    at = _AT.search(text)
+    keys = _keys(at["path"]) if at else ()
+    text = _AT.sub("", text)
+    if unknown := _UNKNOWN.search(text):
+        keys = (*keys, unknown["field"])
+        return SpecError(f"{locations.of(keys)}: there is no field {dotted(keys)}.", _nearest(keys, data))
+    if missing := _MISSING.search(text):
+        keys = (*keys, missing["field"])
+        if keys == ("kind",):
+            return SpecError(f"{locations.of(())}: kind is missing: write one of {', '.join(Kind)}.")
+        return SpecError(f"{locations.of(keys[:-1])}: {dotted(keys)} is missing.")
+    if keys == ("kind",):
+        kinds = ", ".join(Kind)
+        return SpecError(f"{locations.of(keys)}: kind {data.get('kind')!r} is not known: write one of {kinds}.")
+    # The value is shown as it is in the file: after decoding it would be gone.
+    value = _value(data, keys)
+    if _PATTERN.match(text):
+        text = "Expected lower-case letters, digits and '-', first a letter"
+    text = _TYPE.sub(lambda match: " or ".join(_TYPES.get(name, name) for name in match[1].split(" | ")), text)
+    text = text[0].lower() + text[1:]
+    return SpecError(f"{locations.of(keys)}: {dotted(keys) or 'the file'} is {_shown(value)}: {text}.")
+
+
+def _keys(text: str) -> Keys:
+    """Parse a path of msgspec: ``$.workers[0].replicas``; ``[...]`` stands for a value of a mapping."""
+    keys: list[str | int] = []
+    for name, number in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", text):
+        if name:
+            keys.append(name)
+        elif number.isdigit():
+            keys.append(int(number))
+    return tuple(keys)
+
+
+def _nearest(keys: Keys, data: Mapping[str, Any]) -> str:
+    """Return a hint that names the most similar field, or all fields."""
+    forms: dict[Any, Any] = {form.__struct_config__.tag: form for form in get_args(schema.SpecForm)}
+    # A wrong or missing kind still gets hints for the most common one.
+    kind = data.get("kind")
+    form: Any = forms.get(kind, schema.LearnerWorkersForm) if isinstance(kind, str) else schema.LearnerWorkersForm
+    inner = {
+        "learner": schema.LearnerForm,
+        "workers": schema.PsWorkersForm if kind == Kind.PARAMETER_SERVER else schema.WorkersForm,
+        "servers": schema.ServersForm,
+        "nodes": schema.NodesForm,
+        "rendezvous": schema.RendezvousForm,
+        "steps": schema.StepForm,
+        "evaluator": schema.EvaluatorForm,
+        "job": schema.TaskForm,
+        "placement": schema.PlacementForm,
+        "resources": schema.ResourcesForm,
+        "pod": schema.PodForm,
+        "mounts": schema.MountForm,
+        "tolerations": schema.TolerationForm,
+    }
+    for key in keys[:-1]:
+        form = inner.get(str(key), form)
+    names = [*form.__struct_fields__, *(["kind"] if len(keys) == 1 else [])]
+    # 0.5 instead of the default 0.6: field names are short, and one wrong letter weighs more.
+    close = difflib.get_close_matches(str(keys[-1]), names, 1, 0.5)
+    return f"Did you mean {close[0]}?" if close else f"The fields here are {', '.join(names)}."
+
+
+def _value(data: Any, keys: Keys) -> Any:
+    for key in keys:
+        try:
+            data = data[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
+def _shown(value: Any) -> str:
+    text = "empty" if value is None else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,151 @@
+"""Load a spec file, a Helm values file or Kubernetes YAML as a launch request.
+
+msgspec checks values and names the path of a wrong one; ``yaml_lines`` knows the line of that path, and
+``mistakes`` makes a sentence of both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins
+from l2rtui.domain.preflight import Finding
+from l2rtui.domain.secret import find_secrets
+from l2rtui.domain.sidecar import sidecar_of
+from l2rtui.domain.workload import RunSpec
+from l2rtui.errors import SpecError
+from l2rtui.services.spec import import_helm
+from l2rtui.services.spec.decode import kind_of, sets_of, variables
+from l2rtui.services.spec.mistakes import explain_mistake
+from l2rtui.services.spec.schema import SpecForm
+from l2rtui.services.spec.yaml_lines import Locations, apply_override, dotted, parse_yaml, read_bytes
+
+_KUBERNETES = re.compile(rb"^apiVersion[ \t]*:", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """A launch as a spec file describes it.
+
+    Attributes:
+        source: The file, for messages.
+        notes: Findings on what an import has changed; they are shown with the plan.
+    """
+
+    spec: RunSpec
+    policy: PlacementPolicy = PlacementPolicy.PACK
+    pins: tuple[Pin, ...] = ()
+    source: str = ""
+    notes: tuple[Finding, ...] = ()
+
+
+def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: str = "") -> LaunchRequest:
+    """Read a spec file, a values file of the Helm chart, or a file with Kubernetes objects.
+
+    Args:
+        overrides: ``field.field=value`` as ``--set`` takes them; list items by number, the value is YAML.
+        name: Replaces the file's ``name``.
+        binding: Binding mode where the file names none.
+
+    Raises:
+        SpecError: the file is missing or wrong; names file, line and field.
+    """
+    raw = read_bytes(path)
+    # Decided by the raw text: placeholders in braces make such a file no YAML until they are replaced.
+    if _KUBERNETES.search(raw):
+        from l2rtui.services.spec.import_kubernetes import load_objects
+
+        spec, changes = load_objects(raw, path, overrides, name)
+        return LaunchRequest(spec, source=path, notes=changes)
+    data, locations = parse_yaml(raw, path)
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}: a spec is a mapping of fields, this file holds {_kind(data)}.", "See manifests/.")
+    for override in overrides:
+        locations.set_by_flag(apply_override(data, override), f"--set {override}")
+    if name:
+        data["name"] = name
+        locations.set_by_flag(("name",), f"--name {name}")
+    _refuse_secrets(data, locations)
+    notes: tuple[Finding, ...] = ()
+    form: SpecForm
+    try:
+        if import_helm.is_values(data):
+            form, notes = import_helm.form_of(msgspec.convert(data, import_helm.Values), data)
+        else:
+            form = msgspec.convert(data, SpecForm)
+    except msgspec.ValidationError as error:
+        raise explain_mistake(error, data, locations) from None
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}.") from None
+    # The setting is weaker than the file: a spec that names a mode was tried with that mode.
+    if binding and form.pod.binding is None:
+        form.pod = msgspec.structs.replace(form.pod, binding=binding)
+    return replace(_request_of(form, locations), notes=notes)
+
+
+def _refuse_secrets(data: Any, locations: Locations) -> None:
+    """Refuse a spec with a secret in it: specs are stored and shown. The message names the field, not the value."""
+    for keys, what in find_secrets(data):
+        place = locations.of(keys)
+        # The text of a --set would repeat the secret.
+        where = "--set" if place.startswith("--set ") else f"{place}:"
+        hint = "Keep it with `l2rtui secret create NAME --prompt KEY`, and name it: pod: {secrets: [NAME]}."
+        raise SpecError(f"{where} {dotted(keys)} looks like {what}, and specs are no place for it.", hint)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a spec file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SpecForm)}
+
+
+def _kind(data: Any) -> str:
+    return {type(None): "nothing", list: "a list", str: "text"}.get(type(data), "a single value")
+
+
+def _request_of(form: SpecForm, locations: Locations) -> LaunchRequest:
+    """Turn a decoded form into a request; checks what a schema cannot express."""
+    path = locations.path
+    try:
+        sets = sets_of(form, Path(path).parent)
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}.") from None
+    names = [set_spec.name for set_spec in sets]
+    if double := next((name for name in names if names.count(name) > 1), None):
+        raise SpecError(f"{path}: two sets are named {double}.", "Give each set a name of its own.")
+    try:
+        pins = parse_pins(form.placement.on) if form.placement.on else ()
+    except ValueError as error:
+        raise SpecError(f"{locations.of(('placement', 'on'))}: placement.on: {error}.") from None
+    train = msgspec.to_builtins(form.train)
+    try:
+        json.dumps(train, allow_nan=False)  # msgspec would silently write null
+    except ValueError:
+        sentence = f"{locations.of(('train',))}: train holds .nan or .inf, which JSON does not have."
+        raise SpecError(sentence) from None
+    spec = RunSpec(
+        kind_of(form),
+        experiment=form.name,
+        name=form.name,
+        sets=sets,
+        seed=form.seed,
+        image=form.image,
+        env=variables(form.env),
+        train=msgspec.json.encode(train).decode(),
+    )
+    try:
+        with_sidecar = [set_spec for set_spec in sets if sidecar_of(spec, set_spec) is not None]
+    except ValueError as error:
+        raise SpecError(f"{locations.of(('train', 'environment_options', 'simulator'))}: {error}.") from None
+    if crowded := next((set_spec.name for set_spec in with_sidecar if set_spec.pod.host_network), None):
+        sentence = (
+            f"{path}: {crowded}: pod.host_network gives every simulator the same ports, which are its node's."
+        )
+        raise SpecError(sentence, "Leave out host_network, or choose another kind of simulator.")
+    return LaunchRequest(spec, PlacementPolicy(form.placement.policy), pins, path)

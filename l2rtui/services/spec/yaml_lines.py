@@ -1,0 +1,178 @@
+"""YAML of a spec file, with file and line of every value, and the values of ``--set`` written into it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from l2rtui.errors import SpecError
+
+MAX_FILE_BYTES = 1_048_576
+MAX_VALUES = 20_000
+"""Values in one file with every alias expanded: more is no spec but an attempt to fill the memory."""
+_MAX_DEPTH = 40
+_TOO_MUCH = "too many or too deeply nested values for a spec."
+
+Keys = tuple[str | int, ...]
+"""Path of a value: keys of mappings and indices of lists."""
+
+
+@dataclass(slots=True)
+class Locations:
+    """File and line of each value of a spec, for messages.
+
+    Attributes:
+        path: The file.
+        by_keys: ``FILE:LINE``, or the flag that has set the value, by the path of the value.
+    """
+
+    path: str
+    by_keys: dict[Keys, str] = field(default_factory=dict)
+
+    def of(self, keys: Keys) -> str:
+        """Return the location of a value, or of the nearest value around it."""
+        while keys and keys not in self.by_keys:
+            keys = keys[:-1]
+        return self.by_keys.get(keys, self.path)
+
+    def set_by_flag(self, keys: Keys, flag: str) -> None:
+        """Record that a flag has set a value; lines of what it replaces are forgotten."""
+        self.by_keys = {other: place for other, place in self.by_keys.items() if other[: len(keys)] != keys}
+        self.by_keys[keys] = flag
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the booleans of version 1.2: ``on``, ``off``, ``yes`` and ``no`` are words."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  (a class attribute by PyYAML's design)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("true|True|TRUE|false|False|FALSE"), list("tTfF")
+)
+
+
+def read_bytes(path: str) -> bytes:
+    """Read a spec file.
+
+    Raises:
+        SpecError: it is missing, unreadable or too large.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise SpecError(f"There is no spec file {path}.", "Examples are in manifests/.") from None
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}.", "Examples are in manifests/.") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise SpecError(f"{path} is larger than 1 MiB, which no spec is.", "Examples are in manifests/.")
+    return raw
+
+
+def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
+    """Parse one YAML document; return its value, and the location of each value in it.
+
+    Raises:
+        SpecError: it is not YAML, has a key twice, or holds too much.
+    """
+    try:
+        loader = _Loader(raw)
+        try:
+            node = loader.get_single_node()
+            locations = Locations(path)
+            if node is not None:
+                _walk(node, (), locations)
+            return (loader.construct_document(node) if node is not None else None), locations
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
+    except yaml.reader.ReaderError as error:
+        sentence = f"{path}: not YAML: what stands at byte {error.position} is no text in UTF-8."
+        raise SpecError(sentence, "Examples are in manifests/.") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise SpecError(f"{path}: not YAML: {error}.") from None
+    except RecursionError:
+        raise SpecError(f"{path}: {_TOO_MUCH}") from None
+
+
+def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
+    """Record the location of every value; refuse what PyYAML accepts: duplicate keys and nested aliases."""
+    path, places = locations.path, locations.by_keys
+    # Counted with aliases expanded ("billion laughs"): a few bytes of YAML can stand for gigabytes of values.
+    if len(places) > MAX_VALUES or len(keys) > _MAX_DEPTH:
+        raise SpecError(f"{path}: {_TOO_MUCH}")
+    places[keys] = f"{path}:{node.start_mark.line + 1}"
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            _walk(item, (*keys, number), locations)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*keys, str(key.value))
+            # "<<" may stand several times: each merges another mapping (YAML 1.1 merge keys).
+            if inner in places and key.value != "<<":
+                raise SpecError(f"{path}:{key.start_mark.line + 1}: {dotted(inner)} is written twice.")
+            _walk(value, inner, locations)
+            # A field is reported at its key, which may be lines above its value.
+            places[inner] = f"{path}:{key.start_mark.line + 1}"
+
+
+def apply_override(data: dict[str, Any], override: str) -> Keys:
+    """Write one ``--set FIELD.FIELD=VALUE`` into the data; return the path of the value.
+
+    Raises:
+        SpecError: there is no such list item, or the path leads through a plain value.
+    """
+    where, equals, text = override.partition("=")
+    keys = where.strip().split(".")
+    if not equals or not all(keys):
+        raise SpecError(f"--set {override}: write it as field.field=value, such as train.batch_size=128.")
+    try:
+        value = yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
+    except RecursionError:
+        raise SpecError(f"--set {where}: {_TOO_MUCH}") from None
+    except yaml.YAMLError:
+        value = text  # such as ``image=a:b: c``: what is not YAML is meant as text
+    target: Any = data
+    written: list[str | int] = []
+    for number, key in enumerate(keys):
+        here = f"--set {override}: {'.'.join(keys[: number + 1])}"
+        # A list item may be given by its name, and is returned by its index: locations use indices.
+        last = _item(target, key, here) if isinstance(target, list) else key
+        written.append(last)
+        if number + 1 < len(keys):
+            target = _inner(target, last, here)
+        else:
+            target[last] = value
+    return tuple(written)
+
+
+def _inner(target: Any, key: str | int, where: str) -> Any:
+    inner = target.setdefault(key, {}) if isinstance(target, dict) else target[key]
+    if inner is None:
+        inner = target[key] = {}
+    if not isinstance(inner, dict | list):
+        raise SpecError(f"{where} is a plain value and has no fields.")
+    return inner
+
+
+def _item(target: list[Any], key: str, where: str) -> int:
+    """Find a list item by number or by its ``name``."""
+    for number, item in enumerate(target):
+        if key == str(number) or (isinstance(item, dict) and item.get("name") == key):
+            return number
+    raise SpecError(f"{where}: the list has {len(target)} items, and none is number or name {key!r}.")
+
+
+def dotted(keys: Keys) -> str:
+    """Return a path as people write it: ``workers[0].replicas``."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).lstrip(".")

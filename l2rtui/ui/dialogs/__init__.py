@@ -1,0 +1,1 @@
+"""Modal screens: lists, forms, questions, progress. Each answers with a typed value."""

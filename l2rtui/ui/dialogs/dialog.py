@@ -1,0 +1,63 @@
+"""Base of all dialogs: a frame in the middle of the screen, esc to close, keys from the table.
+
+Keys may come faster than screens: a dialog may be opened again while it is still being removed, and answered before
+it is mounted. Both are handled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from textual.await_complete import AwaitComplete
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.widgets.span_renderer import to_text
+
+Answer = TypeVar("Answer")
+
+
+class Dialog(ModalScreen[Answer]):
+    """Modal screen; nothing below it gets a key."""
+
+    BINDINGS = bindings(KeyContext.DIALOG)
+    AUTO_FOCUS = None
+
+    def __init__(self, name: str) -> None:
+        """Set the name for the style sheet: a class and no id, since for a moment two of a kind may exist."""
+        super().__init__(classes=name)
+
+    def dismiss(self, result: Answer | None = None) -> AwaitComplete:
+        """Answer and close, once; an answer before the dialog is mounted is given as soon as it is."""
+        if not self.is_mounted:
+            self.call_later(self._answer, result)
+        # A second answer, from a key that was pressed twice, finds the dialog gone and is dropped.
+        elif self in self.app.screen_stack:
+            return super().dismiss(result)
+        return AwaitComplete()
+
+    def _answer(self, result: Answer | None) -> None:
+        self.dismiss(result)  # not awaited: a screen cannot wait for its own removal
+
+    def show(self, id: str, lines: Sequence[Line]) -> None:  # noqa: A002  (Textual's name)
+        """Display lines in the Static with this id."""
+        self.query_one(f"#{id}", Static).update(to_text(self.app, lines))
+
+    def show_command(self, command: str, note: str = "") -> None:
+        """Display an equivalent command line in the Static ``command``."""
+        same = Span("same as  ", TextStyle.DIM), Span(sanitize(command)), Span(note, TextStyle.DIM)
+        self.show("command", [same])
+
+    def action_accept(self) -> None:
+        """Accept; does nothing in a dialog without a question."""
+
+    def action_copy(self) -> None:
+        """Copy the command line; does nothing in a dialog without one."""
+
+    def action_close(self) -> None:
+        """Close without an answer."""
+        self.dismiss(None)

@@ -1,0 +1,46 @@
+"""Help screen: all keys by context, generated from the key table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from l2rtui.ui.dialogs.detail import DetailScreen
+from l2rtui.ui.keys.palette import COMMANDS
+from l2rtui.ui.keys.table import KeyContext, KeyTable
+from l2rtui.ui.text import Line, Span, TextStyle
+
+_FILTERS: Final = (
+    ("word  !word", "Appears somewhere in the row, or nowhere"),
+    ("status=Failed  node!=n1", "A column is this, or is not"),
+    ("model~A100  pod!~eval", "A column contains this, or does not"),
+    ("free>=2  age<2h  memory>64Gi", "A column's number, age or size"),
+)
+GREYED: Final = (KeyContext.CLUSTER, KeyContext.SIMULATOR, KeyContext.VOLUME, KeyContext.IMAGE, KeyContext.ARTIFACT)
+"""Contexts in which a forbidden key shows the reason."""
+
+
+class HelpScreen(DetailScreen):
+    """Every key and what it does."""
+
+    def __init__(self, keys: KeyTable, may: Callable[[str], str] = lambda _: "") -> None:
+        super().__init__(help_lines(keys, may), "Keys", name="help")
+
+
+def help_lines(keys: KeyTable, may: Callable[[str], str]) -> list[Line]:
+    """Format the tables of keys and commands as lines; ``may`` returns the reason why an action is off, or ""."""
+    lines: list[Line] = []
+    for context in KeyContext:
+        lines.append((Span(f"{'' if not lines else chr(10)}{context}", TextStyle.ACCENT),))
+        for key in keys.of(context):
+            reason = may(key.action) if key.context in GREYED else ""
+            note = (Span(f"  off: {reason}", TextStyle.WARN),) if reason else ()
+            text = Span(key.tooltip, TextStyle.DIM if reason else TextStyle.PLAIN)
+            lines.append((Span(f"  {key.face:<12}", TextStyle.DIM if reason else TextStyle.STRONG), text, *note))
+    lines.append((Span("\nCommands, after :", TextStyle.ACCENT),))
+    for command in COMMANDS:
+        usage = f"{command.name} {command.takes}"
+        lines.append((Span(f"  {usage:<28}", TextStyle.STRONG), Span(command.tooltip)))
+    lines.append((Span("\nFilters", TextStyle.ACCENT),))
+    lines += [(Span(f"  {form:<28}", TextStyle.STRONG), Span(meaning)) for form, meaning in _FILTERS]
+    return lines

@@ -1,0 +1,155 @@
+"""Dialog of images built here: build one from the source tree, push one to a registry, with progress by layer.
+
+Closing the dialog stops nothing: the end of a build or push is notified, and quitting asks while one runs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import aclosing
+from typing import Final
+
+from textual import on
+from textual.widgets import Input
+
+from l2rtui.cloud.images.engine import ImageEngine, LocalImage
+from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.errors import L2RError
+from l2rtui.services import images
+from l2rtui.ui.dialogs.list_dialog import ListDialog
+from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
+from l2rtui.ui.widgets.prompt_input import PromptInput
+from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+
+COLUMNS: Final = (
+    TableColumn("image", "image", most=60),
+    TableColumn("size", "size", most=8, right=True),
+    TableColumn("revision", "revision", most=14),
+    TableColumn("dirty", "dirty", most=5),
+    TableColumn("digest", "digest", most=80, rank=2),
+)
+_PUSH: Final = "Push under which name, its registry first?   enter begin   esc back"
+_MAX_STEPS: Final = 10
+_MIN_STEPS: Final = 3
+_ROWS_A_STEP: Final = 8
+"""One line of progress for so many rows of the terminal: the input field and the hint need room below."""
+
+
+class ImagesScreen(ListDialog[None]):
+    """Images, one row for each name."""
+
+    KEY_CONTEXT = KeyContext.IMAGE
+    BINDINGS = bindings(KEY_CONTEXT)
+
+    def __init__(self, ctx: AppContext) -> None:
+        field = PromptInput("name", placeholder="registry.example/lab/node:tag")
+        super().__init__("images", ctx, COLUMNS, field)
+        self._steps: deque[str] = deque(maxlen=_MAX_STEPS)
+
+    _title = (Span("Images built here", TextStyle.STRONG),)
+    _subject = "the images"
+
+    async def _load(self) -> None:
+        engine = ImageEngine()
+        try:
+            await engine.open()
+            images_here = await engine.images()
+        except L2RError as error:
+            self._show_error(error)
+            return
+        finally:
+            await engine.close()
+        if self.is_attached:
+            self._show_rows([_row(image) for image in images_here], empty="None was built here.")
+
+    @property
+    def _command_line(self) -> str:
+        name = self._table.cursor_key
+        return cli_equivalents.command("image", *(("build",) if name is None else ("push", name)))
+
+    def action_build(self) -> None:
+        """Build the runtime image from the source tree."""
+        self._ctx.background.start(self._build(), group="image", what="the build")
+
+    async def _build(self) -> None:
+        # A connection of its own: the list may be refreshed, and closes its Engine, while the build goes on.
+        source = await images.find_source()
+        image = images.node_image(source)
+        engine = ImageEngine()
+        await engine.open()
+        try:
+            with self._ctx.background.busy(f"building {image}"):
+                async with aclosing(images.build(engine, images.Recipe(source, image))) as steps:
+                    async for step in steps:
+                        if not isinstance(step, images.Built):
+                            self._progress(step.text, is_step=step.is_step)
+        finally:
+            await engine.close()
+        dirty = ", from a work tree that differs from its revision" if source.is_dirty else ""
+        self._ended(f"built {image}{dirty}")
+
+    def action_push(self) -> None:
+        """Ask for the name to push under."""
+        if self._table.cursor_key is not None:
+            self._ask(_PUSH, self._table.cursor_key)
+
+    @on(Input.Submitted)
+    def _name_typed(self, event: Input.Submitted) -> None:
+        name, chosen = event.value.strip(), self._table.cursor_key
+        self._close_field()
+        if name and chosen is not None:
+            self._ctx.background.start(self._push(name, chosen), group="image", what=f"the push of {name}")
+
+    async def _push(self, name: str, chosen: str) -> None:
+        image = images.destination(name)
+        engine = ImageEngine()
+        await engine.open()
+        try:
+            source = await engine.find(chosen)
+            # The Engine pushes by name: another name is a tag of the same image.
+            if source is not None and chosen != str(image):
+                await engine.tag(source.id, image)
+            with self._ctx.background.busy(f"pushing {image}"):
+                await images.prepare_registry(image)
+                pushing = images.push(engine, image, lambda: images.login_for(image.registry))
+                async with aclosing(pushing) as steps:
+                    async for step in steps:
+                        if isinstance(step, images.Pushed):
+                            self._ended(f"pushed {step.image}: {step.layers} layers, {step.present} were there")
+                        else:
+                            self._progress(step.text, is_step=step.is_step)
+        finally:
+            await engine.close()
+
+    def _progress(self, text: str, *, is_step: bool) -> None:
+        """Show a step on a line of its own; an update of numbers takes the last line until the next report."""
+        if is_step:
+            self._steps.append(text)
+        if self.is_attached:
+            steps = [*self._steps] if is_step else [*self._steps, text]
+            room = max(_MIN_STEPS, self.app.size.height // _ROWS_A_STEP)
+            lines: list[Line] = [(Span(sanitize(line), TextStyle.DIM),) for line in steps[-room:]]
+            self.show("progress", lines)
+
+    def _ended(self, sentence: str) -> None:
+        self._ctx.background.say(f"{sentence}.")
+        if self.is_attached:
+            self._progress(sentence, is_step=True)
+            self.action_again()
+
+
+def _row(image: LocalImage) -> Row:
+    digest = image.digests[0].partition("@")[2] if image.digests else ""
+    dirty = Span("yes", TextStyle.WARN) if image.is_dirty else Span("no", TextStyle.DIM)
+    return make_row(
+        image.name,
+        (Span(sanitize(image.name), TextStyle.STRONG), image.name),
+        (Span(format_bytes(image.size_bytes)), image.size_bytes),
+        (Span(sanitize(image.revision) or NOTHING, TextStyle.DIM), image.revision),
+        (dirty, image.is_dirty),
+        (Span(sanitize(digest) or NOTHING, TextStyle.DIM), digest),
+    )

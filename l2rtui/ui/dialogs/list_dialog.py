@@ -1,0 +1,164 @@
+"""Base of the dialogs with rows: layout, loading, keys of their own, the equivalent command, one input field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.errors import L2RError
+from l2rtui.ui.dialogs.dialog import Answer, Dialog
+from l2rtui.ui.keys.table import KeyContext
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import Line, Span, TextStyle
+from l2rtui.ui.widgets.prompt_input import PromptInput
+from l2rtui.ui.widgets.table_model import Row, TableColumn
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+
+class ListDialog(Dialog[Answer]):
+    """Rows under a title; under the rows texts, a ``#command``, an input field while it is open, and a ``#hint``.
+
+    A subclass gives the title, the subject, the command line, and loads the rows.
+
+    Args:
+        name: Class in the style sheet, and the group of its background work.
+    """
+
+    KEY_CONTEXT: ClassVar[KeyContext]
+    """Context of its own keys in the key table."""
+    ROW_HINTS: ClassVar[tuple[str, ...]] = ()
+    """Keys of its rows that the hint names before its own keys."""
+    PANELS: ClassVar[tuple[str, ...]] = ("progress",)
+    """Ids of the texts between the rows and the command line."""
+
+    def __init__(
+        self,
+        name: str,
+        ctx: AppContext,
+        columns: Sequence[TableColumn],
+        field: PromptInput,
+        *,
+        table_id: str = "table",
+    ) -> None:
+        super().__init__(name)
+        self._ctx = ctx
+        self._group = name
+        self._field = field
+        # Question below the open input field; empty while it is closed, or where its placeholder asks.
+        self._prompt = ""
+        # The table that has the focus while nothing is typed; a subclass may change it.
+        self._table = VirtualTable(columns, empty="Asking.", clock=ctx.clock, id=table_id)
+
+    def compose(self) -> ComposeResult:
+        """Title, rows, panels, command line, input field, hint."""
+        with Vertical(classes="dialog wide"):
+            yield Static(id="title")
+            yield from self._tables()
+            for panel in self.PANELS:
+                yield Static(id=panel)
+            yield Static(id="command")
+            yield self._field
+            yield Static(id="hint")
+
+    def on_mount(self) -> None:
+        """Begin when everything is there."""
+        # Not overridden: Textual calls the on_mount of every class of the MRO by itself.
+        self._table.focus()
+        self._begin()
+        self._update_texts()
+
+    def _begin(self) -> None:
+        """Load the first rows."""
+        self.action_again()
+
+    def _tables(self) -> Iterable[VirtualTable]:
+        return (self._table,)
+
+    @property
+    def _title(self) -> Line:
+        raise NotImplementedError
+
+    @property
+    def _subject(self) -> str:
+        """Begins the sentence of a failure to load: ``the images``."""
+        raise NotImplementedError
+
+    async def _load(self) -> None:
+        """Fetch the rows and show them."""
+        raise NotImplementedError
+
+    @property
+    def _command_line(self) -> str:
+        """The equivalent command; empty where there is none."""
+        return ""
+
+    def action_again(self) -> None:
+        """Load the rows again."""
+        self._ctx.background.start(self._load(), group=self._group, what=self._subject, is_exclusive=True)
+
+    def _show_rows(self, rows: Sequence[Row], *, empty: str) -> None:
+        self._table.empty_text = empty
+        self._table.set_rows(rows)
+
+    def _show_error(self, error: L2RError) -> None:
+        """Say in place of rows why there are none; rows that were loaded before stay."""
+        self._table.empty_text = sanitize(f"{error.message} {error.hint}".strip())
+
+    @on(VirtualTable.CursorMoved)
+    @on(VirtualTable.Rearranged)
+    @on(Input.Changed)
+    def _selection_changed(self) -> None:
+        self._update_texts()
+
+    def _update_texts(self) -> None:
+        """Show what depends on the row under the cursor: title, command, and the question or else the keys."""
+        self.show("title", [self._title])
+        self.show_command(self._command_line)
+        hints = [f"{key.face} {key.label}" for key in self._ctx.keys.of(self.KEY_CONTEXT)]
+        keys = Span("   ".join([*self.ROW_HINTS, *hints, "c copy", "esc close"]), TextStyle.DIM)
+        self.show("hint", [(Span(self._prompt) if self._prompt else keys,)])
+
+    def _show_progress(self, text: str, *, is_step: bool = True) -> None:  # noqa: ARG002  (a screen shows each)
+        # Transfers outlive the dialog, and report to it as long as it is there.
+        if self.is_attached:
+            self.show("progress", [(Span(sanitize(text), TextStyle.ACCENT),)] if text else [])
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
+        """Forbid what ``--readonly`` or missing rights forbid."""
+        return None if self._ctx.forbidden(action) else True
+
+    def on_key(self, event: events.Key) -> None:
+        """Say why a forbidden key does nothing."""
+        key = self._ctx.keys.pressed(event.key, self.KEY_CONTEXT)
+        if key is not None and not self._field.display and (reason := self._ctx.forbidden(key.action)):
+            self._ctx.background.say(f"{key.face} ({key.label}) is off: {reason}.")
+
+    def action_copy(self) -> None:
+        """Copy the command line, if there is one."""
+        if self._command_line:
+            self._ctx.background.copy(self._command_line)
+
+    def _ask(self, prompt: str = "", value: str = "") -> None:
+        """Open the input field."""
+        self._prompt = prompt
+        self._field.open(value)
+        self._update_texts()
+
+    def _close_field(self) -> None:
+        self._prompt = ""
+        self._field.close()
+        self.set_focus(self._table)
+        self._update_texts()
+
+    def action_close(self) -> None:
+        """Close the input field first, then the dialog."""
+        if self._field.display:
+            self._close_field()
+        else:
+            self.dismiss(None)

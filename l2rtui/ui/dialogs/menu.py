@@ -1,0 +1,69 @@
+"""Menu of actions with the equivalent command line of each, generated from the key table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.keys.table import Key, KeyContext
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import Span, TextStyle
+from l2rtui.ui.widgets.span_renderer import to_text
+
+
+class MenuScreen(Dialog[str | None]):
+    """Menu that answers with the chosen action; ``command_line`` returns the equivalent command of one, or ""."""
+
+    def __init__(self, ctx: AppContext, command_line: Callable[[str], str]) -> None:
+        super().__init__("menu")
+        self._ctx = ctx
+        self._command_line = command_line
+        # Entries without a label are movements and variants of others.
+        self._keys: tuple[Key, ...] = tuple(key for key in ctx.keys.of(KeyContext.CLUSTER) if key.label)
+
+    def compose(self) -> ComposeResult:
+        """Title and list."""
+        with Vertical(classes="dialog wide"):
+            yield Static(id="title")
+            yield OptionList(id="choices", compact=True)
+
+    def on_mount(self) -> None:
+        """Fill the list."""
+        hint = Span("   enter does it   c copies   esc closes", TextStyle.DIM)
+        self.show("title", [(Span("Menu", TextStyle.STRONG), hint)])
+        choices = self.query_one("#choices", OptionList)
+        for key in self._keys:
+            reason = self._ctx.forbidden(key.action)
+            command = f"off: {reason}" if reason else self._command_line(key.action)
+            line = (
+                Span(f"{key.face:<8}", TextStyle.DIM if reason else TextStyle.ACCENT),
+                Span(f"{key.tooltip:<56}", TextStyle.DIM if reason else TextStyle.PLAIN),
+                Span(sanitize(command), TextStyle.DIM),
+            )
+            choices.add_option(Option(to_text(self.app, [line]), id=key.id, disabled=bool(reason)))
+        choices.highlighted = 0
+        choices.focus()
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(next(key.action for key in self._keys if key.id == event.option.id))
+
+    def action_accept(self) -> None:
+        """Choose the highlighted entry, as enter does."""
+        self.query_one("#choices", OptionList).action_select()
+
+    def action_copy(self) -> None:
+        """Copy the command line of the highlighted entry."""
+        number = self.query_one("#choices", OptionList).highlighted
+        command = self._command_line(self._keys[number].action) if number is not None else ""
+        if command:
+            self._ctx.background.copy(command)
+        else:
+            self._ctx.background.say("There is no command line for this.")

@@ -1,0 +1,222 @@
+"""Questions before kill, scale and destroy, and the work that a yes starts.
+
+Each question lists what goes and what that frees, and shows the command line that does the same. A yes to what
+cannot be taken back begins some seconds later, and can be undone until then (``ui.state.undo_window``).
+
+Other people's runs are left alone, as the CLI leaves them, until ``:admin`` was typed; then their names must be
+typed. In a protected context its own name must be typed before anything changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from textual.screen import Screen
+
+from l2rtui.config import user_name
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.workload import Role
+from l2rtui.errors import RefusedError
+from l2rtui.services.ownership import is_mine, refuse_others
+from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question
+from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import Line, Span, TextStyle, plural, slot_ranges
+
+LARGE_PODS: Final = 10
+"""More pods than this require a typed name."""
+_MAX_LISTED: Final = 12
+
+
+class Questions:
+    """Questions of one screen about runs and pods."""
+
+    def __init__(self, screen: Screen[Any], ctx: AppContext) -> None:
+        self._screen = screen
+        self._ctx = ctx
+
+    def ask_kill(self, pods: Sequence[PodView], target: str = "") -> None:
+        """Ask before pods are killed, and kill them; ``target`` names them all, as a set does."""
+        if not may_touch(self._ctx, "kill", pods):
+            return
+        names = target or ", ".join(pod.name for pod in pods)
+        is_admin, number = is_acting_for(pods), plural(len(pods), "pod")
+        question = Question(
+            f"Kill {number}?" if len(pods) > 1 else f"Kill {sanitize(pods[0].name)}?",
+            (
+                *_pod_lines(pods),
+                (Span("SIGTERM, then SIGKILL after the grace time. The set starts a replacement.", TextStyle.DIM),),
+                *owned_by(pods),
+            ),
+            yes="Kill",
+            typed=self._ctx.protected or ("kill" if len(pods) > LARGE_PODS or is_admin else ""),
+            is_grave=len(pods) > 1 or is_admin,
+            command=cli_equivalents.kill([target] if target else [pod.name for pod in pods], is_admin=is_admin),
+        )
+
+        async def kill() -> None:
+            from l2rtui.services import launcher
+
+            with self._ctx.background.busy(f"killing {number}"):
+                await launcher.kill(self._ctx.backend, pods, self._ctx.settings.grace_seconds)
+            self._ctx.background.say(f"{names} is being stopped; its set replaces it.")
+
+        def begin() -> None:
+            self._ctx.background.start(kill(), group="kill", what=f"killing {names}")
+
+        ask(self._screen, self._ctx, question, f"killing {number}", begin)
+
+    def ask_destroy(self, runs: Sequence[RunView], snapshot: ClusterSnapshot) -> None:
+        """Ask before runs are destroyed; a yes opens the receipt."""
+        if not may_touch(self._ctx, "destroy", runs):
+            return
+        title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
+        question = Question(
+            f"Destroy {title}?",
+            (*consequences(runs, snapshot), (Span("keeps    ", TextStyle.DIM), Span("checkpoints and metrics"))),
+            yes="Destroy",
+            typed=typed_for(self._ctx, runs, snapshot, "destroy"),
+            is_grave=True,
+            command=cli_equivalents.destroy([run.name for run in runs], is_admin=is_acting_for(runs)),
+        )
+
+        def begin() -> None:
+            from l2rtui.ui.dialogs.destroy_progress import ReceiptScreen
+
+            self._screen.app.push_screen(ReceiptScreen(self._ctx, runs))
+
+        ask(self._screen, self._ctx, question, f"destroying {title}", begin)
+
+    def ask_scale(self, runs: Sequence[RunView], set_name: str, replicas: int) -> None:
+        """Ask before a set gets another number of replicas in each of these runs, and scale it."""
+        if not may_touch(self._ctx, "scale", runs):
+            return
+        sets = [workers for run in runs if (workers := run.set_named(set_name))]
+        if replicas != 1 and any(workers.role is Role.LEARNER for workers in sets):
+            self._ctx.background.say(
+                f"{set_name} is the learner: a run has exactly one. ctrl+d on the run destroys it whole."
+            )
+            return
+        before, after = sum(workers.replicas for workers in sets), replicas * len(runs)
+        targets = [f"{run.name}/{set_name}" for run in runs]
+        name = targets[0] if len(targets) == 1 else f"{set_name} of {plural(len(runs), 'run')}"
+        is_admin = is_acting_for(runs)
+        typed = runs[0].name if is_admin else "scale" if before - after > LARGE_PODS else ""
+        question = Question(
+            f"Scale {sanitize(name)} from {before} to {after}?",
+            (*_scale_lines(runs, set_name, replicas, before), *owned_by(runs)),
+            yes="Scale",
+            typed=self._ctx.protected or typed,
+            command=" && ".join(cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in targets),
+            is_grave=replicas == 0,
+        )
+
+        async def scale() -> None:
+            from l2rtui.services import launcher
+
+            with self._ctx.background.busy(f"scaling {name}"):
+                for run in runs:
+                    await launcher.scale(self._ctx.backend, run.name, set_name, replicas)
+            self._ctx.background.say(f"{name} is being scaled to {replicas}.")
+
+        def begin() -> None:
+            self._ctx.background.start(scale(), group="scale", what=f"scaling {name}")
+
+        # New replicas destroy nothing, so there is nothing to undo.
+        ask(self._screen, self._ctx, question, f"scaling {name}", begin, is_urgent=after > before)
+
+
+def _scale_lines(runs: Sequence[RunView], set_name: str, replicas: int, before: int) -> list[Line]:
+    sentence = (
+        "More replicas take free slots."
+        if replicas * len(runs) > before
+        else f"The set stays in the run; + starts a replica again. {plural(before, 'replica')} stop."
+        if replicas == 0
+        else "The replicas with the highest indices are stopped."
+    )
+    lines: list[Line] = [(Span(sentence, TextStyle.DIM),)]
+    if len(runs) > 1:
+        for run in runs:
+            workers = run.set_named(set_name)
+            lines.append((Span(f"  {sanitize(run.name)}  {workers.replicas if workers else 0} → {replicas}"),))
+    return lines
+
+
+# --- for every question before a change ------------------------------------------------------------------------
+def ask(
+    screen: Screen[Any],
+    ctx: AppContext,
+    question: Question,
+    what: str,
+    begin: Callable[[], object],
+    *,
+    is_urgent: bool = False,
+) -> None:
+    """Ask, and begin after a yes: at once where it is urgent, else after the undo window, which shows ``what``."""
+
+    def answered(is_yes: bool | None) -> None:
+        if is_yes:
+            ctx.undo_window.start(what, 0.0 if is_urgent else ctx.cancel_seconds, begin)
+
+    screen.app.push_screen(ConfirmScreen(question), answered)
+
+
+def may_touch(ctx: AppContext, verb: str, objects: Sequence[PodView | RunView]) -> bool:
+    """Return True for the user's own objects, or for an administrator; otherwise say why not."""
+    try:
+        refuse_others(verb, objects, is_admin=ctx.is_admin, me=user_name())
+    except RefusedError as error:
+        hint = "Ask the owner, or type :admin if you may act for them."
+        ctx.background.say(f"{error.message} {hint}", is_error=True)
+        return False
+    return True
+
+
+def _foreign_owners(objects: Sequence[PodView | RunView]) -> tuple[str, ...]:
+    me = user_name()
+    return tuple(sorted({view.owner or "nobody known" for view in objects if not is_mine(view, me)}))
+
+
+def is_acting_for(objects: Sequence[PodView | RunView]) -> bool:
+    """Return True where something belongs to others: the command line of the change then needs ``--admin``."""
+    return bool(_foreign_owners(objects))
+
+
+def owned_by(objects: Sequence[PodView | RunView]) -> tuple[Line, ...]:
+    """Return a warning line where something belongs to others."""
+    owners = _foreign_owners(objects)
+    return ((Span(f"▲ not yours: {sanitize(', '.join(owners))}", TextStyle.WARN),),) if owners else ()
+
+
+def typed_for(ctx: AppContext, runs: Sequence[RunView], snapshot: ClusterSnapshot, verb: str) -> str:
+    """Return the text that must be typed before runs go: a run's name, of several the verb; empty for few pods."""
+    # Typing is asked for where a slip of the finger costs much; for few pods of one's own a key is enough.
+    pods = sum(len(snapshot.pods_of(run.name)) for run in runs)
+    is_large = pods > LARGE_PODS or is_acting_for(runs)
+    return ctx.protected or ((runs[0].name if len(runs) == 1 else verb) if is_large else "")
+
+
+def consequences(runs: Sequence[RunView], snapshot: ClusterSnapshot) -> tuple[Line, ...]:
+    """Return lines about the pods that go with these runs and the slots that this frees."""
+    pods = [pod for run in runs for pod in snapshot.pods_of(run.name)]
+    slots = sorted({slot for pod in pods for slot in pod.slots})
+    freed = f": {sanitize(slot_ranges(slots))}" if slots else ""
+    return (
+        (Span(f"{plural(len(runs), 'run')}, {plural(len(pods), 'pod')} go:", TextStyle.DIM),),
+        *_pod_lines(pods),
+        (Span("frees    ", TextStyle.DIM), Span(f"{plural(len(slots), 'slot')}{freed}")),
+        *owned_by(runs),
+    )
+
+
+def _pod_lines(pods: Sequence[PodView]) -> tuple[Line, ...]:
+    """Return pods and their slots, and a count in place of those beyond a dozen."""
+    lines: list[Line] = []
+    for pod in pods[:_MAX_LISTED]:
+        slots = " ".join(str(slot) for slot in pod.slots) or "no slot"
+        lines.append((Span(f"  {sanitize(pod.name)}"), Span(f"  {sanitize(slots)}", TextStyle.DIM)))
+    if len(pods) > _MAX_LISTED:
+        lines.append((Span(f"  and {len(pods) - _MAX_LISTED} more", TextStyle.DIM),))
+    return tuple(lines)

@@ -1,0 +1,106 @@
+"""Relaunch: destroy a run and launch it again on the same slots, or launch the saved spec of a destroyed run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from textual.screen import Screen
+
+from l2rtui.domain.placement import Pin
+from l2rtui.domain.receipt import Receipt
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.workload import RunSpec
+from l2rtui.errors import LeftBehindError
+from l2rtui.ui.dialogs.confirm import Question
+from l2rtui.ui.dialogs.questions import ask, consequences, is_acting_for, may_touch, typed_for
+from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import Line, Span, TextStyle, plural
+
+
+def ask_relaunch(
+    screen: Screen[None],
+    ctx: AppContext,
+    runs: Sequence[RunView],
+    snapshot: ClusterSnapshot,
+    *,
+    changed: Mapping[str, RunSpec] | None = None,
+    lines: Sequence[Line] = (),
+) -> None:
+    """Ask before runs are destroyed and launched again, each where it was.
+
+    Args:
+        changed: New specs by name of the run; the other runs keep theirs.
+        lines: Description of the change, for people.
+    """
+    if not may_touch(ctx, "relaunch", runs):
+        return
+    title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
+    then = "the changed spec is launched" if changed else "the same spec is launched again on the same slots"
+    names = [run.name for run in runs]
+    question = Question(
+        f"Relaunch {title}?",
+        (*consequences(runs, snapshot), (Span("then     ", TextStyle.DIM), Span(then)), *lines),
+        yes="Relaunch",
+        typed=typed_for(ctx, runs, snapshot, "relaunch"),
+        is_grave=True,
+        command="" if changed else cli_equivalents.relaunch(names, is_admin=is_acting_for(runs)),
+    )
+
+    def begin() -> None:
+        for run in runs:
+            spec = (changed or {}).get(run.name)
+            work = _relaunch(ctx, run, snapshot.pods_of(run.name), spec)
+            ctx.background.start(work, group="launch", what=f"relaunching {run.name}")
+
+    ask(screen, ctx, question, f"relaunching {title}", begin)
+
+
+async def _relaunch(ctx: AppContext, run: RunView, pods: Sequence[PodView], changed: RunSpec | None) -> None:
+    from l2rtui.services import launcher
+    from l2rtui.services.spec.spec_file import LaunchRequest
+
+    with ctx.background.busy(f"relaunching {run.name}"):
+        before = await ctx.backend.spec(run.name)
+        spec = changed or before
+        # The spec is read before: a destroyed run has none any more.
+        async for item in launcher.destroy(ctx.backend, run, grace_seconds=ctx.settings.grace_seconds):
+            if isinstance(item, Receipt) and item.left:
+                raise LeftBehindError(f"{item.sentence}.", "It was not launched again.")
+        pins = pins_of(spec, pods)
+        prepared = await launcher.prepare(ctx.backend, LaunchRequest(spec, pins=pins))
+        async for _ in launcher.launch(ctx.backend, prepared):
+            pass
+    ctx.background.say(f"{run.name} was launched again.")
+
+
+def review_destroyed(
+    screen: Screen[None], ctx: AppContext, target: str, launched: Callable[[tuple[str, ...] | None], None]
+) -> None:
+    """Show the plan of a run that was destroyed from this machine, by name; without one of the last run."""
+
+    async def review() -> None:
+        from l2rtui.services import launcher, run_history
+        from l2rtui.ui.dialogs.review import show_plan
+
+        specs = await asyncio.to_thread(run_history.find, target)
+        prepared = await launcher.prepare_runs(ctx.backend, specs)
+        show_plan(screen, ctx, prepared, cli_equivalents.launch_again(target), launched)
+
+    ctx.background.start(review(), group="plan", what="launching again", is_exclusive=True)
+
+
+def pins_of(spec: RunSpec, pods: Sequence[PodView]) -> tuple[Pin, ...]:
+    """Return the slots of a run's pods in the order of its plan; none when some pod has lost its slots."""
+    slots_of = {(pod.set_name, pod.index): pod.slots for pod in pods}
+    pins: list[Pin] = []
+    for set_spec in spec.sets:
+        for index in range(set_spec.replicas if set_spec.slots else 0):
+            slots = slots_of.get((set_spec.name, index), ())
+            # Pins are matched to replicas by order alone, so one gap would shift all that follow.
+            if len(slots) != set_spec.slots:
+                return ()
+            pins.extend(Pin(slot.node, slot.gpu, slot.slot) for slot in slots)
+    return tuple(pins)

@@ -1,0 +1,217 @@
+"""Dialog of the simulators of one worker: state, restart, signal, camera image."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.simulator import CameraImage, Simulator, to_cells
+from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.status import Level
+from l2rtui.services import simulators
+from l2rtui.ui.dialogs.confirm import Question
+from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.dialogs.list_dialog import ListDialog
+from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by
+from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, age, count, status_text, style_of_level
+from l2rtui.ui.widgets.image_view import CameraImageView
+from l2rtui.ui.widgets.pod_table import simulator_level
+from l2rtui.ui.widgets.prompt_input import PromptInput
+from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
+
+COLUMNS: Final = (
+    TableColumn("index", "no.", most=4, right=True),
+    TableColumn("state", "state", most=14),
+    TableColumn("restarts", "restarts", most=8, right=True),
+    TableColumn("fps", "fps", most=6, right=True),
+    TableColumn("uptime", "up", most=6, right=True),
+    TableColumn("kind", "kind", most=12, rank=2),
+    TableColumn("error", "last error", most=400),
+)
+
+
+class SimulatorsScreen(ListDialog[None]):
+    """Simulators, one row each."""
+
+    KEY_CONTEXT = KeyContext.SIMULATOR
+    BINDINGS = bindings(KEY_CONTEXT)
+    PANELS = ("tail",)
+
+    def __init__(self, ctx: AppContext, pod: PodView) -> None:
+        field = PromptInput("signal", placeholder="signal: name or number, such as USR1")
+        super().__init__("simulators", ctx, COLUMNS, field)
+        self._pod = pod
+        self._simulators: tuple[Simulator, ...] = ()
+
+    @property
+    def _title(self) -> Line:
+        return (Span(f"Simulators of {sanitize(self._pod.name)}", TextStyle.STRONG),)
+
+    @property
+    def _subject(self) -> str:
+        return f"the simulators of {self._pod.name}"
+
+    async def _load(self) -> None:
+        try:
+            self._simulators = await simulators.status(self._ctx.backend, self._pod)
+        finally:
+            # A failure is reported by the background work; the rows of the last answer stay.
+            if self.is_attached:
+                rows = [_row(simulator) for simulator in self._simulators]
+                self._show_rows(rows, empty="This pod's process drives no simulators now.")
+                self._update_texts()
+
+    def _update_texts(self) -> None:
+        simulator = self._chosen
+        tail = simulator.tail if simulator is not None else ()
+        self.show("tail", [(Span(sanitize(line), TextStyle.DIM),) for line in tail])
+        super()._update_texts()
+
+    @property
+    def _chosen(self) -> Simulator | None:
+        key = self._table.cursor_key
+        return next((simulator for simulator in self._simulators if str(simulator.index) == key), None)
+
+    @property
+    def _command_line(self) -> str:
+        return self._command("status")
+
+    def _command(self, what: str, signal: str = "") -> str:
+        simulator = self._chosen
+        # `status` lists all simulators of the pod and takes no index.
+        index = simulator.index if simulator is not None and what != "status" else 0
+        is_admin = what in ("restart", "signal") and is_acting_for([self._pod])
+        return cli_equivalents.simulator(what, self._pod.name, index, signal_name=signal, is_admin=is_admin)
+
+    # --- actions -----------------------------------------------------------------------------------
+    def action_restart(self) -> None:
+        """Ask for confirmation, then stop the simulator; its worker starts another."""
+        simulator = self._chosen
+        if simulator is not None and may_touch(self._ctx, "restart", [self._pod]):
+            self._question("Restart", simulator, "restart", "Its episode is lost, and is not learned from.")
+
+    def action_send(self) -> None:
+        """Ask for the signal to send."""
+        if self._chosen is not None and may_touch(self._ctx, "signal", [self._pod]):
+            self._ask()
+
+    @on(Input.Submitted)
+    def _signal_typed(self, event: Input.Submitted) -> None:
+        simulator, name = self._chosen, event.value.strip()
+        self._close_field()
+        if simulator is not None and name:
+            self._question("Signal", simulator, "signal", f"It gets {sanitize(name.upper())}.", name)
+
+    def _question(self, verb: str, simulator: Simulator, what: str, sentence: str, signal: str = "") -> None:
+        name = f"simulator {simulator.index} of {self._pod.name}"
+        is_admin = is_acting_for([self._pod])
+        question = Question(
+            f"{verb} {sanitize(name)}?",
+            ((Span(sentence, TextStyle.DIM),), *owned_by([self._pod])),
+            yes=verb,
+            typed=self._ctx.protected or (self._pod.name if is_admin else ""),
+            is_grave=True,
+            command=self._command(what, signal),
+        )
+
+        async def act() -> None:
+            if signal:
+                await simulators.send_signal(self._ctx.backend, self._pod, signal, simulator.index)
+            else:
+                await simulators.restart(self._ctx.backend, self._pod, simulator.index)
+            self._ctx.background.say(f"asked: {what} of {name}")
+            if self.is_attached:
+                self.action_again()
+
+        def begin() -> None:
+            self._ctx.background.start(act(), group="simulator", what=f"the {what} of {name}")
+
+        ask(self, self._ctx, question, f"{what} of {name}", begin)
+
+    def action_look(self) -> None:
+        """Show the image of its camera."""
+        if self._chosen is not None:
+            self.app.push_screen(FrameScreen(self._ctx, self._pod, self._chosen.index))
+
+
+class FrameScreen(Dialog[None]):
+    """One camera image, as large as the terminal allows; ``r`` takes another."""
+
+    # Only `r`: the other keys of this context act on the list below.
+    BINDINGS = bindings(KeyContext.SIMULATOR, "simulator.again")
+
+    def __init__(self, ctx: AppContext, pod: PodView, index: int) -> None:
+        super().__init__("frame")
+        self._ctx = ctx
+        self._pod = pod
+        self._index = index
+        self._view = CameraImageView(id="picture")
+        self._picture: CameraImage | None = None
+
+    def compose(self) -> ComposeResult:
+        """The image under its title."""
+        with Vertical(classes="dialog whole"):
+            yield Static(id="title")
+            yield self._view
+            yield Static(id="hint")
+
+    def on_mount(self) -> None:
+        """Request the first image."""
+        name = f"simulator {self._index} of {sanitize(self._pod.name)}"
+        again = self._ctx.keys.face("simulator.again")
+        self.show("title", [(Span(f"What {name} sees", TextStyle.STRONG),)])
+        self.show("hint", [(Span(f"{again} again   esc close   c copies {self._command_line}", TextStyle.DIM),)])
+        self.action_again()
+
+    @property
+    def _command_line(self) -> str:
+        return cli_equivalents.simulator("frame", self._pod.name, self._index)
+
+    def action_again(self) -> None:
+        """Request another image."""
+        what = f"the camera of {self._pod.name}"
+        self._ctx.background.start(self._take(), group="frame", what=what, is_exclusive=True)
+
+    async def _take(self) -> None:
+        self._picture = await simulators.frame(self._ctx.backend, self._pod, self._index)
+        if self.is_attached:
+            self._draw()
+
+    def on_resize(self) -> None:
+        """Scale the image to the new size."""
+        # The view gets its own size only with the next layout.
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        width, height = self._view.size
+        if self._picture is not None and width and height:
+            self._view.rows = tuple(to_cells(self._picture, width, height))
+
+    def action_copy(self) -> None:
+        """Copy the command line."""
+        self._ctx.background.copy(self._command_line)
+
+
+def _row(simulator: Simulator) -> Row:
+    level = simulator_level(simulator.state)
+    restarts, error = simulator.restarts, simulator.error
+    state = status_text(sanitize(simulator.state) or "unknown", level)
+    return make_row(
+        str(simulator.index),
+        (Span(str(simulator.index), TextStyle.STRONG), simulator.index),
+        (Span(state, style_of_level(level)), simulator.state),
+        (Span(str(restarts or NOTHING), TextStyle.WARN if restarts else TextStyle.DIM), restarts),
+        (Span(count(round(simulator.fps))), simulator.fps),
+        (Span(age(simulator.uptime_seconds), TextStyle.DIM), simulator.uptime_seconds),
+        (Span(sanitize(simulator.kind) or NOTHING, TextStyle.DIM), simulator.kind),
+        (Span(sanitize(error) or NOTHING, TextStyle.WARN if error else TextStyle.DIM), error),
+        is_fault=level in (Level.WARN, Level.BAD),
+    )

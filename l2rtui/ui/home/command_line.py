@@ -1,0 +1,119 @@
+"""Command line of the home screen: the prompt at the bottom, its commands and completions, and what enter does."""
+
+from __future__ import annotations
+
+from l2rtui.ui.home.filter_actions import FilterActions
+from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.home.log_actions import LogActions
+from l2rtui.ui.home.prompt import Prompt, PromptMode
+from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.keys.palette import COMMANDS, command_named, complete
+from l2rtui.ui.state.spec_files import example_specs
+
+_OF_LOG = (PromptMode.SEARCH, PromptMode.INCLUDE, PromptMode.EXCLUDE, PromptMode.SAVE)
+
+
+class CommandLine:
+    """Controller of the prompt."""
+
+    def __init__(self, view: HomeView, filters: FilterActions, logs: LogActions) -> None:
+        self._view = view
+        self._filters = filters
+        self._logs = logs
+        self.prompt = Prompt(self._complete, self._changed, self._submitted)
+
+    @property
+    def is_open(self) -> bool:
+        """True while something is typed."""
+        return bool(self.prompt.display)
+
+    def ask(self, mode: PromptMode, value: str = "") -> None:
+        """Open the prompt; a prompt that is open stays as it is."""
+        if not self.prompt.display:
+            self.prompt.ask(mode, value)
+
+    def close(self, *, keep: bool) -> None:
+        """Close the prompt and return the focus; without ``keep``, undo the search or filter that was typed."""
+        mode, panes = self.prompt.mode, self._view.panes
+        if not keep and mode is PromptMode.SEARCH:
+            panes.log_pane.find("")
+        elif not keep and mode is PromptMode.FILTER:
+            self._filters.set_filter(panes.last_list, "")
+        self.prompt.close()
+        panes.focus(Pane.LOG if mode in _OF_LOG else panes.last_list)
+
+    def action_find(self) -> None:
+        """Filter the table or the slots, or search the log."""
+        if self._view.panes.focused_pane is Pane.LOG:
+            self.ask(PromptMode.SEARCH, self._view.panes.log_pane.search)
+        else:
+            self.ask(PromptMode.FILTER, self._filters.filter_text())
+
+    def action_command_line(self) -> None:
+        """Type a command."""
+        self.ask(PromptMode.COMMAND)
+
+    def action_ask_log(self, what: str) -> None:
+        """Ask for a pattern, ``include`` or ``exclude``, or for the file of ``save``."""
+        if what == "save":
+            self.ask(PromptMode.SAVE, self._logs.file_name())
+        else:
+            self.ask(PromptMode[what.upper()], getattr(self._view.panes.log_pane.log_filter, what))
+
+    def _changed(self, mode: PromptMode, value: str) -> None:
+        if mode is PromptMode.SEARCH:
+            self._view.panes.log_pane.find(value)
+        elif mode is PromptMode.FILTER:
+            self._filters.set_filter(self._view.panes.last_list, value)
+
+    async def _submitted(self, mode: PromptMode, value: str) -> None:
+        self.close(keep=True)
+        match mode:
+            case PromptMode.COMMAND:
+                await self.run_command(value)
+            case PromptMode.INCLUDE | PromptMode.EXCLUDE:
+                self._logs.action_narrow_log(mode.name.lower(), value)
+            case PromptMode.SAVE:
+                self._logs.action_save_log(value)
+            case PromptMode.SIGNAL | PromptMode.FORWARD if value:
+                await self.run_command(f"{mode.name.lower()} {value}")
+
+    async def run_command(self, text: str) -> None:
+        """Carry out a line such as ``kill drive/worker``, if it is allowed."""
+        word, _, rest = text.partition(" ")
+        if not word:
+            return
+        command = command_named(word)
+        if command is None:
+            likely = " ".join(command.name for command in COMMANDS if command.name[:1] == word[:1])
+            hint = f" Did you mean {likely}?" if likely else " `:help` lists them."
+            self._view.say(f"There is no command {word!r}.{hint}", is_error=True)
+            return
+        name, _, arguments = command.action.partition("(")
+        if reason := self._view.ctx.forbidden(name):
+            self._view.say(f":{command.name} is off: {reason}.")
+            return
+        # repr: Textual parses the arguments of an action as Python literals, so quotes in a text do no harm.
+        action = f"{name}({arguments.replace('%', repr(rest.strip()))}" if arguments else name
+        await self._view.screen.app.run_action(action, self._view.screen)
+
+    def _complete(self, text: str) -> str:
+        panes = self._view.panes
+        tables = {
+            "slots": panes.nodes,
+            "seeds": panes.runs,
+            "pods": panes.pods,
+            "nodes": panes.nodes,
+            "events": panes.kube_events,
+        }
+        columns = {name: [column.key for column in table.model.columns] for name, table in tables.items()}
+        # Spec files are read from the disk, so only where a command takes one.
+        specs = [str(path) for path, _ in example_specs()] if text.startswith(("place ", "launch ")) else []
+        completions = {
+            **columns,
+            "runs": sorted(run.name for run in self._view.snapshot.runs.values()),
+            "themes": sorted(self._view.screen.app.available_themes),
+            "filters": sorted(self._filters.named_filters()),
+            "specs": specs,
+        }
+        return complete(text, completions)

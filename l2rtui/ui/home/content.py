@@ -1,0 +1,330 @@
+"""Content of the panes: snapshots, metrics and pod records in; rows, lines, titles and log streams out.
+
+The newest snapshot is kept here and each widget gets its part of it; widgets redraw only what differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from operator import is_
+from typing import Final
+
+from textual.content import Content
+from textual.widget import Widget
+
+from l2rtui.config import user_name
+from l2rtui.domain.metrics import PodMetrics, RunMetrics
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.ui.home.layout import LISTS, LOWER, PaneLayout
+from l2rtui.ui.home.log_stream import LogSelection
+from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.keys.table import KeyContext
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.state.record_streams import PodRecordStream
+from l2rtui.ui.state.snapshot_index import SnapshotIndex
+from l2rtui.ui.text import Line
+from l2rtui.ui.theme import plain
+from l2rtui.ui.widgets.charts import Curve
+from l2rtui.ui.widgets.key_bar import Choice
+from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.node_table import node_row
+from l2rtui.ui.widgets.pod_table import columns_for as columns_for_pods
+from l2rtui.ui.widgets.pod_table import pod_row, record_fields
+from l2rtui.ui.widgets.report_tables import event_row, leak_row
+from l2rtui.ui.widgets.run_table import RunRows, activity_of, columns_for, in_order, sets_of
+from l2rtui.ui.widgets.span_renderer import is_plain
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+PAINT_SECONDS: Final = 0.1
+"""Longest wait for the first paint of the slots: below a dialog the screen is not painted at all."""
+MAX_CURVES: Final = 6
+_TITLES = ("1 Slots", "2 Seeds", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
+_NAMES: Final = dict(zip(Pane, _TITLES, strict=True))
+
+
+class PaneContent:
+    """Values that the panes show.
+
+    Attributes:
+        snapshot, metrics: The newest; metrics by uid of the run.
+        records: Newest record of each pod of the selected run, by uid of the pod.
+        has_all_pods: The pods of all runs are listed and not only those of the selected run.
+        is_mine_only: Only the user's own runs and pods are listed.
+    """
+
+    def __init__(self, panes: PaneLayout, ctx: AppContext) -> None:
+        self._panes = panes
+        self._ctx = ctx
+        self.snapshot = EMPTY_SNAPSHOT
+        self.metrics: Mapping[str, RunMetrics] = {}
+        self.records: dict[str, PodMetrics] = {}
+        self.has_all_pods = False
+        self.is_mine_only = False
+        self.titles = PaneTitles(panes, self, ctx)
+        self._index = SnapshotIndex(user_name())
+        self._record_stream = PodRecordStream(ctx, self.take_records)
+        self._run_rows = RunRows()
+        self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
+        self._listed_runs: tuple[list[RunView], tuple[str, ...]] = [], ()
+
+    # --- values in ---------------------------------------------------------------------------------------------
+    async def prepare(self, snapshot: ClusterSnapshot) -> None:
+        """Index the first snapshot of a large cluster in a thread, so that keys are answered meanwhile."""
+        index = SnapshotIndex(user_name())
+
+        def work() -> None:
+            index.update(snapshot)
+            _ = snapshot.ledger  # a cached property: computed here, not on the event loop
+            self._panes.slots.lay_out_ahead(snapshot)
+            self._run_rows.make_ahead(snapshot.runs.values(), index.pods_of)
+
+        await asyncio.to_thread(work)
+        self._index = index
+        self._panes.slots.snapshot = snapshot
+        self._panes.fit_rows()
+        # The slots in one paint, the lists in the next: keys are handled between the two.
+        painted = asyncio.Event()
+        self._panes.screen.call_after_refresh(painted.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PAINT_SECONDS):
+                await painted.wait()
+
+    def take_records(self, records: Mapping[str, PodMetrics]) -> None:
+        """Show new records of pods; those of pods that are gone are dropped."""
+        pods = self.snapshot.pods
+        self.records = {**{uid: record for uid, record in self.records.items() if uid in pods}, **records}
+        if self._panes.lower is Pane.PODS:
+            self.show_pods()
+        if self._has_steps:  # the column "at" of the runs is made from the records of their pods
+            self.show_runs()
+        self.show_detail()
+
+    def show(self) -> None:
+        """Bring every visible pane up to date, except for the log."""
+        self._index.update(self.snapshot)
+        self._panes.status.pod_counts = self._index.pod_counts
+        self._panes.status.snapshot = self.snapshot
+        self._panes.slots.snapshot = self.snapshot
+        self._panes.fit_rows()
+        self.show_runs()
+        self.show_view(self._panes.lower)
+        self.show_detail()
+        self.titles.show()
+
+    def show_view(self, pane: Pane) -> None:
+        """Bring one of the views that share a position up to date; those that are hidden cost nothing."""
+        if pane is Pane.PODS:
+            self.show_pods()
+        elif pane is Pane.NODES:
+            self.show_nodes()
+        elif pane is Pane.CHARTS:
+            self.show_charts()
+
+    def draw_ages(self) -> None:
+        """Redraw the ages, which change with time alone."""
+        for table in (self._panes.runs, self._panes.pods, self._panes.kube_events):
+            table.draw_ages()
+        self.show_detail()
+
+    # --- panes -------------------------------------------------------------------------------------------------
+    def show_runs(self) -> None:
+        """Show a row for each run, oldest first as the letters of the slots go, then by seed."""
+        runs, sets = self._runs_and_sets()
+        pods_of, records = self._index.pods_of, self.records
+        at = {run.uid: activity_of(pods_of(run.name), records) for run in runs} if self._has_steps else {}
+        has_at = any(at.values())
+        self._panes.runs.set_columns(columns_for(sets, has_at=has_at))
+        items = (
+            (run.uid, (run, pods_of(run.name), self.metrics.get(run.uid), at[run.uid] if has_at else None))
+            for run in runs
+        )
+        # The source tuples are compared with those of the last time, so a row is made only where a part differs.
+        self._panes.runs.set_sources(items, lambda source: self._run_rows.row(*source[:3], sets, source[3]))
+
+    def _runs_and_sets(self) -> tuple[list[RunView], tuple[str, ...]]:
+        """Return runs in order and the names of their sets; sorted again only where some run has changed."""
+        runs = self.snapshot.runs.values()
+        listed, is_mine_only = self._listed_from
+        # Runs are immutable, so identity is enough; an unchanged run keeps its object from snapshot to snapshot.
+        if is_mine_only != self.is_mine_only or len(listed) != len(runs) or not all(map(is_, listed, runs)):
+            me = user_name()
+            ordered = in_order(run for run in runs if not self.is_mine_only or run.owner == me)
+            self._listed_from, self._listed_runs = (tuple(runs), self.is_mine_only), (ordered, sets_of(ordered))
+        return self._listed_runs
+
+    def show_pods(self) -> None:
+        """Show a row for each pod of the selected run, or of all pods."""
+        run = self.snapshot.runs.get(self._panes.runs.cursor_key or "")
+        pods = self._index.pods if run is None or self.has_all_pods else self._index.pods_of(run.name)
+        if self.is_mine_only:
+            me = user_name()
+            pods = tuple(pod for pod in pods if pod.owner == me)
+        records = self.records
+        fields = record_fields(records[pod.uid] for pod in pods if pod.uid in records) if records else frozenset()
+        self._panes.pods.set_columns(columns_for_pods(fields))
+        items = ((pod.uid, (pod, records.get(pod.uid))) for pod in pods)
+        self._panes.pods.set_sources(items, lambda source: pod_row(*source, fields))
+
+    def show_nodes(self) -> None:
+        """Show a row for each node with its slots."""
+        ledger = self.snapshot.ledger
+        self._panes.nodes.set_rows(
+            node_row(node, [slot for gpu in node.gpus for slot in ledger.of_gpu(node.name, gpu.index)])
+            for node in self.snapshot.nodes.values()
+        )
+
+    def show_charts(self) -> None:
+        """Show curves of the marked runs, or of the selected one."""
+        marked = [run for uid, run in self.snapshot.runs.items() if uid in self._panes.runs.marked]
+        selected = self._panes.selection.run(self.snapshot)
+        runs = marked or ([selected] if selected is not None else [])
+        curves = (Curve(run.name, self.metrics[run.uid]) for run in runs if run.uid in self.metrics)
+        self._panes.charts.curves = tuple(curves)[:MAX_CURVES]
+
+    def show_detail(self) -> None:
+        """Show the lines about the selection."""
+        self._panes.detail.lines = self.about()
+
+    def about(self) -> tuple[Line, ...]:
+        """Return lines about the selection."""
+        selection = self._panes.selection
+        run = selection.run(self.snapshot)
+        metrics = self.metrics.get(run.uid) if run else None
+        width = max(20, self._panes.detail.size.width)
+        return selection.about(self.snapshot, metrics, self._ctx.clock(), width, self.records, pods_of=self.pods_of)
+
+    # --- lists that are loaded when they are opened, since nothing watches them --------------------------------
+    def load(self, pane: Pane) -> None:
+        """Load the leaks or the events, where the pane shows them."""
+        background = self._ctx.background
+        if pane is Pane.LEAKS:
+            background.start(self._load_leaks(), group="leaks", what="the leaks", is_exclusive=True)
+        elif pane is Pane.EVENTS:
+            background.start(self._load_events(), group="events", what="the events", is_exclusive=True)
+
+    async def _load_leaks(self) -> None:
+        table = self._panes.leaks
+        table.empty_text = "Looking."
+        leaks = await self._ctx.backend.leaks()
+        table.empty_text = f"Nothing is left of runs that are gone. Looked at {time.strftime('%H:%M:%S')}."
+        table.set_rows([leak_row(leak) for leak in leaks])
+        self.titles.show()
+
+    async def _load_events(self) -> None:
+        table, backend = self._panes.kube_events, self._ctx.backend
+        if backend.inspector is None:
+            table.empty_text = f"The {backend.name} backend has no events; restarts are marked in the log."
+            return
+        events = await backend.inspector.events()
+        table.empty_text = "No events."
+        table.set_rows([event_row(event) for event in reversed(events)])
+        self.titles.show()
+
+    # --- pods and logs -----------------------------------------------------------------------------------------
+    def pods_of(self, run: str, set_name: str = "") -> tuple[PodView, ...]:
+        """Return the pods of a run or of one of its sets, from the index where it is up to date."""
+        if not self._index.is_of(self.snapshot):
+            return self.snapshot.pods_of(run, set_name)
+        pods = self._index.pods_of(run)
+        return tuple(pod for pod in pods if pod.set_name == set_name) if set_name else pods
+
+    def log_selection(self) -> LogSelection:
+        """Return the pods whose log the marks and cursors select."""
+        panes = self._panes
+        return panes.selection.log(self.snapshot, panes.pods.marked, panes.runs.marked, pods_of=self.pods_of)
+
+    def show_log(self) -> None:
+        """Show the log of the selection; new pods are added to it, and to the logs in the other panes."""
+        logs = self._panes.logs
+        logs.follow(self.log_selection())
+        run = self._panes.selection.run(self.snapshot)
+        self._record_stream.follow(self._index.pods_of(run.name) if run is not None else ())
+        for log in logs.controllers[1:]:
+            # A log of fixed pods has no current pods: it must not be shown empty.
+            if pods := self._current_pods(log.selection.key):
+                log.add_pods(pods)
+        self.titles.show()
+
+    def _current_pods(self, key: str) -> tuple[PodView, ...]:
+        """Return the present pods of the run that a log's key names; none where the log is of fixed pods."""
+        kind, _, rest = key.partition(" ")
+        uid, _, set_name = rest.partition("/")
+        run = self.snapshot.runs.get(uid) if kind == "run" else None
+        return self.pods_of(run.name, set_name) if run is not None else ()
+
+    @property
+    def _has_steps(self) -> bool:
+        """True when some pod reports its step, or its rank in a group."""
+        return any(record.step or record.rank is not None for record in self.records.values())
+
+
+class PaneTitles:
+    """Names, targets and modes in the borders of the panes, and the keys at the bottom."""
+
+    def __init__(self, panes: PaneLayout, content: PaneContent, ctx: AppContext) -> None:
+        self._panes = panes
+        self._content = content
+        self._ctx = ctx
+        self._shown: dict[Widget, Content] = {}
+
+    def show(self) -> None:
+        """Bring titles and keys up to date."""
+        for pane in LISTS:
+            self._set_title(self._panes.widget(pane), self._title(pane, self._list_facts(pane)))
+        for number, log in enumerate(self._panes.logs.controllers):
+            names = [_NAMES[Pane.LOG] if number == 0 else "│"]
+            self._set_title(log.pane, _join(names, log.facts()))
+        self.show_keys()
+
+    def _set_title(self, widget: Widget, title: Content) -> None:
+        if is_plain(self._panes.screen.app):
+            title = Content(plain(title.plain))
+        if self._shown.get(widget) != title:  # assigning a title repaints the pane, also when it is the same
+            self._shown[widget] = title
+            widget.border_title = title
+
+    def _title(self, pane: Pane, facts: list[str]) -> Content:
+        is_large = self._panes.screen.has_class("large")
+        if self._panes.zoomed is not None or (is_large and pane not in LOWER):
+            return _join([_NAMES[pane]], facts)
+        # Views that share a position name each other, so that their number keys need not be known.
+        neighbours = LOWER if is_large else LISTS
+        return _join([_NAMES[other].upper() if other is pane else _NAMES[other] for other in neighbours], facts)
+
+    def _list_facts(self, pane: Pane) -> list[str]:
+        content, table = self._content, self._panes.widget(pane)
+        if not isinstance(table, VirtualTable):
+            only = self._panes.slots.only if pane is Pane.SLOTS else None
+            return [f"{len(only)} of {len(content.snapshot.nodes)} nodes"] if only is not None else []
+        model = table.model
+        num_hidden = len(model.rows) - len(model.displayed)
+        run = content.snapshot.runs.get(self._panes.runs.cursor_key or "")
+        owner = "all" if content.has_all_pods or run is None else sanitize(run.name)
+        return [
+            str(len(model.displayed)),
+            owner if pane is Pane.PODS else "",
+            "mine" if content.is_mine_only and pane in (Pane.RUNS, Pane.PODS) else "",
+            f"{num_hidden} hidden" if num_hidden else "",
+            "faults only" if model.faults_only else "",
+            f"/{sanitize(model.filter_text)}" if model.filter_text else "",
+            f"{len(table.marked)} marked" if table.marked else "",
+        ]
+
+    def show_keys(self) -> None:
+        """Show the keys of the focused pane and of the screen."""
+        focused = self._panes.screen.focused
+        keys = self._ctx.keys.of(KeyContext.CLUSTER)
+        if isinstance(focused, LogPane):
+            keys = (*self._ctx.keys.of(KeyContext.LOG), *keys)
+        elif isinstance(focused, VirtualTable):
+            keys = (*keys, *self._ctx.keys.of(KeyContext.TABLE))
+        forbidden = self._ctx.forbidden
+        self._panes.key_bar.choices = tuple(Choice(key, forbidden(key.action)) for key in keys if key.label)
+
+
+def _join(names: list[str], facts: list[str]) -> Content:
+    return Content(" " + "   ".join([*names, " · ".join(fact for fact in facts if fact)]).rstrip() + " ")

@@ -1,0 +1,124 @@
+"""Filters of the home screen: typed text, faults only, mine only, all pods, and filters saved under a name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from l2rtui.services import filters
+from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.home.selection import Pane
+
+_VIEWS: Final = {
+    "slots": Pane.SLOTS,
+    "seeds": Pane.RUNS,
+    "pods": Pane.PODS,
+    "nodes": Pane.NODES,
+    "events": Pane.EVENTS,
+}
+"""Names of the views in saved filters."""
+
+
+class FilterActions:
+    """Actions that narrow the lists of the home screen."""
+
+    def __init__(self, view: HomeView) -> None:
+        self._view = view
+
+    def filter_text(self) -> str:
+        """Return the filter of the list that has the focus, or had it last."""
+        panes = self._view.panes
+        table = panes.nodes if panes.last_list is Pane.SLOTS else panes.table
+        return table.model.filter_text if table is not None else ""
+
+    def set_filter(self, pane: Pane, text: str) -> None:
+        """Filter a table; slots are filtered by the filter of their nodes."""
+        panes, content = self._view.panes, self._view.content
+        if pane is Pane.SLOTS:
+            content.show_nodes()  # the node table may be hidden, and its rows are then those of an old snapshot
+            panes.nodes.narrow(text=text)
+            panes.slots.only = frozenset(panes.nodes.model.displayed) if text.strip() else None
+            content.titles.show()
+        elif panes.table is not None:
+            panes.table.narrow(text=text)
+
+    def clear(self) -> None:
+        """Show all rows again and remove all marks."""
+        self._view.panes.slots.only = None
+        for table in self._view.panes.filtered_tables:
+            table.narrow(text="", faults_only=False)
+            table.clear_marks()
+
+    def action_faults(self) -> None:
+        """List only faults, or everything again: key ``!``.
+
+        Every table hides its rows without ``Row.is_fault``, which the row functions set: a run or pod whose status
+        has level BAD or WARN, a node that is not ready, is cordoned or has a failing pod, an event of type Warning.
+        """
+        faults_only = not self._view.panes.pods.model.faults_only
+        for table in self._view.panes.filtered_tables:
+            table.narrow(faults_only=faults_only)
+
+    def action_mine(self) -> None:
+        """List only the user's own runs and pods, or everybody's."""
+        content = self._view.content
+        content.is_mine_only = not content.is_mine_only
+        content.show_runs()
+        content.show_pods()
+        content.titles.show()
+
+    def action_all_pods(self) -> None:
+        """List the pods of all runs, or of the selected one."""
+        content = self._view.content
+        content.has_all_pods = not content.has_all_pods
+        content.show_pods()
+        content.titles.show()
+
+    def action_view(self, pane: str, text: str) -> None:
+        """Go to a view, with a filter."""
+        target = Pane(pane)
+        self._view.navigation.open(target)
+        if text or target is Pane.SLOTS:
+            self.set_filter(target, text)
+
+    def named_filters(self) -> dict[str, str]:
+        """Return saved filters and those of the settings; the settings win where both have a name."""
+        return {**filters.saved_filters(), **dict(self._view.ctx.settings.filters)}
+
+    def action_filter(self, name: str) -> None:
+        """Apply a filter by its name; without a name, list the names."""
+        named = self.named_filters()
+        text = named.get(name)
+        if text is None:
+            listing = ", ".join(f"{key} ({named[key]})" for key in sorted(named))
+            available = f"Filters: {listing}." if named else "No filter has a name yet: `:keep NAME` gives one."
+            self._view.say(f"There is no filter {name!r}. {available}" if name else available, is_error=bool(name))
+            return
+        view, _, rest = text.partition(" ")
+        self.action_view(_VIEWS[view], rest.strip())
+
+    def action_keep_filter(self, name: str) -> None:
+        """Save the filter of this view under a name."""
+        last_list = self._view.panes.last_list
+        view = next((view for view, pane in _VIEWS.items() if pane is last_list), "")
+        text = self.filter_text()
+        if not view or not text or not name:
+            self._view.say("Filter a view with / and then write `:keep NAME`.", is_error=True)
+            return
+        self._save(name, f"{view} {text}", f"`:filter {name}` shows {view} {text}")
+
+    def action_forget_filter(self, name: str) -> None:
+        """Delete a saved filter."""
+        if name in dict(self._view.ctx.settings.filters):
+            self._view.say(f"{name} stands in the settings file: remove it there.", is_error=True)
+        elif name not in filters.saved_filters():
+            self._view.say(f"There is no filter {name!r}.", is_error=True)
+        else:
+            self._save(name, "", f"{name} is forgotten")
+
+    def _save(self, name: str, text: str, sentence: str) -> None:
+        async def save() -> None:
+            await asyncio.to_thread(filters.save_filter, name, text)
+            self._view.say(sentence)
+
+        self._view.ctx.background.start(save(), group="filters", what="the filters")

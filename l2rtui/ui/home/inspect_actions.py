@@ -1,0 +1,103 @@
+"""Actions that open something to read: descriptions, specs, volumes, images, checkpoints, help. No run changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.state.messages import RefreshRequested
+from l2rtui.ui.text import Line, Span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from l2rtui.backends.base import Inspector
+    from l2rtui.domain.snapshot import PodView, RunView
+
+
+class InspectActions:
+    """Actions that open a screen to read, and those of the whole app."""
+
+    def __init__(self, view: HomeView) -> None:
+        self._view = view
+        self._ctx = view.ctx
+
+    def action_detail(self) -> None:
+        """Describe the selection: everything that the backend knows about it."""
+        view = self._view
+        target = view.selected_pod or view.selected_run
+        lines = view.content.about()
+        if not lines:
+            view.say("Nothing is selected.")
+            return
+        inspector = self._ctx.backend_or_none.inspector if self._ctx.backend_or_none is not None else None
+        if target is None or inspector is None:
+            self._read("Selection", lines)
+            return
+        work = self._describe(target, inspector, lines)
+        self._ctx.background.start(work, group="describe", what="the description", is_exclusive=True)
+
+    async def _describe(self, target: PodView | RunView, inspector: Inspector, lines: Sequence[Line]) -> None:
+        description = await inspector.describe(target)
+        self._read(target.name, [*lines, (Span(""),), *((Span(sanitize(line)),) for line in description)])
+
+    def action_spec(self) -> None:
+        """Show the spec of the run as YAML."""
+        run = self._view.selected_run
+        if run is None:
+            self._view.say("Select a run whose spec is to be shown: 2 goes to the seeds.")
+            return
+        what = f"the spec of {run.name}"
+        self._ctx.background.start(self._show_spec(run.name), group="describe", what=what, is_exclusive=True)
+
+    async def _show_spec(self, name: str) -> None:
+        from l2rtui.ui.dialogs.edit import as_yaml
+
+        text = await asyncio.to_thread(as_yaml, await self._ctx.backend.spec(name))
+        self._read(f"{name}.yaml", [(Span(sanitize(line)),) for line in text.splitlines()])
+
+    def _read(self, title: str, lines: Sequence[Line]) -> None:
+        from l2rtui.ui.dialogs.detail import DetailScreen
+
+        self._view.screen.app.push_screen(DetailScreen(lines, sanitize(title)))
+
+    def action_volumes(self) -> None:
+        """Open the volumes and their files."""
+        from l2rtui.ui.dialogs.volumes import VolumesScreen
+
+        self._view.screen.app.push_screen(VolumesScreen(self._ctx))
+
+    def action_images(self) -> None:
+        """Open the images that were built here."""
+        from l2rtui.ui.dialogs.images import ImagesScreen
+
+        self._view.screen.app.push_screen(ImagesScreen(self._ctx))
+
+    def action_artifacts(self, store: str = "") -> None:
+        """Open the checkpoints of a store or run; without one, those of the selected run."""
+        from l2rtui.ui.dialogs.artifacts import ArtifactsScreen
+
+        run = self._view.selected_run
+        store = store or (run.name if run is not None else "")
+        self._view.screen.app.push_screen(ArtifactsScreen(self._ctx, store))
+
+    def action_help(self) -> None:
+        """Show all keys."""
+        from l2rtui.ui.dialogs.help import HelpScreen
+
+        self._view.screen.app.push_screen(HelpScreen(self._ctx.keys, self._ctx.forbidden))
+
+    def action_look_again(self) -> None:
+        """Request a fresh snapshot, and load the events or leaks again where they are shown."""
+        self._view.content.load(self._view.panes.lower)
+        self._view.screen.app.post_message(RefreshRequested())
+
+    def action_theme(self, name: str) -> None:
+        """Change the colours."""
+        app = self._view.screen.app
+        if name in app.available_themes:
+            app.theme = name
+        else:
+            self._view.say(f"There is no theme {name!r}: {' '.join(sorted(app.available_themes))}")

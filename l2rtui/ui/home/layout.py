@@ -1,0 +1,180 @@
+"""Panes of the home screen: their widgets, which of them are visible at a terminal size, and the selection.
+
+The style sheet decides what is visible. This module sets the classes of the screen that its rules refer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from textual.containers import Container
+from textual.geometry import Size
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from l2rtui.ui.home.log_panes import LogController, LogPanes
+from l2rtui.ui.home.selection import Pane, Selection
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.widgets.charts import ChartView
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.key_bar import KeyBar
+from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.metric_strip import MetricStrip
+from l2rtui.ui.widgets.node_table import NodeTable
+from l2rtui.ui.widgets.pod_table import PodTable
+from l2rtui.ui.widgets.report_tables import EventTable, LeakTable
+from l2rtui.ui.widgets.run_table import RunTable
+from l2rtui.ui.widgets.status_bar import StatusBar
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+LARGE: Final = (120, 32)
+TINY: Final = (48, 10)
+LISTS: Final = tuple(pane for pane in Pane if pane is not Pane.LOG)
+LOWER: Final = (Pane.PODS, Pane.NODES, Pane.EVENTS, Pane.LEAKS, Pane.CHARTS)
+"""Views that share one position on a large terminal."""
+SELECTING: Final = (Pane.SLOTS, Pane.RUNS, Pane.PODS)
+"""Views whose cursor determines the selection."""
+
+
+class PaneLayout:
+    """Widgets of the home screen and their arrangement.
+
+    Attributes:
+        screen: The screen that the widgets are on; its classes select the rules of the style sheet.
+        last_list: List that has the focus, or had it last.
+        lower: The visible one of the views that share a position.
+        zoomed: The pane that has the whole screen; None while all are visible.
+    """
+
+    def __init__(self, screen: Screen[None], ctx: AppContext) -> None:
+        self.screen = screen
+        self.last_list = Pane.RUNS
+        self.lower = Pane.PODS
+        self.zoomed: Pane | None = None
+        self.status, self.key_bar = StatusBar(), KeyBar()
+        self.slots, self.runs = GpuGrid(id=Pane.SLOTS), RunTable(clock=ctx.clock, id=Pane.RUNS)
+        self.pods, self.nodes = PodTable(clock=ctx.clock, id=Pane.PODS), NodeTable(id=Pane.NODES)
+        self.kube_events = EventTable(clock=ctx.clock, id=Pane.EVENTS)
+        self.leaks, self.charts = LeakTable(id=Pane.LEAKS), ChartView(id=Pane.CHARTS)
+        self.detail, self.logs = MetricStrip(id="detail"), LogPanes(ctx)
+        self._small = Static(id="small", markup=False)
+        self._attached: LogController | None = None
+        self._grid_rows = ""
+        lists = (self.slots, self.runs, self.pods, self.nodes, self.kube_events, self.leaks, self.charts)
+        self._widgets: dict[Pane, Widget] = dict(zip(LISTS, lists, strict=True))
+
+    def first_widgets(self) -> Iterator[Widget]:
+        """Yield the widgets that the first frame of the screen shows; ``mount_rest`` adds the others."""
+        # The size classes come before any widget: otherwise the styles of all widgets are computed twice.
+        self.fit_to(self.screen.app.size)
+        yield self.status
+        yield Container(self.slots, self.detail, self.runs, Container(self.pods, id="lower"), id="body")
+        yield self._small
+        yield self.key_bar
+
+    async def mount_rest(self) -> None:
+        """Mount the widgets that the first frame does without.
+
+        Mounting everything at once would block the event loop, and with it the keys, for one long step.
+        """
+        await self.screen.query_one("#lower").mount(self.nodes, self.kube_events, self.leaks, self.charts)
+        await self.screen.query_one("#body").mount(self.logs)
+
+    def fit_to(self, size: Size) -> None:
+        """Set the classes for a terminal size."""
+        width, height = size
+        self.screen.set_class(width < TINY[0] or height < TINY[1], "tiny")
+        self.screen.set_class(width >= LARGE[0] and height >= LARGE[1], "large")
+        self._small.update(f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves.")
+
+    def fit_rows(self) -> None:
+        """Give the slots the lines that they need, at most two fifths of the screen."""
+        height = max(10, min(self.slots.natural_height + 1, self.screen.size.height * 2 // 5))
+        rows = f"{height} 2fr 3fr 4fr"
+        if rows != self._grid_rows:  # assigning a style lays out the whole screen, also when it is the same
+            self._grid_rows = rows
+            self.screen.query_one("#body").styles.grid_rows = rows
+
+    def widget(self, pane: Pane) -> Widget:
+        """Return the widget of a pane; of the log, the one that has the focus or had it last."""
+        return self._widgets.get(pane) or self.log_pane
+
+    def pane_of(self, widget: Widget | None) -> Pane | None:
+        """Return the list that a widget is; None for anything else."""
+        return next((pane for pane, own in self._widgets.items() if own is widget), None)
+
+    @property
+    def log_pane(self) -> LogPane:
+        """The log that has the focus, or had it last."""
+        return self.logs.active.pane
+
+    @property
+    def focused_pane(self) -> Pane | None:
+        """The pane with the focus; None while the prompt or nothing has it."""
+        focused = self.screen.focused
+        return Pane.LOG if isinstance(focused, LogPane) else self.pane_of(focused)
+
+    @property
+    def table(self) -> VirtualTable | None:
+        """The table that has the focus, or had it last; None for the slots and the charts."""
+        widget = self.widget(self.last_list)
+        return widget if isinstance(widget, VirtualTable) else None
+
+    @property
+    def filtered_tables(self) -> tuple[VirtualTable, ...]:
+        """The tables that the filters of the whole screen apply to."""
+        return self.pods, self.runs, self.nodes, self.kube_events
+
+    @property
+    def selection(self) -> Selection:
+        """Positions of the cursors at this moment.
+
+        Read from the panes and not remembered from their messages: of two keys in quick succession the second must
+        act on where the first has put the cursor, and the message about it may still be in a queue.
+        """
+        focused = self.focused_pane
+        pane = focused if focused in LISTS else self.last_list
+        if pane not in SELECTING:
+            pane = Pane.RUNS
+        cell = self.runs.cursor_set
+        return Selection(pane, self.runs.cursor_key, self.pods.cursor_key, self.slots.cursor_slot, cell)
+
+    def show_list(self, pane: Pane) -> None:
+        """Make a list visible."""
+        self.last_list = pane
+        if pane in LOWER:
+            self.lower = pane
+        for other in LISTS:
+            self.screen.set_class(other is pane, f"on-{other}")
+            self.screen.set_class(other is self.lower, f"low-{other}")
+
+    def show_zoomed(self, pane: Pane | None) -> None:
+        """Give the whole screen to a pane, or with None to all panes."""
+        self.zoomed = pane
+        self.screen.set_class(pane is not None, "zoomed")
+        for other in Pane:
+            self.screen.set_class(other is pane, f"zoom-{other}")
+
+    def focus(self, pane: Pane) -> None:
+        """Give a pane the focus."""
+        self.screen.set_focus(self.widget(pane))
+
+    def focus_log(self, log: LogController) -> None:
+        """Give a log the focus as soon as it is mounted."""
+        # A pane that was mounted a moment ago cannot be focused before its first layout.
+        self.screen.call_after_refresh(self.screen.set_focus, log.pane)
+
+    def attach(self, log: LogController) -> None:
+        """Hide the other logs until ``detach`` closes this one."""
+        self._attached = log
+        self.logs.show_alone(log)
+
+    def detach(self) -> None:
+        """Close an attached log and return to the list; without one do nothing."""
+        if self._attached is not None:
+            attached, self._attached = self._attached, None
+            self.logs.close(attached)
+            self.logs.show_alone(None)
+            self.focus(self.last_list)

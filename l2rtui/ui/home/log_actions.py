@@ -1,0 +1,156 @@
+"""Actions on the logs of the home screen: panes, time spans, patterns, and saving of lines and tables."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import re
+from pathlib import Path
+
+from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.home.log_panes import SINCE
+from l2rtui.ui.home.log_stream import LogSelection
+from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.keys import cli_equivalents
+from l2rtui.ui.text import plural
+
+
+class LogActions:
+    """Actions on the active log: the one with the focus, or that had it last."""
+
+    def __init__(self, view: HomeView) -> None:
+        self._view = view
+
+    def action_logs(self) -> None:
+        """Go to the log of the selection, without the delay with which it follows the cursor."""
+        self._view.content.show_log()
+        self._view.navigation.go_to(Pane.LOG)
+
+    def action_log_of(self, target: str) -> None:
+        """Show the log of a run, set or pod in a pane that keeps it; without a name, that of the selection."""
+        if not target:
+            self.action_logs()
+            return
+        pods = self._view.snapshot.select(target)
+        if not pods:
+            self._view.say(f"There is no run, set or pod {target!r}.", is_error=True)
+            return
+        logs = self._view.panes.logs
+        log = logs.split() or logs.active
+        runs = {pod.run for pod in pods}
+        log.show(LogSelection(f"named {target}", target, min(runs) if len(runs) == 1 else "", pods, len(pods) > 1))
+        self._view.panes.focus_log(log)
+
+    def action_split(self) -> None:
+        """Keep this log and open another pane."""
+        self._view.content.show_log()
+        log = self._view.navigation.split_log()
+        if log is not None:
+            self._view.content.titles.show()
+            self._view.panes.focus_log(log)
+
+    def action_close_log(self) -> None:
+        """Close the active log pane."""
+        logs = self._view.panes.logs
+        if not logs.close(logs.active):
+            self._view.say("The last log stays; | opens another pane.")
+            return
+        self._view.content.show_log()
+        self._view.panes.focus(Pane.LOG)
+
+    def action_previous_log(self) -> None:
+        """Show the log of the process before the present one, and back."""
+        log = self._view.panes.logs.active
+        selection = self._view.content.log_selection()
+        if not selection.pods:
+            self._view.say("Nothing with a log is selected.")
+            return
+        if self._view.panes.focused_pane is not Pane.LOG:
+            log = self._view.panes.logs.controllers[0]
+            log.show(selection)
+        log.is_previous = not log.is_previous
+        log.reload()
+        self._view.navigation.go_to(Pane.LOG)
+        self._view.content.titles.show()
+
+    def action_log_since(self, span: int) -> None:
+        """Show another time span, by its number in ``SINCE``."""
+        log = self._view.panes.logs.active
+        log.since = span
+        log.reload()
+        self._view.content.titles.show()
+
+    def action_narrow_log(self, what: str, pattern: str) -> None:
+        """Show only lines that match (``include``), or hide them (``exclude``)."""
+        pane = self._view.panes.log_pane
+        try:
+            pane.narrow(**{what: pattern})
+        except re.error as error:
+            self._view.say(f"{pattern!r} is no pattern: {error}.", is_error=True)
+
+    def file_name(self) -> str:
+        """Return the file name that is proposed for saving the active log."""
+        title = self._view.panes.logs.active.selection.title or "log"
+        name = re.sub(r"[^\w.-]+", "-", title)
+        return f"{name}.log"
+
+    def action_save_log(self, path: str) -> None:
+        """Save the shown lines."""
+        lines = self._view.panes.log_pane.displayed_lines()
+        self._write(path or "l2rtui.log", "".join(f"{line}\n" for line in lines), plural(len(lines), "line"))
+
+    def action_export(self, path: str) -> None:
+        """Write the shown rows of the table as CSV."""
+        table = self._view.panes.table
+        if table is None or not path:
+            self._view.say("Write `:export FILE` while a table is open.")
+            return
+        file = io.StringIO()
+        writer = csv.writer(file)
+        writer.writerow([column.key for column in table.model.columns])
+        for key in table.model.displayed:
+            row = table.model.rows[key]
+            writer.writerow([table.model.text(row, number) for number in range(len(row.cells))])
+        self._write(path, file.getvalue(), plural(len(table.model.displayed), "row"))
+
+    def _write(self, path: str, text: str, what: str) -> None:
+        async def write() -> None:
+            target = await asyncio.to_thread(_save, path, text)
+            self._view.say(f"wrote {what} to {target}")
+
+        self._view.ctx.background.start(write(), group="save", what=f"saving {path}")
+
+    def cli_equivalent(self) -> str:
+        """Return the command line that reads the active log."""
+        log = self._view.panes.logs.active
+        selection = log.selection
+        # A log of marked pods has no name that the CLI would know, so its pods are named one by one.
+        has_name = selection.key.partition(" ")[0] in ("run", "pod", "named")
+        targets = [selection.title] if has_name else [pod.name for pod in selection.pods]
+        return cli_equivalents.logs(
+            targets or ["RUN"],
+            since_seconds=SINCE[log.since][0],
+            is_previous=selection.is_previous,
+            include=log.pane.log_filter.include,
+            exclude=log.pane.log_filter.exclude,
+        )
+
+
+def _save(path: str, text: str) -> Path:
+    """Write a new file.
+
+    Raises:
+        UsageError: it is there already, or cannot be written.
+    """
+    from l2rtui.errors import UsageError
+
+    target = Path(path).expanduser()
+    try:
+        # "x" and not a check before: a file that another process makes meanwhile is not overwritten either.
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        reason = "it is there already" if isinstance(error, FileExistsError) else error.strerror
+        raise UsageError(f"{target} was not written: {reason}.", "Name another file.") from error
+    return target.absolute()

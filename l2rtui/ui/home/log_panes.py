@@ -1,0 +1,156 @@
+"""One to four logs side by side. The first follows the selection; the others keep what they were opened with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import PodView
+from l2rtui.ui.home.log_stream import LogSelection, LogStream
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import plural
+from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.log_ring import JsonMode
+
+MAX_PANES: Final = 4
+SINCE: Final = (
+    (None, ""),
+    (60.0, "last 1m"),
+    (300.0, "last 5m"),
+    (900.0, "last 15m"),
+    (1800.0, "last 30m"),
+    (3600.0, "last 1h"),
+    (86_400.0, "last 1d"),
+)
+"""Time spans of the digit keys, by number: seconds, and the words of the title."""
+
+
+class LogController:
+    """One log pane, the stream that fills it, and the options of that stream.
+
+    Attributes:
+        since: Index into ``SINCE``.
+        is_previous: Show the log of the process before the present one.
+    """
+
+    def __init__(self, ctx: AppContext, number: int) -> None:
+        self.pane = LogPane(id="log" if number == 0 else f"log-{number}")
+        self.stream = LogStream(ctx, self.pane)
+        self.since = 0
+        self.is_previous = False
+
+    @property
+    def selection(self) -> LogSelection:
+        """Pods whose log is shown."""
+        return self.stream.selection
+
+    def show(self, selection: LogSelection) -> None:
+        """Show the log of these pods with the present options."""
+        if selection.key != self.selection.key:  # "the process before" was chosen for the pods of the other log
+            self.is_previous = False
+        seconds, _ = SINCE[self.since]
+        self.stream.show(replace(selection, is_previous=self.is_previous, since_seconds=seconds))
+
+    def add_pods(self, pods: tuple[PodView, ...]) -> None:
+        """Follow also the pods that were started after this log was opened."""
+        self.stream.show(replace(self.selection, pods=pods))
+
+    def reload(self) -> None:
+        """Read the log anew, after an option has changed."""
+        if self.selection.pods:
+            self.show(self.selection)
+
+    def facts(self) -> list[str]:
+        """Return the parts of the title; some are empty."""
+        pane, selection, log_filter = self.pane, self.selection, self.pane.log_filter
+        if not selection.key:
+            return []
+        _, since = SINCE[self.since]
+        following = "following" if pane.is_following else "▲ stopped, f follows"
+        return [
+            sanitize(selection.title),
+            plural(len(selection.pods), "pod") if selection.is_merged else "",
+            "process before" if selection.is_previous else following,
+            "wrapped" if pane.is_wrapping else "",
+            since,
+            f"/{sanitize(pane.search)}, {plural(pane.hits, 'line')}" if pane.search else "",
+            f"&{sanitize(log_filter.include)}" if log_filter.include else "",
+            f"!{sanitize(log_filter.exclude)}" if log_filter.exclude else "",
+            f"json {log_filter.json_as}" if log_filter.json_as is not JsonMode.COLUMNS else "",
+            f"{pane.hidden:,} hidden" if log_filter.include or log_filter.exclude else "",
+            f"{pane.dropped:,} oldest dropped" if pane.dropped else "",
+        ]
+
+
+class LogPanes(Horizontal):
+    """The logs, left to right.
+
+    Attributes:
+        controllers: One for each pane; the first is always there and follows the selection.
+    """
+
+    def __init__(self, ctx: AppContext) -> None:
+        super().__init__(id="logs")
+        self._ctx = ctx
+        self.controllers: list[LogController] = [LogController(ctx, 0)]
+        self._active = self.controllers[0]
+        self._num_created = 1  # numbers are not used twice: a pane that is being removed still has its id
+
+    def compose(self) -> ComposeResult:
+        """Yield the panes."""
+        for log in self.controllers:
+            yield log.pane
+
+    @property
+    def active(self) -> LogController:
+        """The log that has the focus, or had it last."""
+        self._active = self._focused or self._active
+        return self._active
+
+    @property
+    def _focused(self) -> LogController | None:
+        # Read from the screen: a pane gets its Focus event later, behind the keys that were pressed since.
+        focused = self.screen.focused if self.is_attached else None
+        return next((log for log in self.controllers if log.pane is focused), None)
+
+    def follow(self, selection: LogSelection) -> None:
+        """Show the log of a new selection in the first pane.
+
+        A free slot, or a run without pods, has no log: the one that was shown stays.
+        """
+        if selection.pods:
+            self.controllers[0].show(selection)
+
+    def split(self) -> LogController | None:
+        """Open another pane with the log of the focused one, or of the first; return None when there are four."""
+        if len(self.controllers) >= MAX_PANES:
+            return None
+        source = self._focused or self.controllers[0]
+        log = LogController(self._ctx, self._num_created)
+        self._num_created += 1
+        self.controllers.append(log)
+        self.mount(log.pane)
+        log.since, log.is_previous = source.since, source.is_previous
+        if source.selection.pods:
+            log.stream.show(source.selection)
+        self._active = log
+        return log
+
+    def show_alone(self, log: LogController | None) -> None:
+        """Show one log and hide the others, or with None show all."""
+        for other in self.controllers:
+            other.pane.display = log is None or other is log
+
+    def close(self, log: LogController) -> bool:
+        """Close a log; return False for the last one, which stays."""
+        if len(self.controllers) == 1:
+            return False
+        log.stream.stop()  # first: a stream must not write into a pane that is being removed
+        self.controllers.remove(log)
+        log.pane.remove()
+        self._active = self.controllers[0]
+        return True

@@ -1,0 +1,170 @@
+"""Log streams: the logs of a selection of pods, read into a log pane at a bounded rate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from textual.worker import Worker
+
+from l2rtui.domain.log import LogLine, LogQuery
+from l2rtui.domain.snapshot import PodView
+from l2rtui.errors import L2RError, NotFoundError
+from l2rtui.services.logs import merged
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.widgets.log_pane import LogPane
+
+BACKLOG_LINES: Final = 2_000
+_CLOCK_EVERY: Final = 32
+_TURN_SECONDS: Final = 0.004
+"""Lines are read for this long before other tasks get a turn; the clock is read every so many lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSelection:
+    """Pods whose logs are shown as one, and the part of the logs.
+
+    Attributes:
+        key: Identity: another key begins another log; the same key with more pods adds these to it.
+        title: Text for the title of the pane. run: prefix that the names of the pods share.
+        since_seconds: Only lines of this many last seconds; None means all that the backend has.
+    """
+
+    key: str
+    title: str
+    run: str
+    pods: tuple[PodView, ...]
+    is_merged: bool = False
+    is_previous: bool = False
+    since_seconds: float | None = None
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Equal for two selections of the same log."""
+        return self.key, self.is_previous, self.since_seconds
+
+
+NO_LOG: Final = LogSelection("", "", "", ())
+
+
+class LogStream:
+    """Reader of one selection at a time into a pane."""
+
+    def __init__(self, ctx: AppContext, pane: LogPane) -> None:
+        self._ctx = ctx
+        self._pane = pane
+        self._reader = _Reader(ctx, pane, NO_LOG)
+
+    @property
+    def selection(self) -> LogSelection:
+        """Pods whose log is shown."""
+        return self._reader.selection
+
+    def stop(self) -> None:
+        """Close all streams."""
+        self._reader.stop()
+
+    def show(self, selection: LogSelection) -> None:
+        """Show this log; pods that are new since the last call are added to a log that is shown already."""
+        if selection.identity != self.selection.identity:
+            self._reader.stop()
+            what = "of the process before was kept" if selection.is_previous else "has been written yet"
+            empty = f"Nothing {what}." if selection.pods else ""
+            self._pane.restart(run=selection.run, is_merged=selection.is_merged, empty=empty)
+            self._reader = _Reader(self._ctx, self._pane, selection)
+            self._reader.start()
+        else:
+            self._reader.selection = selection
+            self._reader.follow_new()
+
+
+class _Reader:
+    """Streams of one selection: the backlog, sorted over all pods, and then one stream for each name of a pod.
+
+    A replaced pod has the name of the one before. Where the backend's stream goes on across replacements, that is
+    enough; where it ends with the pod, the next pod of that name gets a stream from where the last one ended.
+    """
+
+    def __init__(self, ctx: AppContext, pane: LogPane, selection: LogSelection) -> None:
+        self.selection = selection
+        self._ctx = ctx
+        self._pane = pane
+        self._workers: list[Worker[None]] = []
+        self._has_backlog = False
+        self._is_stopped = False
+        self._followed: set[str] = set()  # uids
+        self._open: set[str] = set()  # names of pods
+        self._last_time: dict[str, float] = {}  # of the newest line, by name of the pod
+        self._errors: set[str] = set()
+
+    def start(self) -> None:
+        """Read the backlog, then follow."""
+        self._work(self._begin())
+
+    def stop(self) -> None:
+        """Close all streams; lines that were not handed over are dropped."""
+        self._is_stopped = True
+        for worker in self._workers:
+            worker.cancel()
+
+    def follow_new(self) -> None:
+        """Open a stream for each pod that has none under its name."""
+        if not self._has_backlog or self.selection.is_previous:
+            return
+        for pod in self.selection.pods:
+            if pod.uid not in self._followed and pod.name not in self._open:
+                self._followed.add(pod.uid)
+                self._open.add(pod.name)
+                self._work(self._follow(pod))
+
+    async def _begin(self) -> None:
+        selection = self.selection
+        since = None if selection.since_seconds is None else self._ctx.clock() - selection.since_seconds
+        query = LogQuery(tail=BACKLOG_LINES, since=since, previous=selection.is_previous)
+        await self._read(selection.pods, query)
+        self._has_backlog = True
+        self.follow_new()
+
+    async def _follow(self, pod: PodView) -> None:
+        await self._read((pod,), LogQuery(follow=True, since=self._last_time.get(pod.name)))
+        self._open.discard(pod.name)
+        self.follow_new()
+
+    async def _read(self, pods: Sequence[PodView], query: LogQuery) -> None:
+        """Hand lines to the pane once in each round of the event loop: one by one in a trickle, many in a burst."""
+        batch: list[LogLine] = []
+        clock = time.monotonic
+        turn_end = clock() + _TURN_SECONDS
+
+        def hand_over() -> None:
+            if not self._is_stopped:  # the pane may show another log by now
+                self._pane.extend(batch)
+            batch.clear()
+
+        loop = asyncio.get_running_loop()
+        try:
+            async with aclosing(merged(self._ctx.backend, pods, query)) as lines:
+                async for line in lines:
+                    self._last_time[line.pod] = line.time
+                    batch.append(line)
+                    if len(batch) == 1:
+                        loop.call_soon(hand_over)
+                        turn_end = clock() + _TURN_SECONDS
+                    # A burst that is in memory already never suspends by itself, so hand_over would never run.
+                    if len(batch) % _CLOCK_EVERY == 0 and clock() > turn_end:
+                        await asyncio.sleep(0)
+        except NotFoundError:
+            pass  # the pod went while its log was opened: the next snapshot says so
+        except L2RError as error:
+            if (text := str(error)) not in self._errors:  # backlog and following fail alike
+                self._errors.add(text)
+                self._pane.extend([LogLine(self._ctx.clock(), pods[0].name, text, is_mark=True)])
+
+    def _work(self, work: Coroutine[Any, Any, None]) -> None:
+        self._workers = [worker for worker in self._workers if not worker.is_finished]
+        what = f"the log of {self.selection.title}"
+        self._workers.append(self._ctx.background.start(work, group="log", what=what))

@@ -1,0 +1,100 @@
+"""Moving between the panes of the home screen: focus, zoom, attached logs, and a history as in a browser."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from l2rtui.ui.home.content import PaneContent
+from l2rtui.ui.home.layout import LISTS, PaneLayout
+from l2rtui.ui.home.log_panes import LogController
+from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.state.app_context import AppContext
+
+MAX_HISTORY: Final = 50
+
+
+class Navigation:
+    """Actions that show a pane and give it the focus."""
+
+    def __init__(self, panes: PaneLayout, content: PaneContent, ctx: AppContext) -> None:
+        self._panes = panes
+        self._content = content
+        self._ctx = ctx
+        self._history: tuple[Pane, ...] = (Pane.RUNS,)
+        self._position = 0
+
+    def go_to(self, pane: Pane) -> None:
+        """Show a pane, if it is hidden, and give it the focus."""
+        if pane in LISTS:
+            self._panes.show_list(pane)
+        if self._panes.zoomed is not None:
+            self.zoom(pane)
+        # Before the focus: the next key may act on the row under the cursor, so the rows must be those of now.
+        self._content.show_view(pane)
+        self._panes.focus(pane)
+
+    def open(self, pane: Pane) -> None:
+        """Go to a pane and load what it shows on demand."""
+        self.go_to(pane)
+        self._content.load(pane)
+
+    def zoom(self, pane: Pane | None) -> None:
+        """Give the whole screen to a pane, or with None to all of them again; an attached log is closed."""
+        if pane is not Pane.LOG:
+            self._panes.detach()
+        self._panes.show_zoomed(pane)
+        self._content.titles.show()
+
+    def attach(self, log: LogController) -> None:
+        """Give the whole screen to one log until esc takes it back, and its pane with it."""
+        self._panes.attach(log)
+        self.zoom(Pane.LOG)
+        self._panes.focus_log(log)
+
+    def split_log(self) -> LogController | None:
+        """Open another log pane; with four of them open say so and return None."""
+        log = self._panes.logs.split()
+        if log is None:
+            self._ctx.background.say("Four panes are open; x in a pane closes it.")
+        return log
+
+    def action_pane(self, pane: str) -> None:
+        """Go to a pane, and add it to the history."""
+        target = Pane(pane)
+        if target is not self._history[self._position]:
+            self._history = (*self._history[: self._position + 1], target)[-MAX_HISTORY:]
+            self._position = len(self._history) - 1
+        self.open(target)
+
+    def action_history(self, by: int) -> None:
+        """Go to the view before or after in the history."""
+        if 0 <= self._position + by < len(self._history):
+            self._position += by
+            self.open(self._history[self._position])
+        else:
+            self._ctx.background.say("There is no other view in that direction.")
+
+    def action_toggle_view(self) -> None:
+        """Go to the last view, and back."""
+        if self._position:
+            self.action_pane(self._history[self._position - 1])
+        else:
+            self._ctx.background.say("There is no view before this one.")
+
+    def action_next_pane(self, by: int) -> None:
+        """Go to the next visible pane, or with -1 to the one before; each log pane counts."""
+        panes = self._panes
+        visible = [Pane.SLOTS, Pane.RUNS, panes.lower, Pane.LOG]
+        current = panes.focused_pane or panes.selection.pane
+        logs = [log.pane for log in panes.logs.controllers]
+        log_number = logs.index(panes.log_pane)
+        if current is Pane.LOG and 0 <= log_number + by < len(logs):
+            panes.screen.set_focus(logs[log_number + by])
+            return
+        position = visible.index(current) if current in visible else 1
+        self.action_pane(visible[(position + by) % len(visible)])
+
+    def action_zoom(self) -> None:
+        """Give the screen to the focused pane, and back."""
+        current = self._panes.focused_pane or self._panes.selection.pane
+        self.zoom(None if self._panes.zoomed is not None else current)

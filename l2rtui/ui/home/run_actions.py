@@ -1,0 +1,180 @@
+"""Actions that change runs: place, launch, kill, scale, relaunch, destroy.
+
+Each key asks first, and nothing happens before the answer. Targets are the marked rows, else the selected run, pod
+or cell of the matrix, or after ``:`` a name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from l2rtui.config import user_name
+from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.domain.workload import Role
+from l2rtui.services.ownership import is_mine
+from l2rtui.ui.dialogs.questions import Questions, is_acting_for, may_touch
+from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.keys import cli_equivalents
+
+ALL_MINE: Final = "mine"
+"""Written after ``:kill``, ``:destroy`` and ``:relaunch`` for all runs of the user."""
+
+
+class RunActions:
+    """Actions on one object, a row, a cell, a column, or all of the user's runs."""
+
+    def __init__(self, view: HomeView) -> None:
+        self._view = view
+        self._questions = Questions(view.screen, view.ctx)
+
+    def action_launch(self, path: str = "") -> None:
+        """Open the launch form."""
+        from l2rtui.ui.dialogs.launch import LaunchScreen
+
+        self._view.screen.app.push_screen(LaunchScreen(self._view.ctx, path), self._launched)
+
+    def action_place(self, path: str = "") -> None:
+        """Open place mode."""
+        from l2rtui.ui.placing.screen import PlaceScreen
+
+        screen = PlaceScreen(self._view.ctx, self._view.snapshot, path)
+        self._view.screen.app.push_screen(screen, self._launched)
+
+    def _launched(self, names: tuple[str, ...] | None) -> None:
+        if names:
+            self._view.say(f"launched {', '.join(names)}")
+
+    def action_kill(self, target: str = "") -> None:
+        """Kill the named pods, the marked ones, those of the selected cell, or the selected one."""
+        self._view.content.show_pods()  # the table may be hidden, and its cursor on a pod of the run before
+        if target:
+            pods, name = self._pods_named(target), target if target != ALL_MINE else ""
+        elif pods := self._marked_pods():
+            name = ""
+        else:
+            pods, name = self._selected_pods(), self._target()
+        if pods:
+            self._questions.ask_kill(pods, name if len(pods) > 1 else "")
+        elif target:
+            self._view.say(f"There is no run, set or pod {target!r}.", is_error=True)
+        else:
+            self._view.say("Select a pod to kill: 3 goes to the pods, space marks several.")
+
+    def action_destroy(self, target: str = "") -> None:
+        """Destroy the named runs, the marked ones, or the selected one; of selected cells, stop their replicas."""
+        runs = self._runs_named(target) if target else self._marked_or_selected_runs()
+        cell = "" if target else self._cell_of(runs)
+        if not runs:
+            missing = f"There is no run or experiment {target!r}." if target else ""
+            self._view.say(missing or "Select a run to destroy: 2 goes to the seeds, space marks several.")
+        elif cell:
+            # Marked runs of other kinds may lack the set: only those that have it are scaled.
+            self._questions.ask_scale([run for run in runs if run.set_named(cell)], cell, 0)
+        else:
+            self._questions.ask_destroy(runs, self._view.snapshot)
+
+    def action_relaunch(self, target: str = "") -> None:
+        """Launch runs again, also one that is gone; of selected cells, kill the pods, which come back."""
+        from l2rtui.ui.dialogs import relaunch
+
+        view = self._view
+        runs = self._runs_named(target) if target else self._marked_or_selected_runs()
+        if not runs:
+            relaunch.review_destroyed(view.screen, view.ctx, target, self._launched)
+        elif not target and view.panes.runs.cursor_set and (pods := self._marked_pods() or self._selected_pods()):
+            self._questions.ask_kill(pods, "" if view.panes.runs.marked else self._target())
+        else:
+            relaunch.ask_relaunch(view.screen, view.ctx, runs, view.snapshot)
+
+    def action_scale(self, by: int) -> None:
+        """Ask for one replica more or less in the selected set."""
+        self._view.content.show_pods()
+        run, set_name = self._view.selected_run, self._view.selection.set_name(self._view.snapshot)
+        if run is None or not set_name:
+            self._view.say("Select a cell of the matrix, or a pod of the set to scale.")
+        elif (replicas := _replicas(run, set_name) + by) < 0:
+            self._view.say(f"{run.name}/{set_name} has no replica that could be stopped.")
+        else:
+            self._questions.ask_scale([run], set_name, replicas)
+
+    def action_edit(self) -> None:
+        """Open the spec of the run in $EDITOR; a question shows the difference."""
+        view, run = self._view, self._view.selected_run
+        if run is None:
+            view.say("Select a run to edit: 2 goes to the seeds.")
+        elif may_touch(view.ctx, "edit", [run]):
+            from l2rtui.ui.dialogs import edit
+
+            work = edit.edit(view.screen, view.ctx, run, lambda: view.snapshot)
+            view.ctx.background.start(work, group="edit", what=f"editing {run.name}")
+
+    def action_cancel(self) -> None:
+        """Undo the newest confirmed kill or destroy that has not begun: key ``u``, see ``ui.state.undo_window``."""
+        what = self._view.ctx.undo_window.undo_newest()
+        self._view.say(f"called back: {what}" if what else "There is nothing to call back.")
+
+    def _target(self) -> str:
+        return self._view.selection.target(self._view.snapshot)
+
+    def _runs_named(self, target: str) -> list[RunView]:
+        if target == ALL_MINE:
+            me = user_name()
+            return [run for run in self._view.snapshot.runs.values() if is_mine(run, me)]
+        return list(self._view.snapshot.runs_matching(target))
+
+    def _pods_named(self, target: str) -> tuple[PodView, ...]:
+        snapshot = self._view.snapshot
+        if target != ALL_MINE:
+            return snapshot.select(target)
+        return tuple(pod for run in self._runs_named(target) for pod in snapshot.pods_of(run.name))
+
+    def _marked_runs(self) -> list[RunView]:
+        return [run for uid, run in self._view.snapshot.runs.items() if uid in self._view.panes.runs.marked]
+
+    def _marked_or_selected_runs(self) -> list[RunView]:
+        run = self._view.selected_run
+        return self._marked_runs() or ([run] if run is not None else [])
+
+    def _cell_of(self, runs: list[RunView]) -> str:
+        """Return the set of workers whose cell is selected, where one of these runs has it."""
+        cell = self._view.selection.cell
+        sets = [workers for run in runs if (workers := run.set_named(cell))]
+        return cell if any(workers.role is not Role.LEARNER for workers in sets) else ""
+
+    def _selected_pods(self) -> tuple[PodView, ...]:
+        return self._view.selection.pods(self._view.snapshot)
+
+    def _marked_pods(self) -> tuple[PodView, ...]:
+        """Return the marked pods; with marked runs and a selected cell, the pods of that set in each of them."""
+        snapshot, panes = self._view.snapshot, self._view.panes
+        marked = tuple(pod for uid, pod in snapshot.pods.items() if uid in panes.pods.marked)
+        cell = panes.runs.cursor_set
+        if marked or not cell:
+            return marked
+        return tuple(pod for run in self._marked_runs() for pod in snapshot.pods_of(run.name, cell))
+
+    def cli_equivalent(self, action: str) -> str:
+        """Return the command line that does what an action does for the selection; empty where there is none."""
+        view, run, pod, target = self._view, self._view.selected_run, self._view.selected_pod, self._target()
+        name, _, argument = action.partition("(")
+        if name == "scale" and run is not None and (set_name := view.selection.set_name(view.snapshot)):
+            replicas = max(0, _replicas(run, set_name) + int(argument.rstrip(")")))
+            return cli_equivalents.scale(f"{run.name}/{set_name}", replicas, is_admin=is_acting_for([run]))
+        if name == "kill" and target and (pod is not None or view.selection.cell):
+            return cli_equivalents.kill([target], is_admin=is_acting_for(self._selected_pods()))
+        if name in ("destroy", "relaunch") and run is not None:
+            write = cli_equivalents.destroy if name == "destroy" else cli_equivalents.relaunch
+            return write([run.name], is_admin=is_acting_for([run]))
+        if name == "logs" and target:
+            return cli_equivalents.logs([target])
+        if pod is None:
+            return ""
+        if name == "simulators":
+            return cli_equivalents.simulator("status", pod.name)
+        of_pod = {"shell": cli_equivalents.shell, "attach": cli_equivalents.attach}
+        return of_pod[name](pod.name) if name in of_pod else ""
+
+
+def _replicas(run: RunView, set_name: str) -> int:
+    workers = run.set_named(set_name)
+    return workers.replicas if workers is not None else 0

@@ -1,0 +1,283 @@
+"""Home screen: the panes, the objects that perform its keys, and the events that connect them.
+
+Nothing is changed from here directly: changes go through ``dialogs.questions`` and the forms of other screens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from operator import attrgetter
+from typing import Final, TypeVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.timer import Timer
+
+from l2rtui.domain.metrics import RunMetrics
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
+from l2rtui.ui.home.command_line import CommandLine
+from l2rtui.ui.home.filter_actions import FilterActions
+from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.home.inspect_actions import InspectActions
+from l2rtui.ui.home.log_actions import LogActions
+from l2rtui.ui.home.navigation import Navigation
+from l2rtui.ui.home.pod_actions import PodActions
+from l2rtui.ui.home.run_actions import RunActions
+from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.state.connection_status import ConnectionStatus
+from l2rtui.ui.state.messages import LeaveRequested
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.key_bar import KeyBar
+from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.span_renderer import SpanWidget
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+SETTLE_SECONDS: Final = 0.15
+"""The log follows the cursor after it has rested this long, so that running down a list opens no streams."""
+AGE_SECONDS: Final = 10.0
+S = TypeVar("S")
+
+
+def performed_by(**parts: type) -> Callable[[type[S]], type[S]]:
+    """Give a screen the ``action_*`` methods of its parts: by attribute of the screen, the class of the part.
+
+    Textual looks for the action of a key on the screen whose binding it is, and nowhere else.
+    """
+
+    def add_actions(screen: type[S]) -> type[S]:
+        for part, owner in parts.items():
+            for name in vars(owner):
+                if name.startswith("action_"):
+                    setattr(screen, name, property(attrgetter(f"{part}.{name}")))
+        return screen
+
+    return add_actions
+
+
+@performed_by(
+    navigation=Navigation,
+    command_line=CommandLine,
+    filters=FilterActions,
+    log_actions=LogActions,
+    run_actions=RunActions,
+    pod_actions=PodActions,
+    inspect_actions=InspectActions,
+)
+class ClusterScreen(Screen[None]):
+    """The cluster on one screen: slots, runs, pods, logs.
+
+    Attributes:
+        snapshot, metrics, health: The newest values, which the app sets.
+        view: The panes and their content.
+    """
+
+    BINDINGS = bindings(KeyContext.CLUSTER)
+    AUTO_FOCUS = "#runs"
+
+    snapshot: reactive[ClusterSnapshot] = reactive(EMPTY_SNAPSHOT, repaint=False)
+    health: reactive[ConnectionStatus] = reactive(ConnectionStatus, repaint=False)
+    metrics: reactive[Mapping[str, RunMetrics]] = reactive(dict, repaint=False)
+
+    def __init__(self, ctx: AppContext) -> None:
+        super().__init__(id="cluster", classes=f"on-{Pane.RUNS} low-{Pane.PODS}")
+        self.ctx = ctx
+        self.view = HomeView(self, ctx)
+        self.panes, self.content, self.navigation = self.view.panes, self.view.content, self.view.navigation
+        self.filters, self.log_actions = FilterActions(self.view), LogActions(self.view)
+        self.command_line = CommandLine(self.view, self.filters, self.log_actions)
+        self.run_actions = RunActions(self.view)
+        self.pod_actions = PodActions(self.view, self.command_line)
+        self.inspect_actions = InspectActions(self.view)
+        self._settling: Timer | None = None
+        self._was_resumed = False
+
+    # --- life --------------------------------------------------------------------------------------------------
+    def compose(self) -> ComposeResult:
+        """Yield the widgets of the first frame; the style sheet decides which are visible."""
+        yield from self.panes.first_widgets()
+
+    async def mount_rest(self) -> None:
+        """Mount the other widgets."""
+        await self.panes.mount_rest()
+        await self.mount(self.command_line.prompt)
+
+    def on_mount(self) -> None:
+        """Start the clock of the ages."""
+        self.set_interval(AGE_SECONDS, self.content.draw_ages)
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._redraw())
+
+    def on_screen_resume(self, event: events.ScreenResume) -> None:
+        """Skip the refresh of styles when the screen is shown for the first time: they were just computed."""
+        if not self._was_resumed:
+            event.refresh_styles, self._was_resumed = False, True
+
+    async def on_resize(self, event: events.Resize) -> None:
+        """Choose the arrangement that fits."""
+        await asyncio.sleep(0)  # a turn for keys between the first paint of a new screen and this one
+        self.panes.fit_to(event.size)
+        self._show()
+
+    def _redraw(self) -> None:
+        """Draw everything anew after a change of the theme, which may have other glyphs."""
+        for widget in self.query(SpanWidget):
+            widget.refresh()
+        self.content.titles.show()
+
+    # --- values in ---------------------------------------------------------------------------------------------
+    def watch_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Show a new snapshot."""
+        self.content.snapshot = snapshot
+        self._show()
+
+    def watch_metrics(self, metrics: Mapping[str, RunMetrics]) -> None:
+        """Show new metrics of learners."""
+        self.content.metrics = metrics
+        self.content.show_runs()
+        self.content.show_detail()
+        if self.panes.lower is Pane.CHARTS:
+            self.content.show_charts()
+
+    def watch_health(self, health: ConnectionStatus) -> None:
+        """Show the state of the connection, and the keys, which may depend on it."""
+        self.panes.status.health = health
+        self.content.titles.show_keys()
+
+    def _show(self) -> None:
+        if not self.is_mounted:  # the first Resize event comes after the mount
+            return
+        self.content.show()
+        if self._settling is None:  # else the log follows when the cursor rests
+            self.content.show_log()
+
+    # --- permission --------------------------------------------------------------------------------------------
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  (Textual's)
+        """Forbid what ``--readonly`` or missing permissions forbid; keys, palette, menu and clicks all ask here."""
+        return None if self.ctx.forbidden(action) else True
+
+    def on_key(self, event: events.Key) -> None:
+        """Say why a forbidden key does nothing."""
+        key = self.ctx.keys.pressed(event.key)
+        if key is not None and (reason := self.ctx.forbidden(key.action)):
+            self.ctx.background.say(f"{key.face} ({key.name}) is off: {reason}.")
+
+    @on(KeyBar.Clicked)
+    async def _key_clicked(self, event: KeyBar.Clicked) -> None:
+        # Keys of a pane are actions of the widget with the focus; a click on the bar does not move it.
+        target = self.focused if event.key.context is not KeyContext.CLUSTER and self.focused else self
+        await self.app.run_action(event.key.action.replace("%", "1"), target)
+
+    # --- selection ---------------------------------------------------------------------------------------------
+    @on(VirtualTable.CursorMoved)
+    def _row_moved(self, event: VirtualTable.CursorMoved) -> None:
+        if event.table is self.panes.runs:
+            # At once and not after the delay of the log: the next key may act on a pod of this run.
+            self.content.show_view(self.panes.lower)
+        self._selected()
+
+    @on(GpuGrid.SlotMoved)
+    def _slot_moved(self, event: GpuGrid.SlotMoved) -> None:
+        if event.by_user and event.slot is not None:
+            self._point_at_owner(event.slot)
+        self._selected()
+
+    def _point_at_owner(self, slot: SlotId) -> bool:
+        """Put the cursors of runs and pods on the pod of a slot; return False for a slot without a pod."""
+        entry = self.snapshot.ledger.slots.get(slot)
+        run = self.snapshot.run_named(entry.run) if entry and entry.run else None
+        if run is not None:
+            self.panes.runs.move_to(run.uid)
+            self.content.show_pods()  # the pods of this run, else the cursor would find none
+        return entry is not None and self.panes.pods.move_to(entry.pod_uid)
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Let the list with the focus determine the selection."""
+        pane = self.panes.pane_of(event.widget)
+        if pane is not None:
+            self.panes.last_list = pane
+            self._selected()
+        self.content.titles.show()
+
+    def _selected(self) -> None:
+        self.content.show_detail()
+        if self._settling is not None:
+            self._settling.stop()
+        self._settling = self.set_timer(SETTLE_SECONDS, self._settled)
+
+    def _settled(self) -> None:
+        self._settling = None
+        self.content.show_log()
+
+    @on(VirtualTable.Rearranged)
+    @on(LogPane.Changed)
+    def _rearranged(self) -> None:
+        if self.panes.lower is Pane.CHARTS:
+            self.content.show_charts()  # they follow the marks
+        self.content.titles.show()
+
+    @on(VirtualTable.Chosen)
+    def _row_chosen(self, event: VirtualTable.Chosen) -> None:
+        panes = self.panes
+        if event.table is panes.nodes:
+            panes.slots.only = None
+            first = next((slot for slot in self.snapshot.ledger.slots if slot.node == event.key), None)
+            if first is not None:
+                panes.slots.move_to(first)
+            self.navigation.action_pane(Pane.SLOTS)
+        elif event.table in (panes.runs, panes.pods):
+            self.navigation.action_pane(Pane.PODS if event.table is panes.runs else Pane.LOG)
+        else:
+            self.inspect_actions.action_detail()
+
+    @on(GpuGrid.SlotChosen)
+    def _slot_chosen(self, event: GpuGrid.SlotChosen) -> None:
+        if self._point_at_owner(event.slot):
+            self.navigation.action_pane(Pane.PODS)
+        else:
+            self.ctx.background.say(f"No pod holds slot {event.slot}.")
+
+    # --- actions that concern all parts ------------------------------------------------------------------------
+    def action_back(self) -> None:
+        """Close the prompt, the search or the zoom; else leave the log; else clear filters and marks."""
+        panes, pane = self.panes, self.panes.focused_pane
+        if self.command_line.is_open:
+            self.command_line.close(keep=False)
+        elif pane is Pane.LOG and panes.log_pane.search:
+            panes.log_pane.find("")
+        elif panes.zoomed is not None:
+            self.navigation.zoom(None)
+        elif pane is Pane.LOG:
+            self.navigation.go_to(panes.last_list)
+        else:
+            self.filters.clear()
+
+    def action_admin(self) -> None:
+        """Allow changes to other people's runs, or no more; each change wants the owner's run name typed."""
+        self.ctx.is_admin = not self.ctx.is_admin
+        self.health = replace(self.health, is_admin=self.ctx.is_admin)
+        allowed = "Other people's runs may be changed now: each wants its name typed." if self.ctx.is_admin else ""
+        self.ctx.background.say(allowed or "Other people's runs are left alone again.")
+
+    def action_menu(self) -> None:
+        """Open a list of everything that can be done with the selection, and the command line of each."""
+        from l2rtui.ui.dialogs.menu import MenuScreen
+
+        def chosen(action: str | None) -> None:
+            if action:  # later: the menu is still being closed, and the action may open another dialog
+                self.call_later(self.app.run_action, action, self)
+
+        self.app.push_screen(MenuScreen(self.ctx, self.run_actions.cli_equivalent), chosen)
+
+    def action_copy(self) -> None:
+        """Copy the command line for the selection."""
+        self.ctx.background.copy(self.log_actions.cli_equivalent())
+
+    def action_leave(self) -> None:
+        """Leave the app."""
+        self.app.post_message(LeaveRequested())

@@ -1,0 +1,134 @@
+"""View of a placement draft: what is staged on the grid and by set, preflight findings, the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from textual.containers import Container
+from textual.widget import Widget
+
+from l2rtui.domain.ledger import Ledger, SlotState
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.preflight import Finding, preflight
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.ui.dialogs.review import finding_line
+from l2rtui.ui.placing.editor import PlacementEditor
+from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.key_bar import KeyBar
+from l2rtui.ui.widgets.metric_strip import MetricStrip
+from l2rtui.ui.widgets.prompt_input import PromptInput
+
+_NUMBERS: Final = "123456789"
+"""Glyphs of staged replicas, by the number of their set."""
+
+
+class DraftView:
+    """Widgets of place mode.
+
+    Attributes:
+        range_start: First slot of a range whose other end is the cursor; None while there is no range.
+    """
+
+    def __init__(self) -> None:
+        self.head, self.grid = MetricStrip(id="head"), GpuGrid(id="grid")
+        self.sets, self.checks = MetricStrip(id="sets"), MetricStrip(id="checks")
+        self.command, self.keys = MetricStrip(id="same"), KeyBar()
+        self.prompt = PromptInput("field")
+        self.range_start: SlotId | None = None
+        self.grid.border_title = " Slots "
+        self.sets.border_title = " Sets "
+        self.checks.border_title = " Preflight "
+
+    def widgets(self) -> Iterator[Widget]:
+        """Yield the widgets from top to bottom."""
+        yield self.head
+        yield self.grid
+        yield Container(self.sets, self.checks, id="columns")
+        yield self.command
+        yield self.prompt
+        yield self.keys
+
+    def pointed(self) -> tuple[SlotId, ...]:
+        """Return the slots under the cursor: one, or a range."""
+        cursor = self.grid.cursor_slot
+        if cursor is None:
+            return ()
+        return (cursor,) if self.range_start is None else self.grid.between(self.range_start, cursor)
+
+    def show(self, editor: PlacementEditor, snapshot: ClusterSnapshot, facts: tuple[Finding, ...] | None) -> None:
+        """Bring all widgets up to date; ``facts`` are the findings of the backend, None while it is asked."""
+        num_missing = len(editor.draft.missing())
+        self.head.lines = (_head_line(editor, snapshot.ledger, num_missing),)
+        self.show_ghosts(editor, snapshot.ledger)
+        self.sets.lines = tuple(_set_lines(editor))
+        self.checks.lines = tuple(_check_lines(editor, snapshot, facts, num_missing))
+        command = sanitize(editor.command(snapshot.ledger))
+        self.command.lines = ((Span(" same as  ", TextStyle.DIM), Span(command)),)
+
+    def show_ghosts(self, editor: PlacementEditor, ledger: Ledger) -> None:
+        """Show the range and the staged replicas on the grid."""
+        names = [spec.name for spec in editor.draft.sets]
+        ghosts: dict[SlotId, Span] = {}
+        if self.range_start is not None:
+            slots = (ledger.slots[slot] for slot in self.pointed())
+            ghosts = {slot.id: Span("░", TextStyle.ACCENT) for slot in slots if slot.state is SlotState.FREE}
+        for slot, seat in editor.draft.taken().items():
+            ghosts[slot] = Span(_glyph(names.index(seat.set_name)), TextStyle.STAGED)
+        self.grid.ghosts = ghosts
+
+
+def _head_line(editor: PlacementEditor, ledger: Ledger, num_missing: int) -> Line:
+    draft, options = editor.draft, editor.options
+    if editor.request is None:
+        return (Span(" PLACE ", TextStyle.STRONG), Span(" reading the spec files", TextStyle.DIM))
+    facts = (
+        ("spec", Path(options.path).name),
+        ("name", options.name or editor.request.spec.name),
+        ("staged", f"{len(draft.seats)}/{len(draft.seats) + num_missing}"),
+        ("seeds", options.seeds or "one"),
+        ("free after", f"{ledger.count(SlotState.FREE) - len(draft.taken())}"),
+    )
+    spans = [Span(" PLACE ", TextStyle.STRONG)]
+    for label, value in facts:
+        spans += [Span(f"  {label} ", TextStyle.DIM), Span(sanitize(value), TextStyle.ACCENT)]
+    return tuple(spans)
+
+
+def _set_lines(editor: PlacementEditor) -> Iterator[Line]:
+    draft, current = editor.draft, editor.current_set
+    for number, spec in enumerate(draft.sets):
+        total = spec.replicas * len(draft.specs)
+        staged = total - len(draft.missing(spec.name)) if spec.slots else total
+        size = f"{plural(spec.replicas, 'replica')} of {plural(spec.slots, 'slot')}" if spec.slots else "no slot"
+        is_current = spec.name == current
+        yield (
+            Span(" ▸ " if is_current else "   ", TextStyle.ACCENT),
+            Span(f"{_glyph(number)} ", TextStyle.STAGED),
+            Span(f"{sanitize(spec.name):<14} ", TextStyle.STRONG if is_current else TextStyle.PLAIN),
+            Span(f"{staged:>4}/{total:<4} ", TextStyle.OK if staged == total else TextStyle.WARN),
+            Span(size, TextStyle.DIM),
+        )
+
+
+def _check_lines(
+    editor: PlacementEditor, snapshot: ClusterSnapshot, facts: tuple[Finding, ...] | None, num_missing: int
+) -> Iterator[Line]:
+    plan = editor.plan(snapshot)
+    if plan is None:
+        return
+    for conflict in editor.conflicts:
+        yield (Span(" ✖ ", TextStyle.BAD), Span(sanitize(shorten(conflict, 200)), TextStyle.BAD))
+    if num_missing:
+        yield (Span(" ◌ ", TextStyle.WAIT), Span(f"{plural(num_missing, 'replica')} still without a slot"))
+    if facts is None:
+        yield (Span(" ◌ ", TextStyle.WAIT), Span("asking the cluster", TextStyle.DIM))
+    for finding in preflight(plan, snapshot, facts or ()):
+        yield (Span(" "), *finding_line(finding))
+
+
+def _glyph(number: int) -> str:
+    return _NUMBERS[number] if number < len(_NUMBERS) else "+"

@@ -1,0 +1,157 @@
+"""Placement editor: the steps of a draft with their history, from a launch request to a plan. No widget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from l2rtui.config import user_name
+from l2rtui.domain.ledger import Ledger, SlotState
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.placement import PlacementPolicy, parse_seeds
+from l2rtui.domain.plan import LaunchPlan, plan_launch
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import Role
+from l2rtui.services.spec.spec_file import LaunchRequest
+from l2rtui.ui.state.placement_draft import LaunchOptions, PlacementDraft, command, free_name, specs_of
+
+MAX_REPLICAS: Final = 4096
+
+
+class PlacementEditor:
+    """A draft, the options of its launch, and the steps that led there.
+
+    Attributes:
+        request: The spec file; None until one is read.
+        set_number: Index of the set whose replicas are put next.
+        conflicts: Sentences about replicas that the last filling found no slot for.
+    """
+
+    def __init__(self) -> None:
+        self.request: LaunchRequest | None = None
+        self.options = LaunchOptions("")
+        self.draft = PlacementDraft()
+        self.set_number = 0
+        self.conflicts: tuple[str, ...] = ()
+        self._history: list[tuple[LaunchOptions, PlacementDraft]] = []
+
+    def load(self, path: str, request: LaunchRequest, snapshot: ClusterSnapshot) -> None:
+        """Begin anew with another spec file; a name that a run has already gets a number."""
+        name = free_name(request.spec.name, snapshot)
+        self.request, self.set_number, self.draft = request, 0, PlacementDraft()
+        self._history.clear()
+        self._apply(LaunchOptions(path, name if name != request.spec.name else ""))
+        self.to_next_unplaced()
+
+    def _apply(self, options: LaunchOptions) -> None:
+        """Use other options; seats of replicas that still exist stay."""
+        self.options, self.conflicts = options, ()
+        if self.request is not None:
+            spec = self.request.spec
+            if options.name:
+                spec = replace(spec, name=options.name, experiment=options.name)
+            seeds = parse_seeds(options.seeds) if options.seeds else ()
+            self.draft = self.draft.with_specs(specs_of(spec, options, seeds))
+
+    def _remember(self) -> None:
+        self._history.append((self.options, self.draft))
+
+    @property
+    def current_set(self) -> str:
+        """Name of the set whose replicas are put next."""
+        sets = self.draft.sets
+        return sets[self.set_number % len(sets)].name if sets else ""
+
+    def next_set(self, by: int) -> None:
+        """Go to another set."""
+        if self.draft.sets:
+            self.set_number = (self.set_number + by) % len(self.draft.sets)
+
+    def to_next_unplaced(self) -> None:
+        """Go to the next set, this one included, that has replicas without a slot."""
+        names = [spec.name for spec in self.draft.sets]
+        order = names[self.set_number :] + names[: self.set_number]
+        waiting = next((name for name in order if self.draft.missing(name)), None)
+        if waiting is not None:
+            self.set_number = names.index(waiting)
+
+    def put(self, slots: tuple[SlotId, ...], ledger: Ledger) -> str:
+        """Put the next replicas of the current set on slots; where something is staged on them, take it instead.
+
+        Returns:
+            The reason why nothing was put, as a sentence; empty when something was.
+        """
+        before, staged = self.draft, self.draft.taken()
+        if any(slot in staged for slot in slots):
+            self._remember()
+            self.draft = before.take(slots)
+        else:
+            draft = before.put(self.current_set, slots, ledger)
+            if len(draft.seats) == len(before.seats):
+                return self._why_not(slots[0], ledger)
+            self._remember()
+            self.draft = draft
+            if not draft.missing(self.current_set):
+                self.to_next_unplaced()
+        self.conflicts = ()
+        return ""
+
+    def _why_not(self, slot: SlotId, ledger: Ledger) -> str:
+        name = self.current_set
+        if not self.draft.missing(name):
+            return f"Every replica of {name} has a slot. tab: next set, digits: another number."
+        entry = ledger.slots[slot]
+        if entry.state is not SlotState.FREE:
+            holder = f" by {entry.pod}" if entry.pod else ""
+            return f"Slot {slot} is {entry.state}{holder}."
+        return f"{slot.node}/{slot.gpu} has too few free slots after {slot} for one replica of {name}."
+
+    def fill(self, policy: PlacementPolicy, ledger: Ledger) -> None:
+        """Place all replicas that are left."""
+        self._remember()
+        self.draft, self.conflicts = self.draft.fill(policy, ledger)
+
+    @property
+    def is_learner_current(self) -> bool:
+        """True when the current set is the learner, whose one replica is fixed."""
+        return any(spec.name == self.current_set and spec.role is Role.LEARNER for spec in self.draft.sets)
+
+    def set_replicas(self, number: int) -> None:
+        """Set the number of replicas of the current set."""
+        self._remember()
+        replicas = {**self.options.replicas, self.current_set: number}
+        self._apply(replace(self.options, replicas=MappingProxyType(replicas)))
+
+    def change_options(self, options: LaunchOptions) -> None:
+        """Use another name or other seeds."""
+        self._remember()
+        self._apply(options)
+
+    def clear(self) -> None:
+        """Take everything off the slots."""
+        self._remember()
+        self.draft, self.conflicts = self.draft.take(tuple(self.draft.taken())), ()
+
+    def undo(self) -> bool:
+        """Undo the last step; return False when there is none."""
+        if not self._history:
+            return False
+        options, self.draft = self._history.pop()
+        self._apply(options)
+        return True
+
+    def plan(self, snapshot: ClusterSnapshot) -> LaunchPlan | None:
+        """Return the plan of what is staged, to check it; None while there is no spec."""
+        specs = self.draft.specs
+        if not specs:
+            return None
+        uids = [str(number) for number in range(len(specs))]  # placeholders: this plan is never launched
+        return plan_launch(specs, self.draft.placement(), snapshot.nodes, owner=user_name(), uids=uids)
+
+    def command(self, ledger: Ledger) -> str:
+        """Return the command line that launches what is staged."""
+        if self.request is None:
+            return "l2rtui launch"
+        policy = self.draft.policy(ledger) if self.draft.seats else None
+        return command(self.options, self.request.spec, self.draft.pins(), policy)

@@ -1,0 +1,293 @@
+"""Place mode: the slot grid with a cursor that puts replicas on slots, and the preflight of the draft at once.
+
+Nothing is created before the plan is confirmed, which the review shows with its objects and its command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Final
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input
+
+from l2rtui.domain.placement import PlacementPolicy, parse_seeds
+from l2rtui.domain.preflight import Finding
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.errors import L2RError
+from l2rtui.services import launcher
+from l2rtui.services.spec.spec_file import LaunchRequest
+from l2rtui.ui.dialogs.review import show_plan
+from l2rtui.ui.keys.table import KeyContext, bindings
+from l2rtui.ui.placing.draft_view import DraftView
+from l2rtui.ui.placing.editor import MAX_REPLICAS, PlacementEditor
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.state.placement_draft import PlacementDraft
+from l2rtui.ui.state.spec_files import example_specs, load_spec
+from l2rtui.ui.text import plural
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.key_bar import Choice, KeyBar
+
+WIDE: Final = 110
+CHECK_SECONDS: Final = 0.3
+"""The cluster is asked about a draft after it has been at rest for this long."""
+DIGIT_SECONDS: Final = 1.0
+
+
+class PlaceScreen(Screen[tuple[str, ...] | None]):
+    """Screen of place mode; its result is the names of the launched runs, or None.
+
+    It begins with the spec file at ``path``, or where that is empty with the first of the examples.
+    """
+
+    BINDINGS = bindings(KeyContext.PLACEMENT)
+    AUTO_FOCUS = "#grid"
+
+    def __init__(self, ctx: AppContext, snapshot: ClusterSnapshot, path: str = "") -> None:
+        super().__init__(classes="place")
+        self._ctx = ctx
+        self._snapshot = snapshot
+        self._paths: list[str] = [path] if path else []
+        self._view = DraftView()
+        self.editor = PlacementEditor()
+        self._typed, self._typed_at = 0, 0.0
+        self._prompt_field = ""
+        self._facts: tuple[Finding, ...] | None = ()  # None: the backend is asked
+        self._timer: Timer | None = None
+
+    @property
+    def draft(self) -> PlacementDraft:
+        """Staged replicas."""
+        return self.editor.draft
+
+    def compose(self) -> ComposeResult:
+        """Yield the widgets of the view."""
+        yield from self._view.widgets()
+
+    def on_mount(self) -> None:
+        """Fill the grid, then look for spec files."""
+        keys = self._ctx.keys.of(KeyContext.PLACEMENT)
+        self._view.keys.choices = tuple(Choice(key) for key in keys if key.label)
+        self.take_snapshot(self._snapshot)
+        self._ctx.background.start(self._open(), group="place", what="place mode", is_exclusive=True)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Show sets and findings side by side where there is room."""
+        self.set_class(event.size.width >= WIDE, "wide")
+        # The grid knows the lines that it needs only after it has got its new width.
+        self.call_after_refresh(self.take_snapshot, self._snapshot)
+
+    def take_snapshot(self, snapshot: ClusterSnapshot) -> None:
+        """Show a new snapshot; replicas whose slots somebody else has taken are no longer staged."""
+        self._snapshot = snapshot
+        before = self.editor.draft
+        self.editor.draft = before.still_free(snapshot.ledger)
+        if lost := len(before.seats) - len(self.editor.draft.seats):
+            self._ctx.background.say(f"Somebody else took slots: {plural(lost, 'staged replica')} went back.")
+        grid = self._view.grid
+        grid.snapshot = snapshot
+        grid.styles.height = max(6, min(grid.natural_height + 1, self.size.height * 3 // 5))
+        self._show()
+
+    def _show(self) -> None:
+        if self.is_attached:
+            self._view.show(self.editor, self._snapshot, self._facts)
+
+    # --- the spec ----------------------------------------------------------------------------------------------
+    async def _open(self) -> None:
+        if not self._paths:
+            self._paths = [str(path) for path, _ in await asyncio.to_thread(example_specs)]
+        if self._paths:
+            await self._load(self._paths[0])
+        else:
+            self._ctx.background.say("There is no spec file in manifests/. `:place FILE` names one.")
+        self._show()
+
+    async def _load(self, path: str) -> None:
+        request = await asyncio.to_thread(load_spec, path)
+        self.editor.load(path, request, self._snapshot)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Show the draft, and check it again once it is at rest."""
+        self._facts = None
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(CHECK_SECONDS, self._start_check)
+        self._show()
+
+    def _start_check(self) -> None:
+        self._timer = None
+        plan = self.editor.plan(self._snapshot)
+        if plan is None:
+            return
+
+        async def check() -> None:
+            facts = await self._ctx.backend.check(plan)
+            if self._facts is None and self.is_attached:  # else the screen was left while the cluster answered
+                self._facts = facts
+                self._show()
+
+        # Exclusive: the check of an older draft is cancelled, so that its findings cannot come last.
+        self._ctx.background.start(check(), group="place", what="preflight", is_exclusive=True)
+
+    # --- keys --------------------------------------------------------------------------------------------------
+    def action_put(self) -> None:
+        """Put the next replicas of the set on the cursor's slot or range; what is staged there is taken instead."""
+        slots = self._view.pointed()
+        if not slots or not self.draft.specs:
+            return
+        if reason := self.editor.put(slots, self._snapshot.ledger):
+            self._ctx.background.say(reason)
+            return
+        self._view.range_start = None
+        self._changed()
+
+    def action_fill(self, policy: str) -> None:
+        """Place everything that is left."""
+        if self.draft.specs:
+            self.editor.fill(PlacementPolicy(policy), self._snapshot.ledger)
+            self._changed()
+
+    def action_digit(self, digit: int) -> None:
+        """Set the number of replicas; digits in quick succession make one number."""
+        now = time.monotonic()
+        number = digit if now - self._typed_at > DIGIT_SECONDS else 10 * self._typed + digit
+        if self.editor.is_learner_current:
+            self._ctx.background.say("A run has exactly one learner. tab goes to the next set.")
+        elif self.draft.sets and 0 < number <= MAX_REPLICAS:
+            self._typed, self._typed_at = number, now
+            self.editor.set_replicas(number)
+            self._changed()
+
+    def action_next_set(self, by: int) -> None:
+        """Go to another set."""
+        self.editor.next_set(by)
+        self._show()
+
+    def action_range(self) -> None:
+        """Begin or give up a range."""
+        view = self._view
+        view.range_start = view.grid.cursor_slot if view.range_start is None else None
+        self._show()
+
+    def action_undo(self) -> None:
+        """Undo the last step of the draft."""
+        if self.editor.undo():
+            self._changed()
+        else:
+            self._ctx.background.say("There is nothing to undo.")
+
+    def action_clear(self) -> None:
+        """Take everything off the slots."""
+        if self.draft.seats:
+            self.editor.clear()
+            self._changed()
+
+    def action_spec(self, by: int) -> None:
+        """Go to another spec file."""
+        current = self.editor.options.path
+        if current in self._paths and len(self._paths) > 1:
+            path = self._paths[(self._paths.index(current) + by) % len(self._paths)]
+            self._ctx.background.start(self._load(path), group="place", what=path, is_exclusive=True)
+        else:
+            self._ctx.background.say("There is no other spec file in manifests/. `:place FILE` names one.")
+
+    def action_copy(self) -> None:
+        """Copy the command line."""
+        self.app.copy_to_clipboard(self.editor.command(self._snapshot.ledger))
+        self._ctx.background.say("copied the command line")
+
+    def action_help(self) -> None:
+        """Show all keys."""
+        from l2rtui.ui.dialogs.help import HelpScreen
+
+        self.app.push_screen(HelpScreen(self._ctx.keys, self._ctx.forbidden))
+
+    def action_ask(self, field: str) -> None:
+        """Ask for ``seeds`` or ``name``."""
+        prompt, options = self._view.prompt, self.editor.options
+        if not prompt.display:
+            hint = "0-11 or 1,5,7; empty: one run" if field == "seeds" else "lower-case letters, digits and '-'"
+            self._prompt_field = field
+            prompt.placeholder = f"{field}: {hint}"
+            prompt.open(options.seeds if field == "seeds" else options.name)
+
+    @on(Input.Submitted)
+    def _answered(self, event: Input.Submitted) -> None:
+        value, options = event.value.strip(), self.editor.options
+        if self._prompt_field == "seeds":
+            try:
+                parse_seeds(value) if value else ()
+            except ValueError as error:
+                self._ctx.background.say(f"{error}.", is_error=True)
+                return
+            options = replace(options, seeds=value)
+        else:
+            options = replace(options, name=value)
+        self._close_prompt()
+        self.editor.change_options(options)
+        self._changed()
+
+    def _close_prompt(self) -> None:
+        self._view.prompt.close()
+        self.set_focus(self._view.grid)
+
+    def action_leave_place(self) -> None:
+        """Close the prompt, give up the range, or leave."""
+        if self._view.prompt.display:
+            self._close_prompt()
+        elif self._view.range_start is not None:
+            self.action_range()
+        else:
+            self.dismiss(None)
+
+    def action_plan(self) -> None:
+        """Show the plan of what is staged."""
+        if self.editor.request is None:
+            return
+        if missing := self.draft.missing():
+            sentence = f"{plural(len(missing), 'replica')} still without a slot: a packs, A spreads."
+            self._ctx.background.say(sentence)
+            return
+        work = self._review(self.editor.request)
+        self._ctx.background.start(work, group="plan", what="the plan", is_exclusive=True)
+
+    async def _review(self, request: LaunchRequest) -> None:
+        options, draft = self.editor.options, self.draft
+        # The policy where it alone gives these seats: the plan then survives changes on other slots.
+        policy = draft.policy(self._snapshot.ledger)
+        spec = replace(draft.specs[0], name=options.name or request.spec.name, seed=request.spec.seed)
+        try:
+            checked = await launcher.prepare(
+                self._ctx.backend,
+                replace(request, spec=spec),
+                seeds=parse_seeds(options.seeds) if options.seeds else (),
+                pins=() if policy is not None else draft.pins(),
+                policy=policy or PlacementPolicy.PACK,
+            )
+        except L2RError as error:
+            self._ctx.background.say(str(error), is_error=True)
+            return
+        show_plan(self, self._ctx, checked, self.editor.command(self._snapshot.ledger))
+
+    # --- events ------------------------------------------------------------------------------------------------
+    @on(GpuGrid.SlotChosen)
+    def _slot_chosen(self, event: GpuGrid.SlotChosen) -> None:
+        event.stop()
+        self.action_plan()
+
+    @on(GpuGrid.SlotMoved)
+    def _slot_moved(self, event: GpuGrid.SlotMoved) -> None:
+        event.stop()
+        if self._view.range_start is not None:
+            self._view.show_ghosts(self.editor, self._snapshot.ledger)
+
+    @on(KeyBar.Clicked)
+    async def _key_clicked(self, event: KeyBar.Clicked) -> None:
+        await self.app.run_action(event.key.action, self)

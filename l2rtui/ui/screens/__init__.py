@@ -1,1 +1,0 @@
-"""Screens: each joins widgets to services."""

@@ -1,0 +1,61 @@
+"""State of the connection to the backend, and the two ends of the status line that show it.
+
+Apart from the status bar: the splash screen shows them before anything of the home screen is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.text import Line, Span, TextStyle, age, shorten
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatus:
+    """Connection, permissions and work in progress, for the status bar.
+
+    Attributes:
+        context: The backend and its context.
+        is_protected: The context's name must be typed before every change. is_admin: others' runs may be changed.
+        is_connected: A first snapshot has arrived.
+        error: Reason why the watch is down; empty while it works. silent_seconds: time since its last event.
+        busy: Work that the app is doing, for example a launch; empty when there is none.
+    """
+
+    context: str = ""
+    is_readonly: bool = False
+    is_protected: bool = False
+    is_admin: bool = False
+    is_connected: bool = False
+    error: str = ""
+    silent_seconds: float = 0.0
+    busy: str = ""
+
+
+def name_of(health: ConnectionStatus) -> Line:
+    """Return the left end: the program's name and its context."""
+    return Span(" l2rtui ", TextStyle.STRONG), Span(f" {sanitize(health.context)} ", TextStyle.ACCENT)
+
+
+def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
+    """Return the right end: work in progress, age of the data, and permissions."""
+    spans: list[Span] = []
+    if health.busy:
+        spans.append(Span(f" {sanitize(health.busy)} ", TextStyle.WAIT))
+    if health.error:
+        since = age(health.silent_seconds)
+        spans.append(Span(f" ▲ stale {since}: {shorten(sanitize(health.error), 48)} ", TextStyle.WARN))
+    elif not health.is_connected:
+        spans.append(Span(" ◌ connecting ", TextStyle.WAIT))
+    elif problems:
+        spans.append(Span(f" ▲ partial: {shorten(sanitize(problems[0]), 48)} ", TextStyle.WARN))
+    else:
+        spans.append(Span(" ● live ", TextStyle.OK))
+    if health.is_admin:
+        spans.append(Span(" ▲ ADMIN ", TextStyle.WARN))
+    if health.is_protected:
+        spans.append(Span(" ▲ PROTECTED ", TextStyle.BAD))
+    spans.append(Span(" READ-ONLY ", TextStyle.WARN) if health.is_readonly else Span(" RW ", TextStyle.DIM))
+    return tuple(spans)

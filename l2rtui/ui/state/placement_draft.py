@@ -1,0 +1,193 @@
+"""Placement draft: replicas put on slots before there is a plan. Pure values, so that undo is a list of drafts.
+
+The command line of a draft names its slots with ``--on`` in the order of the plan. ``domain.placement.place`` gives
+every replica the slot that stands in its position, so the command launches exactly this placement.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from types import MappingProxyType
+
+from l2rtui.domain.ledger import Ledger, Slot, SlotState
+from l2rtui.domain.node import SlotId
+from l2rtui.domain.placement import Pin, Placement, PlacementPolicy, Seat, place
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import Role, RunSpec, SetSpec, pod_name, with_seeds
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """Options of a launch besides its slots.
+
+    Attributes:
+        path: The spec file. name: empty keeps the file's. seeds: as they were typed; empty keeps the file's one.
+        replicas: Numbers that differ from the file's, by name of the set.
+    """
+
+    path: str
+    name: str = ""
+    seeds: str = ""
+    replicas: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementDraft:
+    """Specs of some runs, and the seats of their replicas so far, by name of the pod."""
+
+    specs: tuple[RunSpec, ...] = ()
+    seats: Mapping[str, Seat] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def sets(self) -> tuple[SetSpec, ...]:
+        """The sets of each run; the runs of a draft differ by seed and name only."""
+        return self.specs[0].sets if self.specs else ()
+
+    def replicas(self, set_name: str = "") -> Iterator[tuple[str, SetSpec, int]]:
+        """Yield every replica that needs a slot as (run, set, index), in the order of the plan."""
+        for spec in self.specs:
+            for set_spec in spec.sets:
+                if set_spec.slots and set_name in ("", set_spec.name):
+                    for index in range(set_spec.replicas):
+                        yield spec.name, set_spec, index
+
+    def missing(self, set_name: str = "") -> list[tuple[str, SetSpec, int]]:
+        """Return the replicas without a seat."""
+        return [
+            (run, set_spec, index)
+            for run, set_spec, index in self.replicas(set_name)
+            if pod_name(run, set_spec.name, index) not in self.seats
+        ]
+
+    def taken(self) -> dict[SlotId, Seat]:
+        """Return the seat on each staged slot."""
+        return {slot: seat for seat in self.seats.values() for slot in seat.slots}
+
+    def put(self, set_name: str, slots: Iterable[SlotId], ledger: Ledger) -> PlacementDraft:
+        """Put the next replicas of a set on slots, one replica on each slot, as many as there is room for.
+
+        A replica of several slots takes the slot that is named and the next free ones on the same device.
+        """
+        staged, seats, waiting = set(self.taken()), dict(self.seats), iter(self.missing(set_name))
+        for slot in slots:
+            if slot in staged or not _is_free(ledger, slot):
+                continue
+            replica = next(waiting, None)
+            if replica is None:  # a range may be longer than the set
+                break
+            run, set_spec, index = replica
+            device = [other.id for other in ledger.of_gpu(slot.node, slot.gpu)[slot.slot :]]
+            free = [other for other in device if other not in staged and _is_free(ledger, other)]
+            seat = Seat(run, set_spec.name, index, tuple(free[: set_spec.slots]))
+            if len(seat.slots) == set_spec.slots:
+                staged.update(seat.slots)
+                seats[seat.pod] = seat
+        return replace(self, seats=MappingProxyType(seats))
+
+    def take(self, slots: Collection[SlotId]) -> PlacementDraft:
+        """Remove the replicas that have any of these slots."""
+        seats = {pod: seat for pod, seat in self.seats.items() if not set(seat.slots) & set(slots)}
+        return replace(self, seats=MappingProxyType(seats))
+
+    def fill(self, policy: PlacementPolicy, ledger: Ledger) -> tuple[PlacementDraft, tuple[str, ...]]:
+        """Place all missing replicas; also return a sentence for each conflict."""
+        slots = dict(ledger.slots)
+        for slot in self.taken():  # the ledger does not know of drafts: their slots must look busy to place()
+            slots[slot] = Slot(slot, SlotState.BUSY)
+        placement = place(self.specs, replace(ledger, slots=slots), policy=policy, existing=self.seats.values())
+        seats = {**self.seats, **{seat.pod: seat for seat in placement.seats if seat.slots}}
+        return replace(self, seats=MappingProxyType(seats)), placement.conflicts
+
+    def with_specs(self, specs: tuple[RunSpec, ...]) -> PlacementDraft:
+        """Return a draft of other specs; seats stay where the replica still exists and needs as many slots."""
+        draft = replace(self, specs=specs)
+        sizes = {pod_name(run, set_spec.name, index): set_spec.slots for run, set_spec, index in draft.replicas()}
+        seats = {pod: seat for pod, seat in self.seats.items() if sizes.get(pod) == len(seat.slots)}
+        return replace(draft, seats=MappingProxyType(seats))
+
+    def still_free(self, ledger: Ledger) -> PlacementDraft:
+        """Return the draft without the seats whose slots are no longer free."""
+        lost = [slot for slot in self.taken() if not _is_free(ledger, slot)]
+        return self.take(lost) if lost else self
+
+    def placement(self) -> Placement:
+        """Return the seats in the order of the plan; replicas that need no slot have an empty seat."""
+        seats: list[Seat] = []
+        for spec in self.specs:
+            for set_spec in spec.sets:
+                for index in range(set_spec.replicas):
+                    staged = self.seats.get(pod_name(spec.name, set_spec.name, index))
+                    if staged is not None or not set_spec.slots:
+                        seats.append(staged or Seat(spec.name, set_spec.name, index, ()))
+        return Placement(tuple(seats))
+
+    def pins(self) -> tuple[Pin, ...]:
+        """Return the staged slots in the order of the plan."""
+        return tuple(Pin(slot.node, slot.gpu, slot.slot) for seat in self.placement().seats for slot in seat.slots)
+
+    def policy(self, ledger: Ledger) -> PlacementPolicy | None:
+        """Return the policy that alone results in this placement; None where no policy does."""
+        seats = self.placement().seats
+        equal = (policy for policy in PlacementPolicy if seats == place(self.specs, ledger, policy=policy).seats)
+        return next(equal, None)
+
+
+def _is_free(ledger: Ledger, slot: SlotId) -> bool:
+    entry = ledger.slots.get(slot)
+    return entry is not None and entry.state is SlotState.FREE
+
+
+def specs_of(spec: RunSpec, options: LaunchOptions, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
+    """Return the specs of a launch with these options: one for each seed."""
+    for set_name, replicas in options.replicas.items():
+        spec = spec.with_replicas(set_name, replicas)
+    return with_seeds(spec, seeds)
+
+
+def free_name(name: str, snapshot: ClusterSnapshot) -> str:
+    """Return this name, or the first of ``name-2``, ``name-3``, … that no run and no experiment has."""
+    used = {text for run in snapshot.runs.values() for text in (run.name, run.experiment)}
+    candidates = (f"{name}-{number}" for number in count(2))
+    return name if name not in used else next(candidate for candidate in candidates if candidate not in used)
+
+
+def command(options: LaunchOptions, spec: RunSpec, pins: Sequence[Pin], policy: PlacementPolicy | None) -> str:
+    """Return the command line of a draft: with its policy where one results in it, else with its slots."""
+    argv = ["l2rtui", "launch", "-f", options.path]
+    if options.name:
+        argv += ["--name", options.name]
+    if options.seeds:
+        argv += ["--seeds", options.seeds]
+    for set_name, replicas in options.replicas.items():
+        argv += ["--set", f"{_field_of(spec, set_name)}.replicas={replicas}"]
+    if policy is not None:
+        argv += ["--policy", str(policy)]
+    elif pins:
+        argv += ["--on", pin_text(pins)]
+    return shlex.join(argv)
+
+
+def _field_of(spec: RunSpec, set_name: str) -> str:
+    """Return the path of a set in the spec file, as ``--set`` takes it."""
+    workers = [set_spec.name for set_spec in spec.sets if set_spec.role is Role.WORKER]
+    if set_name in workers:
+        return f"workers.{workers.index(set_name)}"
+    set_spec = spec.set_named(set_name)
+    return str(set_spec.role) if set_spec else set_name
+
+
+def pin_text(pins: Sequence[Pin]) -> str:
+    """Return pins as ``--on`` takes them, neighbours of one device joined: ``n1/0.0-3,n2/5.1``."""
+    parts: list[tuple[Pin, int]] = []
+    for pin in pins:
+        slot = pin.slot or 0
+        if parts and pin.slot is not None:
+            first, last = parts[-1]
+            if (first.node, first.gpu) == (pin.node, pin.gpu) and first.slot is not None and last + 1 == slot:
+                parts[-1] = (first, slot)
+                continue
+        parts.append((pin, slot))
+    return ",".join(str(pin) if pin.slot in (None, last) else f"{pin}-{last}" for pin, last in parts)

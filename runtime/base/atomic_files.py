@@ -1,0 +1,98 @@
+"""Files that appear complete or not at all: written under another name, flushed, then renamed (POSIX rename(2))."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+TEMPORARY_PREFIX: Final = ".tmp-"
+"""Names of files that are not finished begin so; whoever alone writes in a folder may sweep them away."""
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+
+ByteProgress = Callable[[int], None]
+"""Called with the bytes that were moved since its last call; any thread."""
+
+
+@contextlib.contextmanager
+def replacement(path: Path, *, is_shared: bool = False) -> Iterator[Path]:
+    """Give the path of a temporary file beside `path`; it takes that name when the block ends without an error.
+
+    Args:
+        is_shared: Several processes may write the same file at once, so each needs a temporary name of its own.
+            Without it the name is fixed: what a killed process left is overwritten by the next one.
+    """
+    suffix = f".{os.urandom(6).hex()}" if is_shared else ""
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}{suffix}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_atomic(
+    path: Path, data: bytes, *, is_durable: bool = True, is_shared: bool = False, mode: int | None = None
+) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part.
+
+    Args:
+        is_durable: The file is on the disk when this returns. Without, it survives the end of the process but
+            perhaps not the loss of power.
+        is_shared: As for `replacement`.
+        mode: Permissions, set before the first byte is written; None for those of the umask.
+
+    Raises:
+        OSError: the file could not be written; the old one is as it was.
+    """
+    with replacement(path, is_shared=is_shared) as temporary:
+        # O_EXCL where the name is random: in a folder that others may write to, a link under that name is refused.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if is_shared else os.O_TRUNC)
+        with os.fdopen(os.open(temporary, flags, 0o666 if mode is None else 0o600), "wb") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
+    if is_durable:
+        sync_folder(path.parent)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its user may read (mode 0600), making its folder; a symbolic link stays a link.
+
+    Raises:
+        OSError: it cannot be written; the old file is as it was.
+    """
+    path = path.expanduser().resolve()  # people keep dotfiles as links into a repository
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomic(path, text.encode(), is_shared=True, mode=0o600)
+
+
+def copy_atomic(source: Path, target: Path, progress: ByteProgress = lambda _: None) -> None:
+    """Copy a file so that `target` is all of it, on the disk, or what it was before. Raises OSError."""
+    with replacement(target) as temporary:
+        with source.open("rb") as reader, temporary.open("wb") as writer:
+            while chunk := reader.read(CHUNK_BYTES):
+                writer.write(chunk)
+                progress(len(chunk))
+            writer.flush()
+            os.fsync(writer.fileno())
+        with contextlib.suppress(OSError):  # network file systems may refuse a change of mode
+            # Not shutil.copymode: that module loads compressors, and small supervisors import this one.
+            temporary.chmod(stat.S_IMODE(source.stat().st_mode))
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder: a rename survives the loss of power only after this (fsync(2))."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,273 @@
+"""Client of a Docker Engine, over the ``docker`` package: requests, streams, upgraded connections, one error.
+
+Requests name the Engine API's own paths (https://docs.docker.com/reference/api/engine/) and give its JSON as it is.
+``docker`` does what is tedious: sockets, TLS, ssh, the API version, the build context. Everything here blocks;
+``l2rtui.cloud.docker_engine`` is the same for asyncio.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.base.docker_endpoint import DockerEndpoint, EngineError, find_endpoint
+
+REQUEST_SECONDS: Final = 60.0
+BLOCK_BYTES: Final = 1 << 16
+FRAME_HEADER_BYTES: Final = 8
+STDERR: Final = 2
+"""Stream number of a frame; 1 is the standard output."""
+CONFLICT: Final = 409
+_PROBE_SECONDS: Final = 10.0
+_MAX_IDLE_CONNECTIONS: Final = 32
+
+
+class DockerClient:
+    """One Engine; the connection is made at the first request. Safe to use from several threads."""
+
+    def __init__(self, endpoint: DockerEndpoint | None = None) -> None:
+        self.endpoint = endpoint or find_endpoint()
+        self._api: Any = None
+        self._opening = threading.Lock()
+
+    def request_json(
+        self, method: str, path: str, /, *, body: Any = None, seconds: float = REQUEST_SECONDS, **query: Any
+    ) -> Any:
+        """Send a request; return its response as JSON, None where it is empty. Raises EngineError."""
+        raw = self.request(method, path, body=body, seconds=seconds, **query)
+        return json.loads(raw) if raw.strip() else None
+
+    def request(
+        self, method: str, path: str, /, *, body: Any = None, seconds: float = REQUEST_SECONDS, **query: Any
+    ) -> bytes:
+        """Send a request; return the bytes of its response. A body of bytes is an archive, others become JSON."""
+        return bytes(self._send(method, path, body, query, (_PROBE_SECONDS, seconds)).content)
+
+    def stream(
+        self, path: str, /, *, method: str = "GET", headers: Mapping[str, str] | None = None, **query: Any
+    ) -> EngineStream:
+        """Open a response that goes on until the Engine, or the caller, ends it."""
+        timeouts = (_PROBE_SECONDS, None)  # to connect; between two blocks a log may be silent for days
+        response = self._send(method, path, None, query, timeouts, headers=headers, is_stream=True)
+        return EngineStream(response, self.endpoint)
+
+    def upgrade(self, path: str, body: Any) -> tuple[socket.socket, bytes]:
+        """Start a command's streams: the connection becomes them. Return it, and what came right after its head."""
+        headers, timeouts = {"Connection": "Upgrade", "Upgrade": "tcp"}, (_PROBE_SECONDS, REQUEST_SECONDS)
+        response = self._send("POST", path, body, {}, timeouts, headers=headers, is_stream=True)
+        try:
+            buffered = response.raw._fp.fp  # noqa: SLF001  (docker's own exec_start takes the same way)
+            # docker's exec_start loses what was read into the buffer together with the head: a command that writes
+            # at once would miss its first words. Without a timeout, peek gives that and never waits for more.
+            buffered.raw._sock.settimeout(0)  # noqa: SLF001
+            early = bytes(buffered.peek())
+            return socket.socket(fileno=os.dup(buffered.raw.fileno())), early
+        finally:
+            response.close()
+
+    def build(self, **options: Any) -> Generator[bytes, None, None]:
+        """Build an image with ``docker.APIClient.build``; blocks of JSON lines."""
+        with self._failures("POST", "/build"):
+            yield from self._open().build(**options)
+
+    def push(self, name: str, tag: str, auth: Mapping[str, str]) -> EngineStream:
+        """Push one tag; a stream of JSON lines. An empty ``auth`` pushes without a login."""
+        encoded = base64.urlsafe_b64encode(json.dumps(dict(auth)).encode()).decode()
+        return self.stream(f"/images/{name}/push", method="POST", headers={"X-Registry-Auth": encoded}, tag=tag)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        if self._api is not None:
+            self._api.close()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+    def _open(self) -> Any:
+        with self._opening:
+            if self._api is None:
+                self._api = _connected(self.endpoint)
+            return self._api
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Mapping[str, Any],
+        timeouts: tuple[float, float | None],
+        *,
+        headers: Mapping[str, str] | None = None,
+        is_stream: bool = False,
+    ) -> Any:
+        from requests import Request
+
+        api = self._open()
+        payload = {} if body is None else {"data": body} if isinstance(body, bytes) else {"json": body}
+        params = {key: json.dumps(value) if isinstance(value, dict) else str(value) for key, value in query.items()}
+        url = f"{api.base_url}/v{api.api_version}{path}"
+        with self._failures(method, path):
+            # By the adapter and not by api.request: a session's cookies, redirects, ~/.netrc and proxies take as
+            # long as the request itself, and an Engine has none of them.
+            request = Request(method, url, headers={**api.headers, **(headers or {})}, params=params, **payload)
+            send, settings = api.get_adapter(url).send, {"verify": api.verify, "cert": api.cert}
+            response = send(request.prepare(), stream=is_stream, timeout=timeouts, **settings)
+            if response.status_code >= 400:
+                with response:
+                    raise _refusal(response.status_code, method, path, response.content)
+        return response
+
+    @contextlib.contextmanager
+    def _failures(self, method: str, path: str) -> Iterator[None]:
+        """Turn the client libraries' exceptions into EngineError."""
+        from docker.errors import APIError, DockerException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except EngineError:
+            raise
+        except APIError as error:
+            explanation = str(error.explanation or error).encode()
+            raise _refusal(error.status_code or 0, method, path, explanation) from error
+        except (DockerException, HTTPError, OSError) as error:  # errors of requests are OSErrors
+            raise _unreachable(self.endpoint, error) from error
+
+
+class EngineStream:
+    """Response that is read block by block in one thread, and may be closed from any other."""
+
+    def __init__(self, response: Any, endpoint: DockerEndpoint) -> None:
+        self._response = response
+        self._endpoint = endpoint
+        self._is_started = self._is_closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield blocks as they arrive, until the end. Raises EngineError where the connection broke."""
+        from urllib3.exceptions import HTTPError
+
+        self._is_started = True
+        try:
+            # requests asks for gzip, and the Engine compresses archives; logs and events come as they are.
+            yield from self._response.raw.stream(BLOCK_BYTES, decode_content=True)
+        except (HTTPError, OSError, ValueError, AttributeError) as error:
+            # Closed from outside, http.client trips over its own closed file in one of these ways.
+            if not self._is_closed:
+                raise _unreachable(self._endpoint, error) from error
+        finally:
+            self._response.close()
+
+    def close(self) -> None:
+        """End the response; a thread that waits for its next block goes on at once."""
+        from docker.errors import DockerException
+        from docker.types import CancellableStream
+
+        self._is_closed = True
+        if not self._is_started:
+            self._response.close()
+            return
+        # close() of a response waits for the thread that reads it; a shutdown of the socket wakes that thread, and
+        # docker knows how to reach the socket. It fails where the response has ended, and over ssh: such a stream
+        # ends at its next block.
+        with contextlib.suppress(DockerException, OSError, AttributeError, NameError):
+            CancellableStream(iter(()), self._response).close()
+
+
+def take_frames(buffer: bytearray) -> list[tuple[int, bytes]]:
+    """Remove the complete frames of a multiplexed stream from a buffer; return their stream numbers, contents."""
+    # "Stream format" of the Engine API's attach: stream number, three zeros, length (big-endian, 4 bytes), content.
+    frames: list[tuple[int, bytes]] = []
+    start = 0
+    while start + FRAME_HEADER_BYTES <= len(buffer):
+        content = start + FRAME_HEADER_BYTES
+        end = content + int.from_bytes(buffer[start + 4 : content], "big")
+        if end > len(buffer):
+            break
+        frames.append((buffer[start], bytes(buffer[content:end])))
+        start = end
+    del buffer[:start]  # once: to cut each frame off would move the rest of a large block as often
+    return frames
+
+
+def decode_messages(blocks: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a stream that holds one on each line."""
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (json.loads(line) for line in lines if line.strip())
+    if rest.strip():
+        yield json.loads(rest)
+
+
+def _connected(endpoint: DockerEndpoint) -> Any:
+    try:
+        from docker.api.client import APIClient
+        from docker.errors import DockerException
+        from docker.tls import TLSConfig
+    except ImportError:
+        sentence = "A Docker Engine is reached through Docker's library for Python, which is not installed."
+        raise EngineError(0, sentence, "Install it: `pip install 'l2rtui[docker]'`.") from None
+    try:
+        if endpoint.socket_path:
+            # The library leaves the socket of a refused connection open; this one is closed.
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_PROBE_SECONDS)
+                probe.connect(endpoint.socket_path)
+        return APIClient(
+            endpoint.url,
+            version="auto",
+            timeout=int(REQUEST_SECONDS),
+            tls=_tls(endpoint, TLSConfig),
+            use_ssh_client=True,  # the user's own ssh settings, agent and known hosts, as the docker program does
+            max_pool_size=_MAX_IDLE_CONNECTIONS,
+        )
+    except (DockerException, OSError, ValueError) as error:
+        raise _unreachable(endpoint, error) from error
+
+
+def _tls(endpoint: DockerEndpoint, config: Any) -> Any:
+    if not endpoint.tls_dir:
+        return False
+    authority, certificate, key = (Path(endpoint.tls_dir, name) for name in ("ca.pem", "cert.pem", "key.pem"))
+    return config(
+        client_cert=(str(certificate), str(key)) if certificate.exists() else None,
+        ca_cert=str(authority) if authority.exists() else None,
+        verify=endpoint.verifies_tls,
+    )
+
+
+def _refusal(status: int, method: str, path: str, raw: bytes) -> EngineError:
+    try:
+        message = str(json.loads(raw)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = raw.decode("utf-8", "replace")[:300]
+    return EngineError(status, f"The Docker Engine refused {method} {path}: {message.strip().rstrip('.')}.")
+
+
+def _unreachable(endpoint: DockerEndpoint, error: BaseException) -> EngineError:
+    """Return the error of a failed connection, in the words of the operating system where there are any."""
+    name, causes = endpoint.label, list(_causes(error))
+    if any(isinstance(cause, PermissionError) for cause in causes):
+        hint = "Ask to be put into the group `docker`, or run an Engine of your own (rootless)."
+        return EngineError(0, f"You may not use the Docker Engine at {name}.", hint)
+    if endpoint.url.startswith("ssh://") and any("paramiko" in str(cause) for cause in causes):
+        hint = "Install it: `pip install paramiko`, or forward the Engine's socket: "
+        hint += "ssh -L /tmp/docker.sock:/var/run/docker.sock HOST."
+        return EngineError(0, f"The Docker Engine at {name} is reached over ssh, which needs paramiko.", hint)
+    if any(isinstance(cause, TimeoutError) or "timed out" in str(cause) for cause in causes):
+        return EngineError(0, f"The Docker Engine at {name} does not answer.")
+    reasons = (cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror)
+    reason = next(reasons, "") or str(error)
+    sentence = f"The Docker Engine at {name} cannot be reached: {reason.rstrip('.')}."
+    return EngineError(0, sentence, "Start it, or set DOCKER_HOST=unix:///PATH or a Docker context.")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,147 @@
+"""Output of a process: metric records and sentences on standard output, and records on disk.
+
+Output must never end a training run: a closed pipe or a full disk makes the process silent, no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+FILE_LIMIT: Final = 64 * 1024 * 1024
+"""Bytes of `metrics.jsonl` at which it replaces `metrics.jsonl.1`: about a week at one record per second."""
+SENTENCES_PER_MINUTE: Final = 120
+"""Sentences beyond this are counted and not printed: an unauthenticated peer must not be able to fill the log."""
+
+_print_lock = threading.Lock()
+
+
+def record(kind: str, fields: Mapping[str, Any]) -> str:
+    """Return a metric record as its line, without the line's end. NaN and infinity become null."""
+    plain = {"l2r": kind, "time": round(time.time(), 3), **fields}  # contract.METRIC_PREFIX: its kind comes first
+    return json.dumps(_finite(plain), separators=(",", ":"), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """Return a value of JSON, which has no NaN; six digits are enough for a chart."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: field if name == "time" else _finite(field) for name, field in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+class Console:
+    """Standard output, from any thread, one complete line at a time."""
+
+    def __init__(self) -> None:
+        self._sentence_times: deque[float] = deque()
+        self._num_dropped = 0
+
+    def record(self, line: str) -> None:
+        """Print a metric record."""
+        self._print(line)
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence for people, with the time of day; beyond the limit it is counted instead."""
+        with _print_lock:
+            line = self._line(sentence)
+        if line is not None:
+            self._print(line)
+
+    def _line(self, sentence: str) -> str | None:
+        now = time.monotonic()
+        while self._sentence_times and now - self._sentence_times[0] > 60.0:
+            self._sentence_times.popleft()
+        if len(self._sentence_times) >= SENTENCES_PER_MINUTE:
+            self._num_dropped += 1
+            return None
+        self._sentence_times.append(now)
+        more = f" ({self._num_dropped} sentences were held back)" if self._num_dropped else ""
+        self._num_dropped = 0
+        return f"{time.strftime('%H:%M:%S')} {sentence}{more}"
+
+    @staticmethod
+    def _print(line: str) -> None:
+        with _print_lock, contextlib.suppress(OSError, ValueError):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+
+class AppendFile:
+    """File to which pieces are appended completely or not at all; one that the disk refuses is dropped."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._file.seek(0, os.SEEK_END)
+
+    def append(self, piece: bytes) -> None:
+        """Add one piece at the end."""
+        with contextlib.suppress(OSError):
+            end = self.size
+            # A full disk may take a part; half a record would also spoil the next one.
+            if self._file.write(piece) < len(piece):
+                self._file.truncate(end)
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class RecordFile:
+    """`metrics.jsonl`: every record of the learner, for curves that outlive the pod's log; rotated once."""
+
+    def __init__(self, path: Path, limit_bytes: int = FILE_LIMIT) -> None:
+        self._path = path
+        self._limit = limit_bytes
+        self._file = AppendFile(path)
+
+    def append(self, line: str) -> None:
+        """Add one record."""
+        if self._file.size > self._limit:
+            self._rotate()
+        self._file.append(line.encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _rotate(self) -> None:
+        """Start a new file; where that fails, continue in the old one."""
+        with contextlib.suppress(OSError):
+            if self._path.exists():  # missing if the last attempt renamed it and then could not open the new one
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
+            fresh = AppendFile(self._path)  # before the old one is closed: if this fails, records go on there
+            self._file.close()
+            self._file = fresh
+
+
+class Rate:
+    """Rate of a counter, per second, between two updates."""
+
+    def __init__(self, now: float, count: int) -> None:
+        self._last_time = now
+        self._count = count
+
+    def update(self, now: float, count: int) -> float:
+        """Return the rate since the last update."""
+        passed = now - self._last_time
+        rate = (count - self._count) / passed if passed > 0 else 0.0
+        self._last_time, self._count = now, count
+        return rate

@@ -1,0 +1,288 @@
+"""Store of named files: a folder (of this machine or a volume), or an S3 bucket through Amazon's library.
+
+A file appears under its name complete or not at all: a folder gets it by a rename, a bucket shows an object when
+CompleteMultipartUpload has answered. So a reader needs no lock. What a killed writer leaves has no final name;
+`ObjectStore.sweep` removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from runtime.base.atomic_files import TEMPORARY_PREFIX, ByteProgress, copy_atomic, replacement
+
+PART_BYTES: Final = 32 * 1024 * 1024
+"""Size of a part of an upload: of 10,000 parts at most, so an object may have 312 GiB."""
+PARTS_AT_ONCE: Final = 4
+_BUCKET_URL: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
+_MISSING: Final = ("404", "NoSuchKey")
+_CHANGED: Final = ("PreconditionFailed", "InvalidRange", "412", "416")
+"""Answers to a conditional request for a range: the object is another one than that of the first part."""
+TRANSIENT_STATUS: Final = (408, 425, 429, 500, 502, 503, 504)
+"""HTTP status codes of a server that may answer otherwise in a moment (RFC 9110, 15.5 and 15.6)."""
+
+
+class StoreError(OSError):
+    """The store cannot be used, or not just now; the sentence names it.
+
+    Attributes:
+        operation: Call of the S3 API that failed, as boto3 names it; empty where none was made.
+        code: The service's own word for why. is_transient: Another try may succeed.
+    """
+
+    def __init__(self, message: str, operation: str = "", code: str = "", *, is_transient: bool = False) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.code = code
+        self.is_transient = is_transient
+
+
+class ObjectStore(Protocol):
+    """Files by name under one root. Every method raises OSError; FileNotFoundError where a file is missing."""
+
+    url: str
+
+    def names(self, *, is_recursive: bool = False) -> list[str]:
+        """Return the names of all files directly under the root, sorted; or at any depth, with their folders."""
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a small file."""
+
+    def put(self, name: str, source: Path, progress: ByteProgress = lambda _: None) -> None:
+        """Copy a file into the store; after an error nothing has appeared there."""
+
+    def fetch(self, name: str, target: Path, progress: ByteProgress = lambda _: None) -> None:
+        """Copy a file from the store to `target`, which appears complete."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; a missing one is no error."""
+
+    def sweep(self) -> None:
+        """Remove what killed writers have left half done. Only the one writer of a store may call it."""
+
+
+def open_store(url: str, *parts: str) -> ObjectStore:
+    """Return the store that `url` names, ``s3://BUCKET[/PREFIX]`` or a folder, with `parts` below it.
+
+    Raises StoreError: the URL names none, or the library for it is not installed.
+    """
+    if url.startswith("s3://"):
+        return S3Store("/".join([url.rstrip("/"), *parts]))
+    if "://" in url:
+        raise StoreError(f"{url} is not a place for checkpoints; use s3://BUCKET/PREFIX or a folder")
+    return FolderStore(Path(url, *parts))
+
+
+def split_bucket_url(url: str) -> tuple[str, str]:
+    """Return bucket and prefix (empty, or ending in a slash) of ``s3://BUCKET[/PREFIX]``. Raises StoreError."""
+    if (match := _BUCKET_URL.fullmatch(url)) is None:
+        raise StoreError(f"{url} is not the name of a bucket; use s3://BUCKET/PREFIX")
+    prefix = (match[2] or "").strip("/")
+    return match[1], f"{prefix}/" if prefix else ""
+
+
+class FolderStore:
+    """Files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = str(folder)
+        self._folder = folder
+
+    def names(self, *, is_recursive: bool = False) -> list[str]:
+        """Return the names of all files, sorted; none where the folder is not there yet."""
+        if is_recursive:
+            return sorted(
+                os.path.relpath(os.path.join(folder, name), self._folder)  # noqa: PTH118  (thousands of names)
+                for folder, _, names in os.walk(self._folder)
+                for name in names
+            )
+        try:
+            return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        return (self._folder / name).read_bytes()
+
+    def put(self, name: str, source: Path, progress: ByteProgress = lambda _: None) -> None:
+        """Copy a file into the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        copy_atomic(source, self._folder / name, progress)
+
+    def fetch(self, name: str, target: Path, progress: ByteProgress = lambda _: None) -> None:
+        """Copy a file from the folder."""
+        copy_atomic(self._folder / name, target, progress)
+
+    def remove(self, name: str) -> None:
+        """Unlink a file."""
+        (self._folder / name).unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove copies that were not finished."""
+        for name in self.names():
+            if name.startswith(TEMPORARY_PREFIX):
+                self.remove(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStream:
+    """Content of an object from `offset` on; `total` is the size of all of it, `version` its ETag."""
+
+    body: ObjectBody
+    offset: int
+    total: int
+    version: str
+
+
+class S3Store:
+    """Objects under one prefix of a bucket.
+
+    boto3 does the work: parts in parallel, retries, and credentials from the environment, a file, pod identity or
+    the instance. The server checks the SHA-256 of every part on its way in. ``AWS_ENDPOINT_URL_S3`` names another
+    server than Amazon's.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._bucket, self._prefix = split_bucket_url(url)
+        try:
+            # Here and not above: boto3 takes half a second, and most processes copy nothing.
+            import boto3
+            from boto3.s3.transfer import TransferConfig
+            from botocore.config import Config
+        except ImportError as error:
+            raise StoreError(f"{url} needs the package boto3, which is not installed here") from error
+        with self._translate_errors("open"):
+            self._client: Any = boto3.client(
+                "s3",
+                config=Config(retries={"mode": "standard", "max_attempts": 6}, connect_timeout=10, read_timeout=60),
+            )
+        self._transfer = TransferConfig(
+            multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=PARTS_AT_ONCE
+        )
+
+    def names(self, *, is_recursive: bool = False) -> list[str]:
+        """Return the names of the objects under the prefix, sorted."""
+        folders = {} if is_recursive else {"Delimiter": "/"}
+        with self._translate_errors("list", "list_objects_v2"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix, **folders
+            )
+            keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        return sorted(key.removeprefix(self._prefix) for key in keys)
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a small object."""
+        with self._translate_errors("read", "get_object", name):
+            data: bytes = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)["Body"].read()
+        return data
+
+    def open(self, name: str, offset: int = 0, version: str = "") -> ObjectStream:
+        """Open an object from `offset` on if it is still `version`, or else from the start."""
+        request: dict[str, Any] = {"Bucket": self._bucket, "Key": self._prefix + name}
+        if offset and version:
+            # Without the condition, the rest of a new object could be appended to the start of an old one.
+            request |= {"Range": f"bytes={offset}-", "IfMatch": version}
+        try:
+            with self._translate_errors("read", "get_object", name):
+                response = self._client.get_object(**request)
+        except StoreError as error:
+            if error.code in _CHANGED and "Range" in request:
+                return self.open(name)
+            raise
+        body = ObjectBody(response["Body"])
+        if ranged := re.match(r"bytes (\d+)-\d*/(\d+)", response.get("ContentRange", "")):
+            return ObjectStream(body, int(ranged[1]), int(ranged[2]), response["ETag"])
+        return ObjectStream(body, 0, int(response["ContentLength"]), response["ETag"])
+
+    def put(self, name: str, source: Path, progress: ByteProgress = lambda _: None) -> None:
+        """Upload a file in parts, each with its SHA-256."""
+        with self._translate_errors("write", "put_object", name):
+            self._client.upload_file(
+                str(source),
+                self._bucket,
+                self._prefix + name,
+                ExtraArgs={"ChecksumAlgorithm": "SHA256"},
+                Config=self._transfer,
+                Callback=progress,
+            )
+
+    def fetch(self, name: str, target: Path, progress: ByteProgress = lambda _: None) -> None:
+        """Download an object in parts."""
+        with replacement(target) as temporary, self._translate_errors("read", "get_object", name):
+            self._client.download_file(
+                self._bucket, self._prefix + name, str(temporary), Config=self._transfer, Callback=progress
+            )
+
+    def remove(self, name: str) -> None:
+        """Delete an object."""
+        with self._translate_errors("delete", "delete_object", name):
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
+
+    def sweep(self) -> None:
+        """Abort uploads under this prefix that were not completed: their parts are invisible and cost money."""
+        with self._translate_errors("list", "list_multipart_uploads"):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self._bucket, Prefix=self._prefix
+            )
+            uploads = [upload for page in pages for upload in page.get("Uploads", ())]
+        for upload in uploads:
+            with self._translate_errors("clear", "abort_multipart_upload", upload["Key"]):
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                )
+
+    @contextlib.contextmanager
+    def _translate_errors(self, verb: str, operation: str = "", name: str = "") -> Iterator[None]:
+        """Turn the library's exceptions into one sentence; they never hold a key."""
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
+
+        target = f"{self.url}/{name}" if name else self.url
+        try:
+            yield
+        except ClientError as error:
+            reason = error.response.get("Error", {})
+            code = str(reason.get("Code", ""))
+            if code in _MISSING:
+                raise FileNotFoundError(f"there is no {target}") from error
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            raise StoreError(
+                f"cannot {verb} {target}: {code} {reason.get('Message', '')}".rstrip(),
+                operation,
+                code,
+                is_transient=status in TRANSIENT_STATUS,
+            ) from error
+        except (BotoCoreError, Boto3Error, OSError) as error:
+            if isinstance(error, FileNotFoundError | StoreError):
+                raise
+            # A connection may come back; credentials and a region do not appear by themselves.
+            is_transient = not isinstance(error, NoCredentialsError | NoRegionError)
+            raise StoreError(f"cannot {verb} {target}: {error}", operation, is_transient=is_transient) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectBody:
+    """Bytes of an object as they arrive. A connection that breaks raises a transient StoreError."""
+
+    _stream: Any
+
+    def read(self, size: int) -> bytes:
+        """Return at most `size` bytes; none at the end."""
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            return bytes(self._stream.read(size))
+        except (BotoCoreError, OSError) as error:
+            raise StoreError(str(error), "get_object", is_transient=True) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()

@@ -1,0 +1,31 @@
+"""Exit codes, restart back-off and process groups: what everything that starts processes has in common."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Final
+
+_MAX_EXPONENT: Final = 64
+"""Beyond it a wait is at its limit anyway, and 2 ** 1024 would not fit a float."""
+
+
+def shell_exit_code(returncode: int) -> int:
+    """Return what `Popen.wait` returned as shells and Kubernetes write it: 128 + n for signal n."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def exponential_delay(failures: int, first_seconds: float, max_seconds: float) -> float:
+    """Return the wait after so many failures in a row: the first, doubled by each further one, up to a limit."""
+    if failures < 1:
+        return 0.0
+    return min(first_seconds * 2.0 ** min(failures - 1, _MAX_EXPONENT), max_seconds)
+
+
+def signal_process_group(leader: int, number: int) -> None:
+    """Signal the process group of a child that we started in a session of its own; an empty group is no error.
+
+    A group's id stays taken while it has members, so what the child started is reached after its own end too.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)

@@ -1,0 +1,1 @@
+"""Learner/worker exchange over ZeroMQ and shared memory: protocol, state machines, transport; no algorithm."""

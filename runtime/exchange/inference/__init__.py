@@ -1,0 +1,1 @@
+"""Remote inference: observations to the learner, outputs of its policy network back."""

@@ -1,0 +1,396 @@
+"""Server side of the exchange: a network thread that joins sockets, membership machine and segment store.
+
+That thread owns the sockets and does nothing but receive segments and answer; the learner's main thread samples,
+updates and publishes. They share the store and the machine under one lock, which neither holds for longer than a
+copy. The lock's condition tells the main thread of new data; `LearnerChannel.wake` tells the network thread of new
+weights.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.base.endpoint import Endpoint
+from runtime.exchange.machines import events
+from runtime.exchange.machines.member_state import Member, SessionTerms
+from runtime.exchange.machines.membership import Membership
+from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.policy_store import PolicyStore
+from runtime.exchange.protocol.framing import decode, encode
+from runtime.exchange.protocol.messages import EvaluationReport, Get, Message, ProtocolError, RingAccepted, Segments
+from runtime.exchange.protocol.segment_schema import Columns, Layout
+from runtime.exchange.transport.curve_keys import LearnerKeys
+from runtime.exchange.transport.shared_memory import SharedMemoryError
+from runtime.exchange.transport.shm_ring import RingReader
+from runtime.exchange.transport.sockets import Inbound, LearnerChannel, Port
+from runtime.exchange.validation import EpisodeReturns, FiniteCheck, PolicyLag
+
+TICK_SECONDS: Final = 0.02
+"""Longest wait of the network thread: period of credits, leases and acknowledgements when nothing arrives."""
+MAX_EVALUATIONS: Final = 1_024
+"""Evaluations that wait for the main thread; beyond it the oldest are dropped."""
+LATECOMER_SECONDS: Final = 60.0
+"""Longest wait of a finished learner for peers that never joined: a simulator may take so long to start."""
+
+T = TypeVar("T")
+
+
+class SegmentStore(Protocol):
+    """Destination of segments: a replay buffer, or the rollouts of the next update."""
+
+    layout: Layout
+
+    def __len__(self) -> int:
+        """Return the number of items in the store."""
+
+    def put(self, columns: Columns) -> None:
+        """Copy the items of one segment in."""
+
+    def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return copies of the arrays that a resumed run needs; of experience the newest within `most_bytes`."""
+
+
+@runtime_checkable
+class SlotStore(Protocol):
+    """Store whose slots have the layout of a full segment, so that many segments are stored by one copy."""
+
+    def put_arena(self, arena: memoryview, segments: int) -> None:
+        """Copy in `segments` full segments, which are contiguous in `arena`."""
+
+
+class StepLimiter(Protocol):
+    """Balance of collection and learning; see `runtime.rl.roles.rate_limiter` for the one that learners use."""
+
+    def ceiling(self, updates: int) -> int:
+        """Return how many env steps may be collected in all once `updates` are done."""
+
+    def allows_update(self, env_steps: int, updates: int) -> bool:
+        """Return true if the data for one more update has come in."""
+
+
+@dataclass(slots=True)
+class ExchangeState:
+    """Experience and accounts at one moment, for a checkpoint."""
+
+    env_steps: int
+    store: dict[str, NDArray[Any]]
+    accounts: dict[str, Any]
+    last_seqs: dict[str, int]
+
+
+class LearnerServer:
+    """Learner's end of the exchange, listening at `endpoint`.
+
+    Public methods are for the main thread, or any thread where they say so. `accounts` and `policy_version` are
+    those of the checkpoint and the journal that it resumes. Raises EndpointError if the address cannot be used.
+
+    Attributes:
+        membership: Peers and accounts; changed by the network thread under the server's lock.
+        policies: Newest weights; any thread may request them.
+        evaluations: (pod, evaluation) in order of arrival; the main thread empties it.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        keys: LearnerKeys | None,
+        terms: SessionTerms,
+        store: SegmentStore,
+        limiter: StepLimiter,
+        say: Callable[[str], None],
+        *,
+        accounts: Accounts | None = None,
+        policy_version: int = 0,
+    ) -> None:
+        self._channel = LearnerChannel(endpoint, terms.largest_message, keys)
+        self.membership = Membership(terms, accounts or Accounts(), policy_version)
+        self.policies = PolicyStore(terms.epoch, terms.token, policy_version)
+        # append and popleft of a deque are atomic. Bounded, because a server without evaluators never empties it.
+        self.evaluations: deque[tuple[str, EvaluationReport]] = deque(maxlen=MAX_EVALUATIONS)
+        self._experience = store
+        self._limiter = limiter
+        self._say = say
+        # One lock for store and machine: a checkpoint needs experience and accounts of the same moment.
+        self._changed = threading.Condition()
+        self._outbox: deque[events.Send] = deque()
+        self._lag = self._last_lag = PolicyLag()
+        self._returns = EpisodeReturns()
+        self._finite = FiniteCheck(store.layout)
+        self._slots = store if isinstance(store, SlotStore) else None
+        self._full = terms.segment_transitions
+        self._full_bytes = self._full * terms.transition_bytes
+        self._rings: dict[bytes, RingReader] = {}
+        """By route; only the network thread uses them."""
+        self._updates = 0
+        self._closing = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="exchange")
+
+    # --- main thread ---
+    def start(self) -> None:
+        """Start the network thread; from here on the channel belongs to it."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the network thread, and close sockets and shared memory."""
+        self._closing = True
+        self._channel.wake()
+        if self._thread.is_alive():  # a learner that fails before `start` closes the server too
+            self._thread.join()
+        for ring in self._rings.values():
+            ring.close()
+        self.policies.close()
+        self._channel.close()
+
+    def await_data(self, updates: int, timeout_seconds: float) -> bool:
+        """Wait up to `timeout_seconds` for the data of one more update than `updates`; return true if it is there.
+
+        Raises RuntimeError if the network thread has failed, with its exception as the cause.
+        """
+        self._updates = updates
+        with self._changed:
+            if self._error is not None:
+                raise RuntimeError("the exchange with the workers broke down") from self._error
+            if self._limiter.allows_update(self.membership.env_steps, updates):
+                return True
+            self._changed.wait(timeout_seconds)
+            return self._limiter.allows_update(self.membership.env_steps, updates)
+
+    def locked_sample(self, sample: Callable[[], T]) -> T:
+        """Return the result of `sample`, which reads the store, while no segment is put into it."""
+        with self._changed:
+            return sample()
+
+    def publish(self, version: int, arena: NDArray[np.float32], updates: int) -> None:
+        """Make `arena`, which is not written any more, the policy of `version`, the result of `updates` updates."""
+        self.policies.publish(version, arena)
+        with self._changed:
+            self._updates = updates  # together with the version: new credit must not be used with the old policy
+            self._handle(events.Published(version), None)
+        self._channel.wake()
+
+    def saved(self, holdings: ExchangeState) -> None:
+        """Announce a durable checkpoint: peers may drop the segments that it contains."""
+        self._post(events.Saved(holdings.last_seqs))
+
+    def finish(self, reason: str, least_seconds: float, most_seconds: float) -> None:
+        """Announce the end of the run and wait until all peers have left, up to `most_seconds`.
+
+        `least_seconds` are waited in any case, for peers that are just starting.
+        """
+        self._post(events.Finished(reason))
+        began = time.monotonic()
+        with self._changed:
+            while (passed := time.monotonic() - began) < most_seconds:
+                if passed >= least_seconds and not self.membership.members:
+                    return
+                self._changed.wait(0.1)  # only segments notify; departures are noticed at this period
+
+    def await_latecomers(self, joiners: int, give_up: Callable[[], bool]) -> None:
+        """Wait up to a minute until `joiners` pods have left: a latecomer would look for a learner for ever."""
+        deadline = time.monotonic() + LATECOMER_SECONDS
+        if missing := self._missing(joiners):
+            self._say(
+                f"the run is done and {missing} of {joiners} processes have not been told; waiting for them for "
+                f"{LATECOMER_SECONDS:.0f} s at most"
+            )
+        with self._changed:
+            while self._missing(joiners) and time.monotonic() < deadline and not give_up():
+                self._changed.wait(0.1)
+
+    def _missing(self, joiners: int) -> int:
+        return max(0, joiners - len(self.membership.departed))
+
+    def snapshot(self, most_bytes: int) -> ExchangeState:
+        """Return a copy of experience, at most `most_bytes`, and of the accounts, consistent with each other."""
+        with self._changed:
+            accounts = self.membership.accounts
+            return ExchangeState(
+                env_steps=self.membership.env_steps,
+                store=self._experience.state(most_bytes),
+                accounts=accounts.state(),
+                last_seqs=accounts.last_seqs(),
+            )
+
+    @property
+    def env_steps(self) -> int:
+        """Accepted env steps in the history of the newest checkpoint."""
+        return self.membership.env_steps
+
+    def metric_fields(self) -> dict[str, Any]:
+        """Return the exchange's fields of a metric record: policy lag since the last call, counts, mean return."""
+        with self._changed:
+            lag, self._lag = self._lag, PolicyLag()
+            self._last_lag = lag
+            totals = self.membership.accounts.totals
+            return {
+                "policy_lag": lag.min_mean_max(),
+                "mean_return": self._returns.mean(),
+                "workers": self.membership.workers,
+                "replay": len(self._experience),
+                "accepted": totals.accepted,
+                "duplicate": totals.duplicate,
+                "refused": totals.stale + totals.misfit,
+                "lost": totals.lost,
+                "sent": totals.sent,
+                "missing": totals.missing,
+                "malformed": self.membership.malformed,
+            }
+
+    def status(self) -> dict[str, Any]:
+        """Return the exchange's part of the learner's status, as plain values for JSON. Any thread may call it."""
+        now = time.monotonic()
+        with self._changed:
+            machine, totals = self.membership, self.membership.accounts.totals
+            return {
+                "run": machine.terms.run,
+                "run_id": machine.terms.run_id,
+                "epoch": machine.terms.epoch,
+                "policy_version": machine.policy_version,
+                "policy_lag": self._last_lag.min_mean_max() if not self._lag.segments else self._lag.min_mean_max(),
+                "env_steps": machine.env_steps,
+                "workers": machine.workers,
+                "store": len(self._experience),
+                "inflight_transitions": machine.credits.inflight,
+                "ceiling": machine.credits.ceiling,
+                "malformed": machine.malformed,
+                "foreign": machine.foreign,
+                "strangers": self._channel.refused_keys,
+                "segments": {name: count for name, count in asdict(totals).items() if name != "transitions"},
+                "peers": [self._peer_status(member, now) for member in machine.members.values()],
+            }
+
+    def _peer_status(self, member: Member, now: float) -> dict[str, Any]:
+        ping, account = member.ping, member.account
+        return {
+            "pod": member.hello.pod,
+            "role": member.hello.role,
+            "incarnation": member.hello.incarnation,
+            "connected_seconds": round(now - member.joined, 3),
+            "heard_seconds": round(now - member.heard, 3),
+            "env_steps": ping.env_steps if ping else 0,
+            "env_steps_per_second": ping.env_steps_per_second if ping else 0.0,
+            "policy_version": ping.policy_version if ping else 0,
+            "policy_lag": self.membership.policy_version - ping.policy_version if ping else 0,
+            "outstanding": member.outstanding,
+            "sent": account.sent,
+            "accepted": account.accepted,
+            "stale": account.stale,
+            "misfit": account.misfit,
+            "through_memory": member.route in self._rings,
+        }
+
+    def _post(self, event: events.Event) -> None:
+        with self._changed:
+            self._handle(event, None)
+        self._channel.wake()
+
+    # --- network thread ---
+    def _run(self) -> None:
+        np.seterr(all="ignore")  # per thread; FiniteCheck squares numbers that may overflow
+        try:
+            while not self._closing:
+                for inbound in self._channel.poll(TICK_SECONDS):
+                    self._receive(inbound)
+                with self._changed:
+                    self._handle(events.Ticked(time.monotonic(), self._limiter.ceiling(self._updates)), None)
+                self._flush()
+            self._flush()  # what `finish` has queued must leave before the sockets are closed
+        except BaseException as error:  # noqa: BLE001  (the main thread raises it again)
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _receive(self, inbound: Inbound) -> None:
+        try:
+            message, arena = decode(inbound.frames)
+        except ProtocolError as error:
+            with self._changed:
+                self._handle(events.MalformedMessage(inbound.route, error), None)
+            return
+        # Without the lock: requests for weights must not wait while the main thread samples a batch.
+        if inbound.port is Port.MODEL:
+            self._answer(inbound.route, message)
+            return
+        non_finite: frozenset[int] = frozenset()
+        if isinstance(message, Segments):
+            counts = message.rows.columns.transitions
+            size = self.membership.terms.transition_bytes * sum(counts)
+            if message.ring:
+                ring = self._rings.get(inbound.route)
+                arena = ring.arena(message.seq, size) if ring else None
+            # Outside the lock: this pass over all bytes is half of the thread's work. A message of the wrong size
+            # is not searched, since the membership machine refuses it whatever its numbers are.
+            if arena is not None and arena.nbytes == size and all(counts):
+                non_finite = self._finite.non_finite_segments(arena, counts)
+        arrived = events.Arrived(time.monotonic(), inbound.route, message, arena.nbytes if arena else 0, non_finite)
+        with self._changed:
+            self._handle(arrived, arena)
+
+    def _answer(self, route: bytes, message: Message) -> None:
+        if isinstance(message, Get):
+            answer, arena = self.policies.answer_get(message)
+            self._channel.send(Port.MODEL, route, encode(answer, arena))
+            return
+        with self._changed:
+            error = ProtocolError("the model socket takes requests for weights alone")
+            self._handle(events.MalformedMessage(route, error), None)
+
+    def _handle(self, event: events.Event, arena: memoryview | None) -> None:
+        """Carry out the machine's instructions; the caller holds the lock.
+
+        Messages only go to the outbox: sockets belong to the network thread, and this runs in the main one too.
+        """
+        for instruction in self.membership.handle(event):
+            match instruction:
+                case events.Send():
+                    self._outbox.append(instruction)
+                case events.Keep():
+                    self._keep(instruction, arena)
+                case events.Attach():
+                    self._outbox.append(events.Send(instruction.route, self._attach(instruction)))
+                case events.Detach():
+                    if ring := self._rings.pop(instruction.route, None):
+                        ring.close()
+                case events.Evaluated():
+                    self.evaluations.append((instruction.pod, instruction.evaluation))
+                case events.Note():
+                    self._say(instruction.text)
+
+    def _keep(self, keep: events.Keep, arena: memoryview | None) -> None:
+        assert arena is not None  # noqa: S101  (the machine accepts segments only with an arena of their size)
+        start, counts = keep.start, keep.rows.columns.transitions
+        if self._slots is not None and counts.count(self._full) == len(counts):
+            self._slots.put_arena(arena[start : start + len(counts) * self._full_bytes], len(counts))
+        else:
+            layout = self._experience.layout
+            for count in counts:
+                end = start + count * layout.item_bytes
+                self._experience.put(layout.columns(arena[start:end], count))
+                start = end
+        self._lag.add(self.membership.policy_version, keep.rows)
+        self._returns.add(keep.rows)
+        self._changed.notify_all()
+
+    def _attach(self, attach: events.Attach) -> RingAccepted:
+        if old := self._rings.pop(attach.route, None):
+            old.close()
+        ring = attach.ring
+        try:
+            self._rings[attach.route] = RingReader(ring)
+        except SharedMemoryError:
+            return RingAccepted(ring.epoch, ring.nonce, is_taken=False)
+        return RingAccepted(ring.epoch, ring.nonce, is_taken=True)
+
+    def _flush(self) -> None:
+        while self._outbox:
+            send = self._outbox.popleft()
+            self._channel.send(Port.DATA, send.route, encode(send.message))

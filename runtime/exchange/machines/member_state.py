@@ -1,0 +1,118 @@
+"""Requirements of a learner on its peers, and the state that its membership machine has of each peer."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass, field
+from typing import Final
+
+from runtime.exchange.machines.sequence_ledger import Account
+from runtime.exchange.protocol.messages import BUNDLE_BYTES, Ack, Hello, Ping, RefusalCode
+
+MIN_WINDOW: Final = 4
+"""Segments that one worker may have in flight in any case, so that it need not wait for each acknowledgement."""
+MAX_WINDOW: Final = 512
+WINDOW_BYTES: Final = 16 * 1024 * 1024
+"""Segments in flight of one worker, where rate limiter and memory allow as many, and the size of its ring.
+
+Enough that both ends have work until the other was scheduled again. Measured:
+half of it costs a tenth of the throughput, a quarter of it a fifth."""
+
+
+def window_of(segment_bytes: int) -> int:
+    """Return how many segments of `segment_bytes` one worker may have in flight."""
+    return max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_BYTES // segment_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """Requirements that a peer must meet, and the bounds that hold for it.
+
+    Attributes:
+        epoch: Of this learner process; larger than that of any earlier one of the run.
+        window: Most segments that one worker may have in flight, if the rate limiter leaves room for them.
+        inflight_transitions: Bound over all workers: the learner's memory for what is not stored yet.
+        lease_seconds: A peer that is silent for longer is dropped as gone.
+        hang_seconds: A worker that pings, with unused credit and an unchanged step counter, for longer is dropped.
+        max_policy_lag: In policy versions.
+    """
+
+    run: str
+    run_id: str
+    token: str = field(repr=False)
+    epoch: int
+    environment: str
+    layout: str
+    actor_floats: int
+    transition_bytes: int
+    segment_transitions: int
+    max_policy_lag: int
+    window: int = MIN_WINDOW
+    inflight_transitions: int = 65_536
+    lease_seconds: float = 6.0
+    hang_seconds: float = 15.0
+
+    @property
+    def largest_message(self) -> int:
+        """Bytes of the longest arena that a worker may send: one large segment, or several small ones."""
+        return max(BUNDLE_BYTES, self.segment_transitions * self.transition_bytes)
+
+    def objection(self, hello: Hello) -> tuple[RefusalCode, str] | None:
+        """Return the code and the reason for which `hello` is refused, or None."""
+        # The token comes first: an unauthenticated peer must learn nothing else about the run.
+        if not hmac.compare_digest(hello.token.encode(), self.token.encode()):
+            return RefusalCode.TOKEN, "its token is not this run's; give it the run's token file"
+        if (hello.run, hello.run_id) != (self.run, self.run_id):
+            ours = f"this is the learner of {self.run} ({self.run_id})"
+            theirs = f"it belongs to run {hello.run} ({hello.run_id})"
+            return RefusalCode.RUN, f"{theirs} and {ours}; check its endpoint"
+        # An evaluator sends no segments, so their layout is no concern of its.
+        names = ["environment", "actor_floats", *(["layout"] if hello.segment_transitions else [])]
+        for name in names:
+            has, needs = getattr(hello, name), getattr(self, name)
+            if has != needs:
+                reason = f"its {name} is {has} and the learner's {needs}; give both the same settings"
+                return RefusalCode.SCHEMA, reason
+        if hello.segment_transitions > self.segment_transitions:
+            sizes = f"of {hello.segment_transitions} transitions, above the learner's {self.segment_transitions}"
+            return RefusalCode.SCHEMA, f"its segments are {sizes}; give both the same settings"
+        return None
+
+
+@dataclass(slots=True)
+class Member:
+    """Peer that is connected now. Times are the events' `now`, in seconds.
+
+    Attributes:
+        moved: When its step counter changed, or a segment came, or it had no credit to use.
+        limit: Highest sequence number that it may send.
+        ping: The latest one.
+        last_ack: Latest acknowledgement that was sent; None if one must be sent even if nothing has changed.
+        noted_misfit: Value of the account's `misfit` when it was last written to the log.
+        shadowed: Time since which an older process of the same pod has been trying to join.
+        waits: True while it is in the queue for credit.
+    """
+
+    route: bytes
+    hello: Hello
+    account: Account
+    joined: float
+    heard: float
+    moved: float
+    limit: int
+    ping: Ping | None = None
+    rejoin_requested: float = float("-inf")
+    last_ack: Ack | None = None
+    noted_misfit: int = 0
+    shadowed: float | None = None
+    waits: bool = False
+
+    @property
+    def outstanding(self) -> int:
+        """Number of segments that are granted and have not arrived."""
+        return max(0, self.limit - self.account.last_seq)
+
+    @property
+    def is_worker(self) -> bool:
+        """True for a peer that collects; an evaluator does not."""
+        return self.hello.segment_transitions > 0

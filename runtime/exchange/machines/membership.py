@@ -1,0 +1,371 @@
+"""Membership of peers at a learner as a state machine: events in, instructions out; no sockets, threads or clock.
+
+Invariants, for every incarnation of every worker:
+
+- every sequence number up to `last_seq` is counted in exactly one of accepted, stale, misfit or lost;
+- every segment that arrived is counted in exactly one of accepted, stale, misfit, duplicate or early (early ones
+  are requested again, so that no gap is ever passed over);
+- the transitions in flight never exceed what `SessionTerms` and the rate limiter allow.
+
+Credit is absolute: a worker may send up to sequence number `limit`. A peer that is unknown in this epoch, because
+the learner restarted or dropped it, receives a `RejoinRequest` and sends Hello again.
+
+The work for one segment does not grow with the number of peers: `runtime.exchange.machines.flow_control` grants
+credit from a queue, and acknowledgements are gathered until the next tick.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from runtime.base.contract import PROTOCOL_VERSION
+from runtime.exchange.machines import events
+from runtime.exchange.machines.flow_control import CreditQueue
+from runtime.exchange.machines.member_state import Member, SessionTerms
+from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.exchange.protocol import messages
+
+LEASE_CHECK_SECONDS: Final = 0.25
+"""Shortest time between two checks of all leases, since each visits every member."""
+_MemberMessage = messages.Segments | messages.RingOffer | messages.Ping | messages.Bye | messages.EvaluationReport
+"""Messages that only a member may send."""
+
+
+@dataclass(slots=True)
+class Membership:
+    """State machine of a learner.
+
+    Attributes:
+        accounts: The only part that is in a checkpoint; everything else is rebuilt from the peers' Hellos.
+        members: Connected peers by route.
+        malformed: Number of messages that could not be decoded or that no peer may send.
+        foreign: Number of messages from routes that are no members, or of another epoch.
+        departed: Pods that said goodbye and have not come back.
+        workers: Number of connected peers that collect.
+        env_steps: Accepted transitions in the history of this run.
+    """
+
+    terms: SessionTerms
+    accounts: Accounts = field(default_factory=Accounts)
+    policy_version: int = 0
+    members: dict[bytes, Member] = field(default_factory=dict)
+    malformed: int = 0
+    foreign: int = 0
+    departed: set[str] = field(default_factory=set)
+    workers: int = 0
+    env_steps: int = field(init=False)
+    credits: CreditQueue = field(init=False)
+    _finished: str | None = None
+    _ticked: float | None = None
+    _leases_checked: float = float("-inf")
+    _dirty: dict[bytes, None] = field(default_factory=dict)
+    """Routes that may need an acknowledgement at the next tick; a dict because it is an ordered set."""
+
+    def __post_init__(self) -> None:
+        self.env_steps = self.accounts.totals.transitions
+        self.credits = CreditQueue(self.terms)
+
+    # --- events ---
+    def handle(self, event: events.Event) -> list[events.Instruction]:
+        """Handle one event; return the instructions that follow from it, in order."""
+        return list(self._handle(event))
+
+    def _handle(self, event: events.Event) -> Iterable[events.Instruction]:
+        match event:
+            case events.Arrived():
+                return self._arrived(event)
+            case events.Ticked():
+                return self._tick(event)
+            case events.Published():
+                self.policy_version = event.policy_version
+                self._dirty = dict.fromkeys(self.members)
+            case events.Saved():
+                self.accounts.durable = dict(event.last_seqs)
+                self._dirty = dict.fromkeys(self.members)
+            case events.MalformedMessage():
+                self.malformed += 1
+                if isinstance(event.error, messages.ForeignVersionError):
+                    return [_refused(event.route, messages.RefusalCode.PROTOCOL, str(event.error))]
+            case events.Finished():
+                self._finished = event.reason
+                return [events.Send(route, messages.Done(self.terms.epoch, event.reason)) for route in self.members]
+        return []
+
+    def _arrived(self, event: events.Arrived) -> Iterable[events.Instruction]:
+        message = event.message
+        if isinstance(message, messages.Hello):
+            return self._hello(event.now, event.route, message)
+        if not isinstance(message, _MemberMessage):
+            self.malformed += 1  # a kind that only learners send, or one of the model socket
+            return []
+        member = self.members.get(event.route)
+        if member is None or message.epoch != self.terms.epoch:
+            self.foreign += 1
+            # A goodbye gets no answer: a peer that is just closing would join again.
+            return (
+                []
+                if isinstance(message, messages.Bye)
+                else [events.Send(event.route, messages.RejoinRequest(self.terms.epoch))]
+            )
+        member.heard = event.now
+        match message:
+            case messages.Segments():
+                return self._segments(member, message, event)
+            case messages.RingOffer():
+                return [self._ring(member, message)]
+            case messages.Ping():
+                return self._ping(event.now, member, message)
+            case messages.EvaluationReport():
+                return [events.Evaluated(member.hello.pod, message)]
+            case messages.Bye():
+                return self._bye(member, message)
+
+    # --- registration ---
+    def _hello(self, now: float, route: bytes, hello: messages.Hello) -> Iterator[events.Instruction]:
+        refusal = self.terms.objection(hello)
+        if refusal is not None:
+            yield _refused(route, *refusal)
+            yield events.Note(f"{hello.role} {hello.pod} was refused: {refusal[1]}")
+            return
+        # Linear in the number of members, but Hellos are rare, and an index by pod would be one more thing to keep.
+        twin = next((member for member in self.members.values() if member.hello.pod == hello.pod), None)
+        if twin is not None and twin.hello.incarnation > hello.incarnation:
+            yield from self._shadow(now, route, twin)
+            return
+        if twin is not None:
+            yield from self._drop_member(twin)
+            if twin.hello.incarnation != hello.incarnation:
+                reason = f"another process of pod {hello.pod} has taken its place"
+                yield _refused(twin.route, messages.RefusalCode.SUPERSEDED, reason)
+        account = self.accounts.open(hello.pod, hello.incarnation)
+        account.lose_before(hello.oldest)  # before the limit below is derived from `last_seq`
+        if route in self.members:  # the same routing id with another pod name
+            yield from self._drop_member(self.members[route])
+        member = Member(route, hello, account, joined=now, heard=now, moved=now, limit=account.last_seq)
+        self.members[route] = member
+        self.departed.discard(hello.pod)
+        self.workers += member.is_worker
+        self.credits.queue(member)
+        self._grant()
+        member.last_ack = self._ack(member)  # the Welcome says the same, so no Ack has to follow it
+        yield events.Send(
+            route,
+            messages.Welcome(
+                epoch=self.terms.epoch,
+                last_seq=account.last_seq,
+                durable_seq=self.accounts.durable_seq(member.account.name),
+                limit=member.limit,
+                window=self.terms.window,
+                policy_version=self.policy_version,
+                max_policy_lag=self.terms.max_policy_lag,
+            ),
+        )
+        if twin is None or twin.hello.incarnation != hello.incarnation:
+            yield events.Note(f"{_label(member)} joined; {self._count()}")
+        # A peer that asks after the end is welcomed first: it needs the version of the last weights to fetch them.
+        if self._finished is not None:
+            yield events.Send(route, messages.Done(self.terms.epoch, self._finished))
+
+    def _shadow(self, now: float, route: bytes, newer: Member) -> Iterator[events.Instruction]:
+        """Refuse an older process of a pod once the newer one has outlived a lease beside it.
+
+        Before that the older-looking process may be the only one: incarnations are times of the pod's clock, and a
+        clock that was set back makes the newest process look old.
+        """
+        if newer.shadowed is None:
+            newer.shadowed = now
+        elif now - newer.shadowed > self.terms.lease_seconds:
+            reason = f"a newer process of pod {newer.hello.pod} is connected"
+            yield _refused(route, messages.RefusalCode.SUPERSEDED, reason)
+
+    def _drop_member(self, member: Member) -> Iterator[events.Instruction]:
+        """Forget a member and return its unused credit to the others."""
+        del self.members[member.route]
+        self.workers -= member.is_worker
+        self._dirty.pop(member.route, None)
+        self.credits.give_back(member, member.outstanding)
+        yield events.Detach(member.route)
+
+    def _bye(self, member: Member, bye: messages.Bye) -> Iterator[events.Instruction]:
+        member.account.raise_sent(bye.sent)
+        yield from self._drop_member(member)
+        self.departed.add(member.hello.pod)
+        yield events.Send(member.route, self._ack(member))
+        yield events.Note(f"{_label(member)} left: {bye.reason}; {self._count()}")
+
+    def _ring(self, member: Member, ring: messages.RingOffer) -> events.Instruction:
+        """Return the answer to a ring. It must have one slot of full size for each segment of the window."""
+        needed = self.terms.window, member.hello.segment_transitions * self.terms.transition_bytes
+        if (ring.slots, ring.slot_bytes) == needed and member.is_worker:
+            return events.Attach(member.route, ring)
+        return events.Send(member.route, messages.RingAccepted(self.terms.epoch, ring.nonce, is_taken=False))
+
+    # --- segments ---
+    def _segments(
+        self, member: Member, message: messages.Segments, event: events.Arrived
+    ) -> Iterator[events.Instruction]:
+        """Settle every segment of a message; adjacent accepted ones are stored by one instruction."""
+        account, last = member.account, message.seq + len(message.rows) - 1
+        transitions = sum(message.rows.columns.transitions)
+        fits = event.arena_bytes == self.terms.transition_bytes * transitions
+        account.raise_sent(last)
+        # Fast path: nearly every message is accepted as one piece, and its segments are then never handled singly.
+        if fits and not event.non_finite and self._is_acceptable(member, message, last):
+            self._accept(member, last - account.last_seq, transitions)
+            account.last_seq = last
+            yield events.Keep(member.hello.pod, message.seq, message.rows, 0)
+        else:
+            yield from self._settle_each(member, message, event, fits=fits)
+        member.moved = event.now
+        self.credits.queue(member)
+        self._dirty[member.route] = None
+
+    def _is_acceptable(self, member: Member, message: messages.Segments, last: int) -> bool:
+        """Return true if all segments of a message are in sequence, within the credit, well-formed and fresh."""
+        columns = message.rows.columns
+        return (
+            message.seq == member.account.last_seq + 1
+            and last <= member.limit
+            and 0 < min(columns.transitions) <= max(columns.transitions) <= member.hello.segment_transitions
+            and all(map(operator.le, columns.policy_version_min, columns.policy_version_max))
+            and self.policy_version - min(columns.policy_version_min) <= self.terms.max_policy_lag
+        )
+
+    def _accept(self, member: Member, segments: int, transitions: int) -> None:
+        self.credits.give_back(member, segments)
+        member.account.accepted += segments
+        member.account.transitions += transitions
+        self.env_steps += transitions
+
+    def _settle_each(
+        self, member: Member, message: messages.Segments, event: events.Arrived, *, fits: bool
+    ) -> Iterator[events.Instruction]:
+        """Settle a message of which some segments are not accepted."""
+        account, rows = member.account, message.rows
+        run: int | None = None  # index of the first segment of the present run of accepted ones
+        start = end = 0  # bytes of that run in the arena
+        for number in range(len(rows)):
+            seq, row = message.seq + number, rows[number]
+            if seq > account.last_seq + 1 or seq > member.limit:
+                # A gap, or more than was granted: nothing after this point is used, and all of it comes again.
+                account.early += len(rows) - number
+                yield from self._request_rejoin(event.now, member)
+                break
+            is_new = seq == account.last_seq + 1
+            if is_new and self._settle(member, row, is_sound=fits and number not in event.non_finite):
+                if run is None:
+                    run, start = number, end
+            else:
+                if run is not None:
+                    yield events.Keep(member.hello.pod, message.seq + run, rows.part(run, number), start)
+                    run = None
+                if not is_new:
+                    account.duplicate += 1
+            end += row.transitions * self.terms.transition_bytes
+        else:
+            number = len(rows)
+        if run is not None:
+            yield events.Keep(member.hello.pod, message.seq + run, rows.part(run, number), start)
+        if account.misfit > member.noted_misfit:
+            member.noted_misfit = account.misfit
+            yield events.Note(
+                f"{_label(member)} sent segments that are not what it declared, or not finite; they are not used "
+                f"({account.misfit} so far)"
+            )
+
+    def _settle(self, member: Member, row: messages.Trajectory, *, is_sound: bool) -> bool:
+        """Count the next segment of a worker under its outcome; return true if it is to be stored."""
+        account, full = member.account, member.hello.segment_transitions
+        account.last_seq += 1
+        is_possible = 0 < row.transitions <= full and row.policy_version_min <= row.policy_version_max
+        is_fresh = self.policy_version - row.policy_version_min <= self.terms.max_policy_lag
+        if is_sound and is_possible and is_fresh:
+            self._accept(member, 1, row.transitions)
+            return True
+        self.credits.give_back(member, 1)
+        if is_sound and is_possible:
+            account.stale += 1
+        else:
+            account.misfit += 1
+        return False
+
+    def _request_rejoin(self, now: float, member: Member) -> Iterator[events.Instruction]:
+        """Ask for missing segments, once a second at most: every message after a gap would cause a request."""
+        if now - member.rejoin_requested >= 1.0:
+            member.rejoin_requested = now
+            yield events.Send(member.route, messages.RejoinRequest(self.terms.epoch))
+
+    def _ping(self, now: float, member: Member, ping: messages.Ping) -> Iterator[events.Instruction]:
+        # Without credit a worker cannot step, so an unchanged counter does not mean that it hangs.
+        if member.ping is None or ping.env_steps != member.ping.env_steps or not member.outstanding:
+            member.moved = now
+        member.ping = ping
+        member.account.raise_sent(ping.sent)
+        if ping.sent > member.account.last_seq:
+            # ZeroMQ delivers in order, so what was sent before the ping was lost with a broken connection.
+            yield from self._request_rejoin(now, member)
+        member.last_ack = None  # a ping is always answered: the Ack is the learner's sign of life
+        self._dirty[member.route] = None
+
+    # --- leases, credits, acknowledgements ---
+    def _tick(self, event: events.Ticked) -> Iterator[events.Instruction]:
+        yield from self._expire(event.now)
+        self.credits.ceiling = event.ceiling
+        self._grant()
+        yield from self._acknowledge()
+
+    def _expire(self, now: float) -> Iterator[events.Instruction]:
+        terms = self.terms
+        if self._ticked is not None and now - self._ticked > terms.lease_seconds / 2:
+            # The learner itself was suspended (SIGSTOP, swap): the peers' messages are still in its sockets.
+            for member in self.members.values():
+                member.heard = member.moved = now
+        self._ticked = now
+        if now - self._leases_checked < LEASE_CHECK_SECONDS:
+            return
+        self._leases_checked = now
+        for member in list(self.members.values()):
+            silent = now - member.heard > terms.lease_seconds
+            hung = member.is_worker and now - member.moved > terms.hang_seconds
+            if silent or hung:
+                yield from self._drop_member(member)
+                reason = f"its steps stood still for {terms.hang_seconds:g} s"
+                if silent:
+                    reason = f"it said nothing for {terms.lease_seconds:g} s"
+                yield events.Note(f"{_label(member)} was given up: {reason}; {self._count()}")
+
+    def _grant(self) -> None:
+        """Grant credit unless the run is finished; the next tick announces it."""
+        if self._finished is None:
+            self._dirty.update(dict.fromkeys(self.credits.grant(self.members, self.workers, self.env_steps)))
+
+    def _acknowledge(self) -> Iterator[events.Instruction]:
+        dirty, self._dirty = self._dirty, {}
+        for route in dirty:
+            member = self.members.get(route)
+            if member is not None and (ack := self._ack(member)) != member.last_ack:
+                member.last_ack = ack
+                yield events.Send(route, ack)
+
+    def _ack(self, member: Member) -> messages.Ack:
+        return messages.Ack(
+            epoch=self.terms.epoch,
+            last_seq=member.account.last_seq,
+            durable_seq=self.accounts.durable_seq(member.account.name),
+            limit=member.limit,
+            policy_version=self.policy_version,
+        )
+
+    def _count(self) -> str:
+        return "1 worker connected" if self.workers == 1 else f"{self.workers} workers connected"
+
+
+def _label(member: Member) -> str:
+    return f"{member.hello.role} {member.hello.pod}"
+
+
+def _refused(route: bytes, code: messages.RefusalCode, reason: str) -> events.Send:
+    return events.Send(route, messages.Refused(PROTOCOL_VERSION, code.value, reason))

@@ -1,0 +1,1 @@
+"""Messages, their frames, and the schema of segments."""

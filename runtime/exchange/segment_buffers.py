@@ -1,0 +1,57 @@
+"""Memory for segments before they are sent: consecutive ranges of slabs, so that several are sent as one piece.
+
+Several segments in one message are one frame on the wire. Adjacent arenas are sent without a copy; others have
+to be joined first. An arena therefore carries its slab and offset: to derive adjacency from two memoryviews
+would cost more than to send a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from runtime.exchange.protocol.framing import Buffer, SegmentArena
+
+SLAB_BYTES: Final = 4 * 1024 * 1024
+"""Allocated at once. A slab is freed with the last arena that refers to it."""
+
+
+class SegmentAllocator:
+    """Allocator of arenas of one size, adjacent as long as a slab lasts."""
+
+    def __init__(self, arena_bytes: int) -> None:
+        self._size = arena_bytes
+        self._count = max(1, SLAB_BYTES // max(1, arena_bytes))
+        self._slab = memoryview(b"")
+        self._next = self._count
+
+    def allocate(self) -> SegmentArena:
+        """Return an unused arena with arbitrary content."""
+        if self._next == self._count:
+            # np.empty touches no memory: pages come with the first write, so an unused rest costs nothing.
+            self._slab, self._next = np.empty(self._count * self._size, dtype=np.uint8).data, 0
+        start = self._next * self._size
+        self._next += 1
+        return SegmentArena(self._slab, start, self._size)
+
+
+def contiguous_pieces(arenas: Sequence[SegmentArena]) -> list[memoryview]:
+    """Return the bytes of the arenas in order, adjacent ones as one piece."""
+    pieces: list[memoryview] = []
+    first = arenas[0]
+    slab, start, end = first.slab, first.start, first.start + first.nbytes
+    for arena in arenas[1:]:
+        if arena.slab is not slab or arena.start != end:
+            pieces.append(slab[start:end])
+            slab, start, end = arena.slab, arena.start, arena.start
+        end += arena.nbytes
+    pieces.append(slab[start:end])
+    return pieces
+
+
+def gather(arenas: Sequence[SegmentArena]) -> Buffer:
+    """Return the arenas as one piece: a view if they are adjacent, else a copy."""
+    pieces = contiguous_pieces(arenas)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

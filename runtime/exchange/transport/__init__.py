@@ -1,0 +1,1 @@
+"""Sockets, CURVE keys and shared memory: bytes from one process to another."""

@@ -1,0 +1,71 @@
+"""Authentication of connections with CURVE keys: options of a connecting socket, and ZAP answers for a bound one.
+
+libzmq asks for each connection that has shown its public key, and a list decides. The protocol is ZAP 1.0
+(https://rfc.zeromq.org/spec/27/); it has one inproc address in each context, so one authenticator serves them all.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import zmq
+import zmq.utils.z85
+
+from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
+
+_ADDRESS: Final = "inproc://zeromq.zap.01"
+_DOMAIN: Final = b"l2r"
+RECONNECT_MS: Final = 50
+RECONNECT_MAX_MS: Final = 1_000
+
+
+def configure_client(socket: zmq.Socket[bytes], name: bytes, keys: PeerKeys | None) -> None:
+    """Set name, keys and reconnection of `socket`, which is not connected yet."""
+    socket.setsockopt(zmq.IDENTITY, name)
+    socket.setsockopt(zmq.IMMEDIATE, 1)  # no queue for a learner that is absent: the session decides what to resend
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+
+
+class ZapAuthenticator:
+    """ZAP handler for the sockets that it guards. Belongs to the thread that owns them.
+
+    Attributes:
+        socket: Receives libzmq's requests; call `answer_requests` when it is readable.
+        refused_keys: Number of connections that were refused for their key.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: LearnerKeys) -> None:
+        self.refused_keys = 0
+        self._keys = keys
+        self.socket = context.socket(zmq.REP)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind(_ADDRESS)
+
+    def guard(self, socket: zmq.Socket[bytes]) -> None:
+        """Require a listed key from every connection to `socket`, which is not bound yet."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
+        socket.setsockopt(zmq.ZAP_DOMAIN, _DOMAIN)
+
+    def answer_requests(self) -> None:
+        """Answer all pending requests of libzmq."""
+        while True:
+            try:
+                parts = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            version, request, _domain, _address, _identity, mechanism, *credentials = parts
+            key = zmq.utils.z85.encode(credentials[0]) if mechanism == b"CURVE" and credentials else b""
+            is_allowed = key in self._keys.allowed
+            self.refused_keys += not is_allowed
+            status = (b"200", b"OK") if is_allowed else (b"400", b"unknown key")
+            self.socket.send_multipart([version, request, *status, b"", b""])  # user id and metadata stay empty
+
+    def close(self) -> None:
+        """Close the socket for requests."""
+        self.socket.close()

@@ -1,0 +1,1 @@
+"""Programs beside reinforcement learning: elastic jobs, steps, fetches, classification, parameter servers."""

@@ -1,0 +1,1 @@
+"""Reinforcement learning: algorithms, buffers, environments, checkpoints and the roles that run them."""

@@ -1,0 +1,1 @@
+"""Replay, rollout and gradient buffers."""

@@ -1,0 +1,53 @@
+"""Buffer of gradients that workers computed: distributed update.
+
+A gradient travels as a segment with one item and one field, (parameters,). So it is counted, acknowledged, and
+refused when it is older than `max_policy_lag` versions, by the same rules: asynchronous gradient descent with
+bounded staleness (Ho et al. 2013, *Stale Synchronous Parallel*). A worker whose weights are older than the bound
+waits for new ones before it computes. The worker's part is `runtime.rl.roles.worker_gradients`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+from runtime.rl.buffers.segment_queue import SegmentQueue
+
+if TYPE_CHECKING:
+    import torch
+
+
+def gradient_layout(floats: int) -> Layout:
+    """Return the schema of a gradient of ``floats`` parameters."""
+    return Layout((SegmentField("gradient", np.dtype(np.float32), (floats,)),))
+
+
+class Gradients(SegmentQueue):
+    """FIFO of gradients; an update takes the mean of `count` of them."""
+
+    noun = "gradients"
+
+    def __init__(self, layout: Layout, count: int) -> None:
+        super().__init__(layout, 1, count)
+
+    def put(self, columns: Columns) -> None:
+        """Copy gradients in, any number of them."""
+        self._append(columns)
+
+    def take(self) -> torch.Tensor | None:
+        """Remove the oldest `count` gradients and return their mean, (parameters,); None while there are fewer."""
+        import torch
+
+        mean = self.take_array()
+        return None if mean is None else torch.from_numpy(mean)
+
+    def take_array(self) -> NDArray[np.float32] | None:
+        """Return what `take` does as an array, for a parameter server without torch."""
+        if (oldest := self._take_oldest()) is None:
+            return None
+        gradients = [columns[0][0] for columns in oldest]
+        mean: NDArray[np.float32] = np.mean(gradients, axis=0) if len(gradients) > 1 else gradients[0]
+        return mean

@@ -1,0 +1,71 @@
+"""FIFO of segments that are used once, in order: the base of the stores of rollouts and of gradients."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.exchange.protocol.segment_schema import Columns, Layout
+
+
+class SegmentQueue:
+    """FIFO of segments of ``segment_transitions`` items; an update takes the oldest ``count``."""
+
+    noun: ClassVar[str]
+    """Plural of what a segment is, for error messages."""
+
+    def __init__(self, layout: Layout, segment_transitions: int, count: int) -> None:
+        self.layout = layout
+        self._segment_transitions = segment_transitions
+        self._count = count
+        self._waiting: deque[Columns] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting) * self._segment_transitions
+
+    def put(self, columns: Columns) -> None:
+        """Copy one segment in. ValueError if it is not a full one."""
+        size = self._segment_transitions
+        if len(columns[0]) != size:
+            raise ValueError(f"{self.noun} come in segments of {size} items, not {len(columns[0])}")
+        self._append(columns)
+
+    def _append(self, columns: Columns) -> None:
+        """Copy whole segments in."""
+        size = self._segment_transitions
+        # Copied: the columns are views of the receive buffer, which the next message overwrites.
+        for first in range(0, len(columns[0]), size):
+            self._waiting.append(tuple(column[first : first + size].copy() for column in columns))
+
+    def _take_oldest(self) -> list[Columns] | None:
+        """Remove and return the oldest ``count`` segments; None while there are fewer."""
+        if len(self._waiting) < self._count:
+            return None
+        return [self._waiting.popleft() for _ in range(self._count)]
+
+    def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return copies of all waiting segments, concatenated; they are few, so ``most_bytes`` has no effect."""
+        del most_bytes
+        arrays = {}
+        for number, field in enumerate(self.layout.fields):
+            pieces = [columns[number] for columns in self._waiting]
+            arrays[field.name] = np.concatenate([np.zeros((0, *field.shape_tail), field.dtype), *pieces])
+        return arrays
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Load what ``state`` returned. ValueError if the schema differs."""
+        if not state:
+            return
+        size = self._segment_transitions
+        for field in self.layout.fields:
+            saved = state.get(field.name, np.zeros(0))
+            if saved.shape[1:] != field.shape_tail or saved.dtype != field.dtype or len(saved) % size:
+                raise ValueError(
+                    f"the saved {self.noun} have {field.name} as {saved.dtype} {saved.shape}; this run needs "
+                    f"{field.dtype} {field.shape_tail} in segments of {size}"
+                )
+        self._append(tuple(state[name] for name in self.layout.names))

@@ -1,0 +1,26 @@
+"""Base of batches that a learner shares among its devices."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+
+class TensorBatch:
+    """Base of frozen dataclasses with slots whose fields are tensors, or None where a batch has no such column."""
+
+    __slots__: tuple[str, ...] = ()
+    axis: ClassVar[int] = 0
+    """Dimension along which a batch is split."""
+
+    def to(self, device: str) -> Self:
+        """Copy to another device."""
+        return type(self)(*(None if part is None else part.to(device) for part in self._parts))
+
+    def shares(self, count: int) -> list[Self]:
+        """Return ``count`` consecutive equal parts."""
+        chunks = [[part] * count if part is None else part.chunk(count, dim=self.axis) for part in self._parts]
+        return [type(self)(*parts) for parts in zip(*chunks, strict=True)]
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)

@@ -1,0 +1,1 @@
+"""Checkpoints of a learner: files, background writer, upload, state of the learner."""

@@ -1,0 +1,1 @@
+"""Environments, vectorised over copies."""

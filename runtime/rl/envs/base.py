@@ -1,0 +1,102 @@
+"""Vector environment interface: many copies stepped at once, arrays in and out.
+
+The shape is Gymnasium's (``terminated`` and ``truncated`` apart), cut down to what a rollout loop reads. Copies
+that end are reset within the same step; ``final_obs`` still has the observation before the reset, because that is
+the ``next_obs`` of the stored transition. Gymnasium's own vector API passes the same facts in dictionaries of
+objects, which costs more per step than the racing environment itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.rl.spaces import ActionSpace, ObsSpace
+from runtime.sim.wire.errors import StartError
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSummary:
+    """One finished episode."""
+
+    env: int
+    """Index of the copy, from 0."""
+    steps: int
+    return_: float
+    """Undiscounted sum of rewards."""
+    progress_metres: float = 0.0
+    """Distance along the track since the start, negative when driven backwards; 0 where there is no track."""
+    laps: int = 0
+    """Whole laps driven from the point of the start."""
+    left_track: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Result of one step of all copies; B is the number of copies."""
+
+    obs: NDArray[Any]
+    """(B, obs_space.width), after the reset of those that ended: what to act on next. Never written again."""
+    reward: NDArray[np.float32]
+    """(B,)"""
+    terminated: NDArray[np.bool_]
+    """(B,) the episode ended by the rules of the task: no reward can follow."""
+    truncated: NDArray[np.bool_]
+    """(B,) the episode was cut: the value of ``final_obs`` estimates what would have followed."""
+    final_obs: NDArray[Any]
+    """(B, obs_space.width), before any reset: the ``next_obs`` of the transition."""
+    episodes: tuple[EpisodeSummary, ...]
+    """The episodes that ended at this step."""
+    is_lost: bool = False
+    """Something outside the task failed, for example a simulator: this step must not be learned from. ``obs`` is
+    still that of the next step."""
+
+
+class VectorEnv(Protocol):
+    """``num_envs`` copies of one environment, stepped together."""
+
+    num_envs: int
+    obs_space: ObsSpace
+    action_space: ActionSpace
+    step_seconds: float
+    """Simulated seconds in one step; 0 where time means nothing."""
+
+    def reset(self, seed: int) -> NDArray[Any]:
+        """Start every copy anew and return (B, obs_space.width); the same seed gives the same episodes."""
+
+    def step(self, action: NDArray[Any]) -> StepResult:
+        """Apply (B, action_space.size) actions; numbers beyond [-1, 1] are clipped."""
+
+
+@runtime_checkable
+class HoldsProcesses(Protocol):
+    """Further interface of environments that hold processes of their own (simulators)."""
+
+    def close(self) -> None:
+        """End the processes."""
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the fields of a worker's metric records about them; see ``runtime.base.contract``."""
+
+    def heed(self, is_stopping: Callable[[], bool]) -> None:
+        """Poll ``is_stopping`` in every long wait, and raise StartError instead of waiting on when it is true."""
+
+
+@contextmanager
+def closing_env(env: VectorEnv, is_stopping: Callable[[], bool]) -> Iterator[None]:
+    """Close the environment when the block ends; a start that is given up in order to stop ends the block."""
+    if isinstance(env, HoldsProcesses):
+        env.heed(is_stopping)
+    try:
+        yield
+    except StartError:
+        if not is_stopping():
+            raise
+    finally:
+        if isinstance(env, HoldsProcesses):
+            env.close()

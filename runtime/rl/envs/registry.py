@@ -1,0 +1,64 @@
+"""Registry of environments: names in a spec to vector environments, with Gymnasium's ids as the fallback.
+
+Apart from `base`, so that each environment imports the interface and nothing imports an environment before it is
+made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from runtime.rl.envs.base import VectorEnv
+
+
+def _racing(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
+    from runtime.rl.envs.racing import RacingOptions, RacingVectorEnv
+
+    return RacingVectorEnv(num_envs, RacingOptions.from_mapping(options))
+
+
+def _digits(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
+    from runtime.rl.envs.digits import DigitsVectorEnv
+
+    for name in options:
+        raise ValueError(f"digits has no option {name!r}; it has none")
+    return DigitsVectorEnv(num_envs)
+
+
+def _l2r(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
+    from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
+
+    return L2RVectorEnv(num_envs, L2ROptions.from_mapping(options))
+
+
+VECTOR_ENVS: Final[Mapping[str, Callable[[int, Mapping[str, Any]], VectorEnv]]] = {
+    "racing": _racing,
+    "l2r": _l2r,
+    "digits": _digits,
+}
+"""Name in a spec to factory; the module of an environment is imported when it is made."""
+EVALUATION_OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "racing": {"start": "line", "laps": 1},
+    "l2r": {"start": "line", "laps": 1},
+}
+"""Options for evaluation that are taken where a spec states none, by environment."""
+
+
+def make_vector_env(name: str, num_envs: int, *, options: Mapping[str, Any]) -> VectorEnv:
+    """Make ``num_envs`` copies of the environment ``name``: one of ours, or one that Gymnasium knows by its id.
+
+    Raises ValueError for an unknown name, for an option that the environment does not know or cannot take, and
+    for fewer than one copy.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs is {num_envs}; an environment needs at least 1 copy")
+    if name in VECTOR_ENVS:
+        return VECTOR_ENVS[name](num_envs, options)
+    from runtime.rl.envs.classic import CLASSIC
+
+    if name in CLASSIC and not options:
+        return CLASSIC[name](num_envs)
+    from runtime.rl.envs.gym import GymVectorEnv
+
+    return GymVectorEnv(name, num_envs, options, known_names=sorted(VECTOR_ENVS))

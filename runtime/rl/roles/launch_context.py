@@ -1,0 +1,81 @@
+"""Launcher's variables and training settings of a learner, worker or evaluator, and the environment they name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from runtime.base import contract
+from runtime.base.errors import SetupError
+from runtime.base.launch_context import LaunchContext
+from runtime.rl import settings
+
+if TYPE_CHECKING:
+    from runtime.rl.algos.plan import Plan
+    from runtime.rl.envs.base import VectorEnv
+
+
+@dataclass(frozen=True)
+class Context(LaunchContext):
+    """Launch context of a process that learns or acts."""
+
+    settings: settings.Settings = field(kw_only=True)
+
+    @property
+    def threads(self) -> int:
+        """Numerical threads of this process: the learner's setting, one elsewhere, never more than its cores."""
+        threads = self.settings.threads if self.role == "learner" else 1
+        return max(1, min(threads, int(self.cpus)))
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], role: str, **fields: Any) -> Self:
+        """Return the context that the launcher's variables state; SetupError names a missing or wrong one."""
+        try:
+            training = settings.parse(environ.get(contract.ENV_CONFIG, ""))
+        except settings.SettingsError as error:
+            raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
+        fields |= {"environment": training.environment, "settings": training}
+        return super().from_environment(environ, role, **fields)
+
+
+_THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def bound_numeric_threads(context: Context) -> None:
+    """Keep numerical libraries to the process's share of cores; they read this when they are imported.
+
+    A library that takes every core it sees makes a machine of N processes crawl.
+    """
+    for name in _THREAD_VARIABLES:
+        os.environ.setdefault(name, str(context.threads))
+
+
+def make_environment(training: settings.Settings, num_envs: int, extra: Mapping[str, Any]) -> VectorEnv:
+    """Make `num_envs` copies of the run's environment, with `extra` over its options. Raises SetupError."""
+    from runtime.rl.envs.registry import make_vector_env
+
+    try:
+        return make_vector_env(training.environment, num_envs, options={**training.environment_options, **extra})
+    except (TypeError, ValueError) as error:
+        raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
+
+
+def environment_plan(training: settings.Settings, env: VectorEnv) -> Plan:
+    """Work out networks, layouts and balance for the run's environment. Raises SetupError."""
+    from runtime.rl.algos.plan import make_plan
+
+    try:
+        return make_plan(training, env.obs_space, env.action_space)
+    except ValueError as error:
+        raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
+
+
+def evaluation_options(training: settings.Settings) -> Mapping[str, Any]:
+    """Return the options of the environment for evaluation: those of the settings, or the environment's own."""
+    from runtime.rl.envs.registry import EVALUATION_OPTIONS
+
+    if training.eval_options is not None:
+        return training.eval_options
+    return EVALUATION_OPTIONS.get(training.environment, {})

@@ -1,0 +1,1 @@
+"""Control of one simulator: session, supervision, liveness, control socket."""

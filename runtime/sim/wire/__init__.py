@@ -1,0 +1,1 @@
+"""The simulator's wire protocol: control methods, actions, poses, cameras."""

@@ -1,0 +1,1 @@
+"""Race tracks and cars: geometry, geographic frames, vehicle dynamics; NumPy alone."""

@@ -1,0 +1,223 @@
+"""Launch, scale, kill and destroy at a fake Engine: what is created, refused, taken back, and proven to be gone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from l2rtui.backends.docker import labels
+from l2rtui.backends.docker.backend import DockerBackend
+from l2rtui.config import Settings
+from l2rtui.domain.change import apply
+from l2rtui.domain.containers import Mount, PodSettings
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import ScalePlan, plan_pod
+from l2rtui.domain.receipt import Receipt
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+from l2rtui.domain.status import Phase
+from l2rtui.errors import BackendError, NotFoundError, RefusedError, UsageError
+from runtime.base.docker_endpoint import DockerEndpoint
+from tests.l2rtui.backends.docker.conftest import launched, plan_of, run_spec
+
+
+async def receipt_of(backend, run):
+    *_, receipt = [item async for item in backend.destroy(run, grace_seconds=0.0)]
+    assert isinstance(receipt, Receipt)
+    return receipt
+
+
+async def test_a_launch_creates_everything_before_it_starts_the_first(backend, fake):
+    plan = await launched(backend)
+    (network,) = fake.networks.values()
+    assert network["Name"] == "l2rtui-run"
+    assert network["Labels"][labels.RUN_ID] == plan.runs[0].uid
+    calls = [f"{method} {path.rpartition('/')[2]}" for method, path in fake.requests if method == "POST"]
+    assert calls == ["POST create"] * 4 + ["POST start"] * 3
+    snapshot = await backend.snapshot()
+    assert [(pod.name, pod.phase, pod.owner) for pod in snapshot.pods.values()] == [
+        (name, Phase.RUNNING, "me") for name in ("run-learner-0", "run-w-0", "run-w-1")
+    ]
+    assert await backend.spec("run") == run_spec()
+
+
+async def test_one_token_for_all_containers_in_a_file_of_their_user(backend, fake):
+    await launched(backend)
+    tokens = set()
+    for container, files in fake.files.items():
+        member, token = files["/run/l2r/token"]
+        tokens.add(token)
+        assert (member.mode, member.uid) == (0o400, 1000)
+        assert token.decode() not in str(fake.containers[container])
+    assert len(tokens) == 1
+
+
+async def test_a_volume_of_root_is_handed_to_the_container_s_user_and_another_is_not(backend, fake):
+    mounts = (
+        Mount("/new", claim="new"),
+        Mount("/shared", host_path="/srv"),
+        Mount("/kept", claim="kept", read_only=True),
+    )
+    spec = run_spec()
+    learner = replace(spec.sets[0], pod=PodSettings(mounts=mounts))
+    await launched(backend, replace(spec, sets=(learner, *spec.sets[1:])))
+    files = fake.files[fake.by_name("run-learner-0")["Id"]]
+    assert (files["/new"][0].uid, files["/new"][0].mode) == (1000, 0o770)
+    assert not {"/shared", "/kept"} & files.keys()
+
+
+async def test_a_launch_that_fails_half_way_leaves_nothing(backend, fake):
+    plan = await plan_of(backend, run_spec())
+    fake.fail("POST", "/containers/create", 500, "no space left on device")
+    with pytest.raises(BackendError, match="no space left"):
+        [done async for done in backend.launch(plan)]
+    assert (fake.containers, fake.networks) == ({}, {})
+
+
+async def test_a_foreign_container_of_the_same_name_is_refused_and_nothing_is_left(backend, fake):
+    fake.create("run-w-1", {"Image": "img:1", "HostConfig": {"NetworkMode": "bridge"}})
+    plan = await plan_of(backend, run_spec())
+    with pytest.raises(RefusedError, match="A container named run-w-1 exists"):
+        [done async for done in backend.launch(plan)]
+    assert [body["Name"] for body in fake.containers.values()] == ["/run-w-1"]
+    assert fake.networks == {}
+
+
+async def test_an_image_that_is_not_there_names_the_command_that_brings_it(backend, fake):
+    plan = await plan_of(backend, run_spec(image="none:1"))
+    with pytest.raises(BackendError, match="docker pull none:1"):
+        [done async for done in backend.launch(plan)]
+    assert fake.networks == {}
+
+
+async def test_a_container_that_does_not_start_is_told_in_its_step(backend, fake):
+    plan = await plan_of(backend, run_spec())
+    fake.fail("POST", "/start", 500, "exec: learn: not found")
+    errors = [done.error async for done in backend.launch(plan)]
+    assert "not found" in errors[1]
+    assert errors[2:] == ["", ""]
+
+
+async def test_a_name_is_taken_once(backend):
+    plan = await plan_of(backend, run_spec())
+    other = await plan_of(backend, run_spec("run"))
+    await launched(backend)
+    for refused in (plan, other):
+        with pytest.raises(RefusedError):
+            [done async for done in backend.launch(refused)]
+
+
+async def test_a_kill_replaces_the_container_with_the_same_plan_and_token(backend, fake):
+    await launched(backend)
+    pod = (await backend.snapshot()).select("run/w/0")[0]
+    token = fake.files[pod.uid]["/run/l2r/token"][1]
+    await backend.kill([pod], grace_seconds=0.5)
+    assert ("POST", f"/containers/{pod.uid}/stop") in fake.requests
+    (after,) = (await backend.snapshot()).select("run/w/0")
+    assert (after.name, after.slots, after.ready) == (pod.name, pod.slots, True)
+    assert after.uid != pod.uid
+    assert fake.files[after.uid]["/run/l2r/token"][1] == token
+    with pytest.raises(NotFoundError):
+        await backend.kill([pod])
+
+
+async def test_a_set_is_scaled_down_and_up(backend, fake):
+    await launched(backend)
+    await backend.scale(ScalePlan("run", "w", 1, (), ("run-w-1",)))
+    spec = await backend.spec("run")
+    assert spec.sets[1].replicas == 1
+    snapshot = await backend.snapshot()
+    free = place([run_spec("other", 1)], snapshot.ledger).seats[-1]
+    seat = type(free)("run", "w", 1, free.slots)
+    await backend.scale(ScalePlan("run", "w", 2, (plan_pod(spec, spec.sets[1], seat, snapshot.nodes),), ()))
+    assert (await backend.spec("run")).sets[1].replicas == 2
+    assert len({files["/run/l2r/token"][1] for files in fake.files.values()}) == 1
+
+
+async def test_the_receipt_counts_what_there_was_and_proves_that_it_is_gone(backend, fake):
+    await launched(backend)
+    (run,) = (await backend.snapshot()).runs.values()
+    receipt = await receipt_of(backend, run)
+    assert (receipt.objects, receipt.left) == (4, ())
+    assert (fake.containers, fake.networks) == ({}, {})
+    with pytest.raises(NotFoundError):
+        await receipt_of(backend, run)
+
+
+async def test_the_receipt_names_what_the_engine_does_not_remove(backend, fake):
+    plan = await launched(backend)
+    (run,) = (await backend.snapshot()).runs.values()
+    stuck = fake.by_name("run-w-1")["Id"]
+    fake.fail("DELETE", f"/containers/{stuck}", 500, "device or resource busy", times=100)
+    receipt = await receipt_of(backend, run)
+    assert [(item.kind, item.name) for item in receipt.left] == [
+        ("Pod", "run-w-1"), ("Network", f"l2rtui-{plan.runs[0].spec.name}"),
+    ]  # fmt: skip
+    assert all("device or resource busy" in item.reason for item in receipt.left)
+    assert list(fake.containers) == [stuck]
+
+
+async def test_a_network_that_is_let_go_of_late_is_asked_for_again(backend, fake):
+    await launched(backend)
+    (run,) = (await backend.snapshot()).runs.values()
+    fake.fail("DELETE", "/networks/", 403, "network has active endpoints")
+    # While nothing disappears it stops, and says what is left; the next destroy finishes it.
+    receipt = await receipt_of(backend, run)
+    assert [item.kind for item in receipt.left] == ["Network"]
+    assert (await receipt_of(backend, run)).left == ()
+
+
+async def test_a_container_without_its_run_is_a_leak(backend, fake):
+    await launched(backend)
+    assert await backend.leaks() == ()
+    fake.networks.clear()
+    assert {(leak.run, leak.name) for leak in await backend.leaks()} == {
+        ("run", name) for name in ("run-learner-0", "run-w-0", "run-w-1")
+    }
+
+
+async def test_the_watch_follows_events(backend, fake):
+    await launched(backend)
+    snapshot = EMPTY_SNAPSHOT
+    async with asyncio.timeout(30), aclosing(backend.watch()) as batches:
+        async for changes in batches:
+            snapshot = apply(snapshot, changes)
+            if snapshot.select("run/w/0")[0].exit_code == 3:
+                break
+            fake.end("run-w-0", 3)
+            fake.event("die", "run-w-0", exitCode="3")
+
+
+async def test_foreign_containers_and_broken_records_do_not_hide_the_rest(backend, fake):
+    await launched(backend)
+    fake.create("other", {"Image": "img:1", "HostConfig": {"NetworkMode": "bridge"}})
+    fake.by_name("run-w-0")["Config"]["Labels"][labels.POD] = "{"
+    next(iter(fake.networks.values()))["Labels"][labels.RECORD] = "{"
+    snapshot = await backend.snapshot()
+    assert {pod.name for pod in snapshot.pods.values()} == {"run-learner-0", "run-w-1"}
+    assert snapshot.problems == ("The record of the container run-w-0 cannot be read",)
+    (run,) = snapshot.runs.values()
+    assert run.reason == "Corrupt"
+
+
+async def test_no_engine_is_a_sentence(tmp_path):
+    backend = DockerBackend(Settings(), endpoint=DockerEndpoint(f"unix://{tmp_path}/none.sock"))
+    with pytest.raises(BackendError, match=r"none\.sock cannot be reached: No such file or directory"):
+        await backend.snapshot()
+    await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"DOCKER_HOST": "tcp://other:2376"}, "DOCKER_HOST is tcp://other:2376"),
+        ({"DOCKER_HOST": "ssh://me@other"}, "an Engine of this machine alone"),
+    ],
+)
+def test_an_engine_elsewhere_is_refused(monkeypatch, environ, sentence):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=sentence):
+        DockerBackend(Settings())

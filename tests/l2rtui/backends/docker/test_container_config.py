@@ -1,0 +1,187 @@
+"""Bodies of containers: compared as a whole with a file that a person has read, and rule by rule.
+
+After a change that is meant: ``L2R_WRITE_GOLDEN=1 pytest tests/l2rtui/backends/docker``, and read the diff.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from l2rtui.backends.common.nvml import GpuReport
+from l2rtui.backends.docker import container_config, node_info, preflight, views
+from l2rtui.config import Settings
+from l2rtui.domain.containers import Binding, Mount, PodSettings, Security
+from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import RunPlan, plan_launch
+from l2rtui.domain.preflight import Severity
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import PROGRAM_WORD, Kind, Program, Resources, RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.errors import BackendError
+from tests.fakes.docker_engine import FakeDockerEngine
+from tests.l2rtui.backends.docker.conftest import launched, plan_of, run_spec
+
+GOLDEN = Path(__file__).parent / "golden" / "containers.json"
+NODES = {"box": Node("box", (Gpu("box", 0, "GPU-a", slots=4),), cpu_cores=8)}
+MOUNTS = (
+    Mount("/l2r", claim="results"),
+    Mount("/data", host_path="/srv/data", read_only=True),
+    Mount("/fast", in_memory=True, size_bytes=1 << 20),
+    Mount("/scratch"),
+)
+
+
+def planned(spec: RunSpec) -> RunPlan:
+    placement = place([spec], build_ledger(NODES.values(), ()))
+    (run,) = plan_launch([spec], placement, NODES, owner="me", uids=["uid-1"]).runs
+    return run
+
+
+def full_spec() -> RunSpec:
+    return RunSpec(
+        Kind.LEARNER_WORKERS,
+        "racing",
+        "racing",
+        (
+            SetSpec(
+                "learner", Role.LEARNER, ("l2r-runtime", "learner"), grace_seconds=2.5,
+                resources=Resources(cpu_cores=1.5, memory_bytes=1 << 30),
+                pod=PodSettings(mounts=MOUNTS, shm_bytes=1 << 27),
+            ),
+            SetSpec(
+                "w", Role.WORKER, ("python", PROGRAM_WORD), replicas=1, restart=RestartPolicy.ON_FAILURE,
+                program=Program("act.py", text="print()"), env=(("COLOUR", "red"),),
+            ),
+        ),
+        image="registry.example/node:1",
+    )  # fmt: skip
+
+
+def test_the_bodies_of_a_run_are_those_of_the_file():
+    run = planned(full_spec())
+    bodies = {pod.name: container_config.container_body(run, pod, "incarnation") for pod in run.pods}
+    for body in bodies.values():  # the plan is the domain's own JSON and has tests of its own
+        body["Labels"]["docker.l2rtui.io/pod"] = "…"
+    text = json.dumps(bodies, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    if os.environ.get("L2R_WRITE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_the_first_files_of_a_container():
+    run = planned(full_spec())
+    learner, worker = run.pods
+    packed = container_config.initial_files(worker, b"secret", ["/data/new"])
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        members = {member.name: (oct(member.mode), member.uid) for member in archive.getmembers()}
+        assert archive.extractfile("run/l2r/program/act.py").read() == b"print()"
+    assert members == {
+        "run/l2r": ("0o755", 1000), "run/l2r/token": ("0o400", 1000), "run/l2r/program": ("0o755", 1000),
+        "run/l2r/program/act.py": ("0o644", 1000), "l2r": ("0o700", 1000), "data/new": ("0o770", 1000),
+    }  # fmt: skip
+    with tarfile.open(fileobj=io.BytesIO(container_config.initial_files(learner, b"secret"))) as archive:
+        assert "l2r" not in archive.getnames()  # a mount of the spec is there
+    assert container_config.volumes_of(learner) == ("/l2r", "/scratch")
+
+
+@pytest.mark.parametrize(
+    ("security", "expected"),
+    [
+        (Security.RESTRICTED, ("1000", ["ALL"], None)),
+        (Security.PRIVILEGED, (None, None, True)),
+    ],
+)
+def test_rights(security, expected):
+    spec = full_spec()
+    sets = tuple(replace(row, pod=replace(row.pod, security=security)) for row in spec.sets)
+    run = planned(replace(spec, sets=sets))
+    body = container_config.container_body(run, run.pods[0], "u")
+    host = body["HostConfig"]
+    assert (body.get("User"), host.get("CapDrop"), host.get("Privileged")) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"pod": PodSettings(mounts=(Mount("/x", claim="c", sub_path="y"),))}, "takes a part of a volume"),
+        ({"pod": PodSettings(secrets=("s",))}, "takes variables from Kubernetes secrets"),
+        ({"pod": PodSettings(binding=Binding.DRA)}, "is bound by dra"),
+        ({"program": Program("p", url="https://x/p")}, "fetched from an address"),
+        ({"template": "{}"}, "a pod template"),
+    ],
+)
+def test_fields_that_only_kubernetes_implements_are_named(change, sentence):
+    spec = run_spec()
+    spec = replace(spec, sets=(replace(spec.sets[0], **change), *spec.sets[1:]))
+    assert [sentence in problem for problem in container_config.unsupported(spec)] == [True]
+
+
+async def test_the_preflight_of_images_and_gpus(backend, fake: FakeDockerEngine):
+    plan = await plan_of(backend, run_spec())
+    (finding,) = await backend.check(plan)
+    assert (finding.severity, finding.subject) == (Severity.OK, "img:1")
+    plan = await plan_of(backend, run_spec(image="none:1"))
+    (finding,) = await backend.check(plan)
+    assert (finding.severity, finding.hint) == (Severity.REFUSAL, "Run `docker pull none:1`.")
+    plan = await plan_of(backend, run_spec(image=""))
+    assert "names no image" in (await backend.check(plan))[0].sentence
+
+
+def test_the_findings_of_an_engine():
+    info = {"ServerVersion": "27.0", "Warnings": ["No swap limit support"]}
+    gpus = GpuReport((Gpu("n", 0, "GPU-a"),))
+    engine, gpu, warning = preflight.diagnose(info, "/x.sock", gpus)
+    assert engine.sentence == "Docker 27.0 answers at /x.sock"
+    assert (gpu.severity, "nvidia-ctk" in gpu.hint) == (Severity.REFUSAL, True)
+    assert (warning.severity, warning.sentence) == (Severity.WARNING, "No swap limit support")
+    assert preflight.diagnose({"Runtimes": {"nvidia": {}}}, "", gpus)[1].severity is Severity.OK
+    assert preflight.diagnose({"CDISpecDirs": ["/etc/cdi"]}, "", gpus)[1].severity is Severity.OK
+    assert preflight.diagnose({}, "", GpuReport(problem="no driver"))[1].severity is Severity.WARNING
+
+
+def test_the_node_of_an_engine():
+    info = {"Name": "My_Box.example", "NCPU": 4, "MemTotal": 5}
+    node = node_info.node(info, Settings(slots_per_core=2, max_cpu_slots=6), GpuReport())
+    assert (node.name, node.cpu_cores, node.memory_bytes) == ("my-box", 4.0, 5)
+    assert (node.gpus[0].is_cpu, node.gpus[0].slots) == (True, 6)
+    assert node_info.node_name({"Name": "…"}) == "docker"
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "reason"),
+    [
+        ({"Status": "created"}, Phase.PENDING, ""),
+        ({"Status": "created", "Error": "no such file"}, Phase.FAILED, "StartError"),
+        ({"Status": "running"}, Phase.RUNNING, ""),
+        ({"Status": "restarting"}, Phase.RUNNING, "CrashLoopBackOff"),
+        ({"Status": "paused"}, Phase.RUNNING, "Paused"),
+        ({"Status": "exited", "ExitCode": 0}, Phase.SUCCEEDED, ""),
+        ({"Status": "exited", "ExitCode": 3}, Phase.FAILED, "Error"),
+        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, Phase.FAILED, "OOMKilled"),
+        ({"Status": "strange"}, Phase.UNKNOWN, ""),
+    ],
+)
+async def test_phases(backend, fake, state, phase, reason):
+    await launched(backend)
+    fake.by_name("run-w-0")["State"] |= {"FinishedAt": "2023-11-14T22:13:20.5Z", **state}
+    pod = (await backend.snapshot()).select("run/w/0")[0]
+    assert (pod.phase, pod.reason) == (phase, reason)
+
+
+def test_times_keep_their_nanoseconds():
+    assert views.nanoseconds_of("2023-11-14T22:13:20.123456789Z") == 1_700_000_000_123_456_789
+    assert views.nanoseconds_of("2023-11-14T22:13:20Z") == 1_700_000_000_000_000_000
+    assert views.nanoseconds_of("2023-11-14T22:13:20.5+00:00") == 1_700_000_000_500_000_000
+
+
+def test_a_record_that_cannot_be_read_says_how_to_remove_it():
+    with pytest.raises(BackendError, match="l2rtui destroy r"):
+        views.spec_of({"Name": "l2rtui-r", "Labels": {"docker.l2rtui.io/run": "r"}})

@@ -1,0 +1,100 @@
+"""Kubeconfig files: merged, resolved to server and user, and named in errors without their secrets."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+
+import pytest
+
+from l2rtui.backends.kubernetes.api.kubeconfig import context_names, load_access
+from l2rtui.errors import ConfigError
+
+B64 = base64.b64encode(b"PEM").decode()
+
+
+def write(path, *, current="", contexts=(), clusters=(), users=()):
+    config = {
+        "current-context": current or None,
+        "contexts": [{"name": name, "context": body} for name, body in contexts],
+        "clusters": [{"name": name, "cluster": body} for name, body in clusters],
+        "users": [{"name": name, "user": body} for name, body in users],
+    }
+    path.write_text(json.dumps(config))  # JSON is YAML
+    return str(path)
+
+
+def simple(path, **user):
+    return write(
+        path,
+        current="c",
+        contexts=[("c", {"cluster": "k", "user": "u", "namespace": "ml"})],
+        clusters=[("k", {"server": "https://k:6443/", "certificate-authority-data": B64})],
+        users=[("u", user)],
+    )
+
+
+# --- kubeconfig ------------------------------------------------------------------------------------------------
+def test_a_kubeconfig_tells_server_user_and_namespace(tmp_path):
+    access = load_access(kubeconfig=simple(tmp_path / "k", token="t"))
+    assert (access.context, access.server, access.namespace) == ("c", "https://k:6443", "ml")
+    assert (access.ca, access.user.token) == (b"PEM", "t")
+    assert "t" not in repr(access.user).replace("token", "")[len("User(name='u'") :] or "token='t'" not in repr(
+        access.user
+    )
+
+
+def test_of_several_files_the_first_word_counts_and_paths_start_at_their_file(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "ca.pem").write_bytes(b"CA")
+    item = write(tmp_path / "a" / "k", current="first", contexts=[("first", {"cluster": "k", "user": "u"})],
+                users=[("u", {"token": "one"})])  # fmt: skip
+    two = write(tmp_path / "b" / "k", current="second", contexts=[("second", {"cluster": "k", "user": "u"})],
+                clusters=[("k", {"server": "https://k", "certificate-authority": "ca.pem"})],
+                users=[("u", {"token": "two"})])  # fmt: skip
+    environ = {"KUBECONFIG": os.pathsep.join([item, str(tmp_path / "missing"), two])}
+    access = load_access(environ=environ)
+    assert (access.context, access.user.token, access.ca) == ("first", "one", b"CA")
+    assert load_access("second", environ=environ).context == "second"
+    assert context_names(environ=environ) == (("first", "second"), "first")
+
+
+def test_without_a_kubeconfig_the_pods_own_account_serves(tmp_path, monkeypatch):
+    for name, text in (("token", "secret\n"), ("ca.crt", "CA"), ("namespace", "ml\n")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("l2rtui.backends.kubernetes.api.kubeconfig.SERVICE_ACCOUNT", tmp_path)
+    environ = {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    access = load_access(environ=environ)
+    assert (access.context, access.server, access.namespace) == ("in-cluster", "https://[fd00::1]:443", "ml")
+    assert access.user.token_file == str(tmp_path / "token")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: [}", "line 1 is not YAML"),
+        ("just text", "is not a mapping"),
+        ("contexts: {a: b}", "contexts is not a list"),
+        ("contexts: [{}]", "has no name"),
+        ("contexts: []", "has no current context"),
+        ("current-context: x", "has no context 'x'"),
+        ("{current-context: x, contexts: [{name: x, context: {cluster: y}}]}", "has no cluster 'y'"),
+        ("token: secret-token: broken", "is not YAML"),
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_is_named_without_its_secrets(tmp_path, text, sentence):
+    path = tmp_path / "k"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_access(kubeconfig=str(path))
+    assert sentence in str(caught.value)
+    assert "secret-token" not in str(caught.value)
+
+
+def test_a_kubeconfig_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="There is no kubeconfig"):
+        load_access(kubeconfig=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="No kubeconfig was found"):
+        load_access(environ={"HOME": str(tmp_path)})

@@ -1,0 +1,94 @@
+"""Small cluster by script: one node and one pod, with permissions and failures that a test sets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from tests.l2rtui.backends.kubernetes.api_server import Server, refusal, serving
+
+NODE = {
+    "metadata": {"name": "n", "uid": "n", "resourceVersion": "1"},
+    "status": {"capacity": {"nvidia.com/gpu": "1"}, "conditions": [{"type": "Ready", "status": "True"}]},
+}
+POD = {
+    "metadata": {"name": "p", "namespace": "ml", "uid": "p", "resourceVersion": "2"},
+    "spec": {
+        "nodeName": "n",
+        "containers": [{"name": "c", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]}],
+    },
+    "status": {"phase": "Running"},
+}
+NODE_METRICS = {"metadata": {"name": "n", "resourceVersion": "3"}, "usage": {"cpu": "2", "memory": "1Gi"}}
+
+
+class Cluster:
+    """Answers of one API server.
+
+    Attributes:
+        allowed: Which (plural, namespace) may be listed; ``None`` as namespace stands for all of them.
+        is_ill: Lists of pods break off after the first page, and probes fail.
+        failing: Plurals that are answered by 500.
+        groups: Served API groups, by path.
+        has_reviews: Access reviews are answered and not forbidden.
+    """
+
+    def __init__(self):
+        self.allowed = lambda *_: True
+        self.is_ill = False
+        self.failing = set()
+        self.groups = {}
+        self.has_reviews = True
+        self.items = {"nodes": [NODE], "pods": [POD]}
+        self.pages = 0
+        self.lists = []
+        self.reviews = 0
+
+    async def answer(self, request):
+        *_, kind = parts = request.path.split("/")
+        if kind == "selfsubjectaccessreviews":
+            return await self._review(request)
+        if parts[1] == "apis" and len(parts) <= 4:
+            group = self.groups.get(request.path)
+            return web.json_response(group or {}, status=200 if group else 404)
+        namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else None
+        if kind == "readyz" or (kind == "pods" and "continue" in request.query):
+            return web.json_response({}, status=503 if self.is_ill else 200)
+        if kind in self.failing:
+            return refusal(500, "InternalError", "broken")
+        if not self.allowed(kind, namespace):
+            return refusal(403, "Forbidden", f"you may not list {kind}")
+        if "watch" in request.query:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await asyncio.Event().wait()
+        self.lists.append((kind, namespace))
+        meta = {"resourceVersion": "9"}
+        if kind == "pods" and self.is_ill:
+            self.pages += 1
+            meta["continue"] = "more"
+        is_metrics = "metrics.k8s.io" in request.path
+        return web.json_response(
+            {"metadata": meta, "items": [NODE_METRICS] if is_metrics else self.items.get(kind, [])}
+        )
+
+    async def _review(self, request):
+        self.reviews += 1
+        if not self.has_reviews:
+            return refusal(403, "Forbidden", "no reviews")
+        attributes = (await request.json())["spec"]["resourceAttributes"]
+        allowed = self.allowed(attributes["resource"], attributes.get("namespace"))
+        return web.json_response({"status": {"allowed": allowed}})
+
+
+@asynccontextmanager
+async def connected(cluster, **kwargs):
+    """A client of this cluster."""
+    async with asyncio.timeout(60), serving(Server(on_request=cluster.answer)) as server:
+        api = server.api(**kwargs)
+        try:
+            yield api
+        finally:
+            await api.close()

@@ -1,0 +1,117 @@
+"""The watch and the snapshot of a scripted cluster: what is unknown, what is hidden, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from l2rtui.backends.kubernetes.api.backoff import Timing
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
+from l2rtui.backends.kubernetes.state.node_devices import SlotRule
+from l2rtui.domain.change import apply
+from l2rtui.domain.ledger import SlotState
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+from tests.l2rtui.backends.kubernetes.state.cluster_server import NODE, POD, Cluster, connected
+
+# A fiftieth of the real waits.
+FAST = Timing(
+    first=0.02, longest=0.6, calm=0.1, healthy=0.05, relist=0.2, short=0.1, forbidden=0.1, probe=0.1, refused=0.03,
+    denied=0.02, patience=0.6, page=5.0, stale=0.06, tick=0.02,
+)  # fmt: skip
+METRICS = {"/apis/metrics.k8s.io/v1beta1": {"resources": [{"name": "nodes", "verbs": ["get", "list"]}]}}
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+async def until(batches, snapshot, is_so):
+    """Apply batches until the snapshot is as it should be."""
+    async with asyncio.timeout(30):
+        while not is_so(snapshot):
+            snapshot = apply(snapshot, await anext(batches))
+    return snapshot
+
+
+def states(snapshot):
+    return sorted(slot.state for slot in snapshot.ledger.slots.values())
+
+
+async def test_slots_are_unknown_until_all_pods_have_been_listed(cluster):
+    cluster.is_ill = True
+    async with connected(cluster) as api, aclosing(ClusterWatch(api, SlotRule(), FAST).watch()) as batches:
+        first = apply(EMPTY_SNAPSHOT, await anext(batches))
+        assert cluster.pages >= 1
+        assert first.pods == {}  # half a list is no list
+        assert set(states(first)) == {SlotState.UNKNOWN}
+        assert any(problem.startswith("pods are not read yet") for problem in first.problems)
+        cluster.is_ill = False
+        snapshot = await until(batches, first, lambda snapshot: snapshot.pods and not snapshot.problems)
+        assert states(snapshot) == [SlotState.BUSY] + [SlotState.FREE] * 3
+
+
+async def test_a_snapshot_and_the_first_batch_of_a_watch_show_the_same(cluster):
+    cluster.groups = METRICS
+    async with connected(cluster) as api:
+        watch = ClusterWatch(api, SlotRule(), FAST)
+        snapshot = await watch.snapshot()
+        assert snapshot.nodes["n"].cpu_used == 2.0
+        assert (set(snapshot.pods), snapshot.problems) == ({"p"}, ())
+        async with aclosing(watch.watch()) as batches:
+            is_measured = await until(
+                batches, EMPTY_SNAPSHOT, lambda visible: "n" in visible.nodes and visible.nodes["n"].cpu_used == 2.0
+            )
+            assert (is_measured.nodes, is_measured.pods) == (snapshot.nodes, snapshot.pods)
+            assert watch.stale_seconds == 0.0
+
+
+async def test_a_snapshot_needs_pods_and_names_any_other_kind_that_is_missing(cluster):
+    cluster.failing = {"events"}
+    async with connected(cluster) as api:
+        snapshot = await ClusterWatch(api, SlotRule(), FAST).snapshot()
+        assert set(snapshot.pods) == {"p"}
+        assert snapshot.problems == ("events in the namespace default cannot be read: broken.",)
+        cluster.failing = {"pods"}
+        with pytest.raises(ApiError, match="broken"):
+            await ClusterWatch(api, SlotRule(), FAST).snapshot()
+
+
+async def test_a_pod_that_cannot_be_decoded_is_shown_and_makes_its_node_s_slots_unknown(cluster):
+    cluster.items["pods"] = [{**POD, "status": {"phase": ["odd"]}}]
+    async with connected(cluster) as api:
+        snapshot = await ClusterWatch(api, SlotRule(), FAST).snapshot()
+    assert snapshot.pods["p"].reason == "Unreadable"
+    assert SlotState.FREE not in states(snapshot)
+    assert snapshot.problems[0].startswith("1 of the pods cannot be decoded: ml/p (")
+
+
+async def test_permissions_that_are_withdrawn_and_granted_change_what_is_shown(cluster):
+    other = {**POD, "metadata": {**POD["metadata"], "name": "mine", "uid": "mine", "namespace": "default"}}
+    async with connected(cluster) as api, aclosing(ClusterWatch(api, SlotRule(), FAST).watch()) as batches:
+        cluster.allowed = lambda _, namespace: namespace is not None
+        cluster.items["pods"] = [other]
+        hidden = await until(batches, EMPTY_SNAPSHOT, lambda snapshot: "mine" in snapshot.pods)
+        assert ("pods", "default") in cluster.lists
+        assert len(hidden.problems) == 2
+        assert set(states(hidden)) <= {SlotState.UNKNOWN, SlotState.BUSY}, "foreign pods are hidden"
+        cluster.allowed = lambda *_: True
+        cluster.items["pods"] = [POD]
+        visible = await until(batches, hidden, lambda snapshot: set(snapshot.pods) == {"p"})
+        assert visible.problems == ()
+        assert states(visible) == [SlotState.BUSY] + [SlotState.FREE] * 3
+
+
+async def test_a_kind_that_fails_is_reported_once_with_the_time_and_the_others_go_on(cluster):
+    cluster.failing = {"nodes"}
+    async with connected(cluster) as api, aclosing(ClusterWatch(api, SlotRule(), FAST).watch()) as batches:
+        first = await until(batches, EMPTY_SNAPSHOT, lambda snapshot: bool(snapshot.problems))
+        (sentence,) = first.problems
+        assert sentence.startswith("nodes are not read yet, or shown as of ")
+        assert "broken" in sentence
+        cluster.failing = set()
+        snapshot = await until(batches, first, lambda snapshot: snapshot.nodes and not snapshot.problems)
+        assert snapshot.nodes["n"].name == NODE["metadata"]["name"]

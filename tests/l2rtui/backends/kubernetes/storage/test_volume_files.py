@@ -1,0 +1,125 @@
+"""Files of a volume: the commands that run in the pod, carried out on a folder of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from l2rtui.backends.kubernetes.storage import volume_files
+from l2rtui.backends.kubernetes.storage.volume_files import CutError, PodFiles
+from l2rtui.errors import BackendError, NotFoundError, UsageError
+
+pytestmark = pytest.mark.process
+
+
+class Pod:
+    """The pod's side.
+
+    Attributes:
+        cuts: Transfers that break before their first byte.
+    """
+
+    def __init__(self, root):
+        self.root = root
+        self.cuts = 0
+        self.commands = []
+
+    async def pipe(self, _api, _namespace, _pod, argv, *, on_output=None, stdin=None):
+        self.commands.append(argv[0])
+        if self.cuts and (on_output or stdin):
+            self.cuts -= 1
+            raise CutError("cut")
+        inside = [word.replace("/volume", str(self.root)) for word in argv]
+        to_us = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*inside, stdin=to_us, stdout=to_us, stderr=to_us)
+        data = b"".join([block async for block in stdin]) if stdin else b""
+        out, err = await process.communicate(data)
+        if process.returncode:
+            raise BackendError(err.decode())
+        if on_output:
+            await on_output(out)
+            return b""
+        return out
+
+
+@pytest.fixture
+def pod(tmp_path, monkeypatch):
+    made = Pod(tmp_path / "volume")
+    made.root.mkdir()
+    monkeypatch.setattr(volume_files, "pipe", made.pipe)
+    monkeypatch.setattr(volume_files, "_LARGE_BYTES", 1000)
+    return made
+
+
+@pytest.fixture
+def files(pod):
+    return PodFiles(None, "ml", "files", "data")
+
+
+@pytest.fixture
+def local(tmp_path):
+    folder = tmp_path / "local"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "small").write_bytes(b"a" * 10)
+    (folder / "sub" / "other\nname").write_bytes(b"b" * 20)
+    (folder / "large").write_bytes(os.urandom(3000))
+    return folder
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_a_folder_is_copied_there_and_back_and_the_same_files_are_skipped(files, pod, local, tmp_path):
+    sizes = []
+    assert await files.put(local, "copy", sizes.append) == 3
+    assert contents(pod.root / "copy") == contents(local)
+    assert sum(sizes) == 3030
+    assert await files.get("copy", tmp_path / "back", sizes.append) == 3
+    assert contents(tmp_path / "back") == contents(local)
+    pod.commands.clear()
+    await files.get("copy", tmp_path / "back", sizes.append)
+    assert pod.commands == ["find"]
+
+
+async def test_entries_are_listed_folders_first(files, pod, local):
+    await files.put(local, "copy", lambda _: None)
+    assert [(entry.path, entry.kind) for entry in await files.entries("copy")] == [
+        ("sub", "folder"),
+        ("large", "file"),
+        ("small", "file"),
+    ]
+    with pytest.raises(NotFoundError, match="There is no none in data"):
+        await files.entries("none")
+
+
+async def test_a_transfer_that_was_cut_is_tried_again(files, pod, local, tmp_path):
+    pod.cuts = 1
+    await files.put(local, "copy", lambda _: None)
+    pod.cuts = 1
+    await files.get("copy", tmp_path / "back", lambda _: None)
+    assert contents(tmp_path / "back") == contents(local)
+
+
+async def test_a_large_file_goes_on_where_the_last_try_ended(files, pod, local, tmp_path):
+    await files.put(local / "large", "large", lambda _: None)
+    (tmp_path / ".part-target").write_bytes((local / "large").read_bytes()[:2000])
+    sizes = []
+    await files.get("large", tmp_path / "target", sizes.append)
+    assert (tmp_path / "target").read_bytes() == (local / "large").read_bytes()
+    assert sum(sizes) == 1000
+
+
+async def test_a_part_of_another_version_is_found_by_its_digest(files, pod, local, tmp_path):
+    await files.put(local / "large", "large", lambda _: None)
+    (tmp_path / ".part-target").write_bytes(b"x" * 2000)
+    with pytest.raises(BackendError, match="changed while it was copied"):
+        await files.get("large", tmp_path / "target", lambda _: None)
+    assert not (tmp_path / "target").exists()
+
+
+async def test_nothing_to_copy_is_said(files, tmp_path):
+    with pytest.raises(UsageError, match="to copy, or no file in it"):
+        await files.put(tmp_path / "none", "x", lambda _: None)

@@ -1,0 +1,145 @@
+"""The whole backend against an API server in memory: a run from its plan to its receipt, seen through the watch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from contextlib import aclosing
+
+import pytest
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import destroy as destroying
+from l2rtui.backends.kubernetes.backend import KubernetesBackend
+from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.config import Settings
+from l2rtui.domain.change import apply
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import ScalePlan, plan_launch
+from l2rtui.domain.preflight import Severity
+from l2rtui.domain.receipt import Receipt
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
+from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.errors import NotFoundError, RefusedError
+from tests.fakes.kubernetes_objects import ObjectServer, serving
+
+
+@pytest.fixture
+async def server():
+    async with serving(ObjectServer()) as running:
+        node = {"metadata": {"name": "n1", "labels": {labels.GPUS: "2"}}, "spec": {}, "status": {}}
+        node["status"] = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}}
+        running.put({"kind": "Node", **node})
+        yield running
+
+
+@pytest.fixture
+async def backend(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(destroying, "_SETTLE_SECONDS", 0.0)
+    config = {
+        "current-context": "lab",
+        "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server.base}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    path = tmp_path / "config"
+    path.write_text(json.dumps(config))
+    settings = Settings(namespaces=("ml",), image="default:1", grace_seconds=3.0)
+    made = KubernetesBackend(settings, str(path))
+    yield made
+    await made.close()
+
+
+async def plan_of(backend, name="r"):
+    snapshot = await backend.snapshot()
+    set_spec = SetSpec("w", Role.WORKER, ("w",), replicas=2, restart=RestartPolicy.ALWAYS)
+    spec = RunSpec(Kind.JOB, name, name, (set_spec,))
+    placement = place((spec,), snapshot.ledger)
+    plan = plan_launch((spec,), placement, snapshot.nodes, owner="me", uids=[uuid.uuid4().hex])
+    return await backend.planned(plan)
+
+
+async def launched(backend):
+    steps = [done async for done in backend.launch(await plan_of(backend))]
+    assert [done.error for done in steps] == [""] * len(steps)
+    return await backend.snapshot()
+
+
+async def test_a_run_from_its_plan_to_its_receipt(backend, server):
+    assert backend.location == ""
+    plan = await plan_of(backend)
+    assert backend.location == "lab · ml"
+    assert {run.spec.image for run in plan.runs} == {"default:1"}
+    assert (await backend.manifests(plan))[0]["kind"] == "ConfigMap"
+    assert not any(one.severity is Severity.REFUSAL for one in await backend.check(plan))
+    snapshot = await launched(backend)
+    assert len(snapshot.pods_of("r")) == 2
+    assert (await backend.spec("r")).set_named("w").replicas == 2
+    await backend.scale(ScalePlan("r", "w", 1, (), (snapshot.pods_of("r")[1].name,)))
+    assert (await backend.spec("r")).set_named("w").replicas == 1
+    run = snapshot.run_named("r")
+    *_, receipt = [item async for item in backend.destroy(run)]
+    assert isinstance(receipt, Receipt)
+    assert receipt.left == ()
+    assert await backend.leaks() == ()
+    with pytest.raises(NotFoundError, match="There is no run r"):
+        await backend.spec("r")
+
+
+async def test_the_watch_builds_what_a_snapshot_shows(backend):
+    await launched(backend)
+    observed = EMPTY_SNAPSHOT
+    async with asyncio.timeout(30), aclosing(backend.watch()) as batches:
+        async for changes in batches:
+            observed = apply(observed, changes)
+            if len(observed.pods_of("r")) == 2 and observed.run_named("r"):
+                break
+    assert observed.ledger.slots == (await backend.snapshot()).ledger.slots
+
+
+async def test_the_grace_of_the_settings_holds_unless_another_is_asked_for(backend, server):
+    server.has_stubborn_pods = True
+    pods = (await launched(backend)).pods_of("r")
+    await backend.kill(pods[:1])
+    await backend.kill(pods[1:], 7.0)
+    graces = [server.get("Pod", pod.name)["metadata"]["deletionGracePeriodSeconds"] for pod in pods]
+    assert graces == [3, 7]
+
+
+async def test_pods_that_l2rtui_did_not_launch_are_not_killed(backend):
+    with pytest.raises(RefusedError, match="x is a pod of anna that l2rtui did not launch"):
+        await backend.kill([PodView("u", "x", owner="anna")])
+
+
+async def test_panes_that_ask_at_once_share_one_connection(backend):
+    first, second = await asyncio.gather(backend.context(), backend.context())
+    assert first is second
+
+
+async def test_leases_are_in_the_shared_namespace_or_in_that_of_the_run(server):
+    api = server.api()
+    own, shared = ClusterContext(api), ClusterContext(api, Settings(claims_namespace="gpus"))
+    assert (own.lease_namespace, own.lease_namespace_of("other")) == ("ml", "other")
+    assert (shared.lease_namespace, shared.lease_namespace_of("other")) == ("gpus", "gpus")
+    await api.close()
+
+
+async def test_a_recent_snapshot_is_used_again_and_an_old_one_is_not(server, monkeypatch):
+    api, lists = server.api(), []
+    context = ClusterContext(api)
+
+    async def listed():
+        lists.append(1)
+        return EMPTY_SNAPSHOT
+
+    context.list_cluster = listed
+    await context.recent_snapshot()
+    await context.recent_snapshot()
+    await context.server_facts()
+    assert len(lists) == 1
+    monkeypatch.setattr("l2rtui.backends.kubernetes.context._RECENT_SECONDS", -1.0)
+    await context.recent_snapshot()
+    await context.server_facts()
+    assert len(lists) == 2
+    await api.close()

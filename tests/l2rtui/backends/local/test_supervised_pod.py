@@ -1,0 +1,234 @@
+"""Restart policy, back-off and SIGTERM/SIGKILL escalation of one pod, in virtual time and without processes."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+from pathlib import Path
+
+import pytest
+
+from l2rtui.backends.local.paths import StateFolder
+from l2rtui.backends.local.records import DesiredPod, ProcessIdentity, RunRecord
+from l2rtui.backends.local.supervision import restart_policy
+from l2rtui.backends.local.supervision.log_file import log_path
+from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
+from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
+from l2rtui.domain.placement import Seat
+from l2rtui.domain.plan import PodPlan
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
+
+BASE_SECONDS = 10.0
+GRACE_SECONDS = 30.0
+
+
+class FakeProcess:
+    """A process that ends when a test says so."""
+
+    pipe = pidfd = None
+
+    def __init__(self) -> None:
+        self.proc = ProcessIdentity(1, "never")
+        self.signals: list[int] = []
+        self.exit_code: int | None = None
+        self.is_gone = False
+
+    def signal_group(self, number: int) -> None:
+        self.signals.append(number)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class World:
+    """One pod, its processes in the order of their starts, and two clocks."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.date, self.seconds = 1_000_000.0, 50.0
+        self.processes: list[FakeProcess] = []
+        self.folder = StateFolder(folder).run("run")
+        monkeypatch.setattr(SupervisedProcess, "start", self._start)
+
+    def _start(self, *_: object) -> FakeProcess:
+        self.processes.append(FakeProcess())
+        return self.processes[-1]
+
+    def pod(self, restart: RestartPolicy = RestartPolicy.ALWAYS, command: str = "sh") -> SupervisedPod:
+        spec = SetSpec("w", Role.WORKER, (command,), restart=restart, grace_seconds=GRACE_SECONDS)
+        plan = PodPlan("run-w-0", spec, 0, "", Seat("run", "w", 0, ()), ())
+        desired = DesiredPod("uid", plan, self.date)
+        record = RunRecord(
+            uid="run-uid",
+            spec=RunSpec(Kind.LEARNER_WORKERS, "run", "run", (spec,)),
+            owner="me",
+            node="node",
+            boot="",
+            cwd="/",
+            created=self.date,
+            endpoint="ipc:///nowhere",
+            socket_dir="/nowhere",
+            pods=(desired,),
+            backoff_seconds=BASE_SECONDS,
+            log_max_bytes=1 << 20,
+        )
+        context = SupervisionContext(
+            self.folder,
+            record,
+            {"PATH": os.environ["PATH"]},
+            1.0,
+            "/",
+            selectors.DefaultSelector(),
+            changed=lambda: None,
+            report_problem=pytest.fail,
+            now=lambda: self.date,
+            monotonic=lambda: self.seconds,
+        )
+        return SupervisedPod.new(context, desired)
+
+    def advance(self, pod: SupervisedPod, seconds: float) -> None:
+        self.date += seconds
+        self.seconds += seconds
+        pod.run_due()
+
+    def end(self, pod: SupervisedPod, code: int | None) -> None:
+        """The process has ended, and nothing that it started is left."""
+        self.processes[-1].exit_code = code
+        pod.handle_exit()
+        pod.run_due()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def test_each_failure_doubles_the_back_off_up_to_its_limit(world):
+    pod = world.pod()
+    pod.start()
+    for wait in (0, 10, 20, 40, 80, 160, 300, 300):
+        started = len(world.processes)
+        world.end(pod, 1)
+        if wait:
+            assert pod.record.reason == "CrashLoopBackOff"
+            assert pod.record.next_start == world.date + wait
+            world.advance(pod, wait - 0.001)
+            assert len(world.processes) == started
+            world.advance(pod, 0.001)
+        assert len(world.processes) == started + 1
+        assert (pod.record.phase, pod.record.reason) == (Phase.RUNNING, "")
+    assert pod.record.restarts == 8
+
+
+def test_failures_are_forgotten_after_a_long_run(world):
+    pod = world.pod()
+    pod.start()
+    world.end(pod, 1)
+    world.end(pod, 1)
+    world.advance(pod, BASE_SECONDS)
+    world.advance(pod, 60 * BASE_SECONDS)
+    world.end(pod, 1)
+    assert (pod.record.failures, len(world.processes)) == (1, 4), "it starts again at once"
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "phase"),
+    [
+        (RestartPolicy.NEVER, 0, Phase.SUCCEEDED),
+        (RestartPolicy.NEVER, 1, Phase.FAILED),
+        (RestartPolicy.NEVER, None, Phase.FAILED),
+        (RestartPolicy.ON_FAILURE, 0, Phase.SUCCEEDED),
+    ],
+)
+def test_a_pod_that_is_not_restarted_is_over(world, policy, code, phase):
+    pod = world.pod(policy)
+    pod.start()
+    world.end(pod, code)
+    assert (pod.is_over, pod.record.phase, len(world.processes)) == (True, phase, 1)
+    assert pod.record.message == ("" if code is not None else restart_policy.UNKNOWN_EXIT)
+
+
+def test_the_log_has_a_mark_between_two_processes(world):
+    pod = world.pod()
+    pod.start()
+    world.end(pod, 7)
+    assert b"restart 1, exit 7" in log_path(world.folder.log_dir(pod.name), 1).read_bytes()
+
+
+def test_a_pod_that_has_never_run_stays_pending_in_its_back_off(world):
+    pod = world.pod(command="no-such-command")
+    pod.start()
+    pod.run_due()
+    assert (pod.record.phase, pod.record.reason, pod.record.restarts) == (Phase.PENDING, "StartError", 1)
+    assert pod.record.exit_code == restart_policy.START_ERROR_CODE
+    assert not world.processes
+
+
+def test_a_clock_that_is_set_back_delays_a_start_by_no_more_than_the_longest_back_off(world):
+    pod = world.pod()
+    pod.start()
+    world.end(pod, 1)
+    world.end(pod, 1)
+    world.date -= 86_400
+    pod.run_due()
+    world.advance(pod, 30 * BASE_SECONDS)
+    assert len(world.processes) == 3
+
+
+def test_sigkill_follows_sigterm_once_and_after_the_grace_period(world):
+    pod = world.pod()
+    pod.start()
+    pod.stop(None)
+    (process,) = world.processes
+    assert process.signals == [signal.SIGTERM]
+    world.advance(pod, GRACE_SECONDS - 0.001)
+    assert process.signals == [signal.SIGTERM]
+    world.date -= 86_400
+    world.advance(pod, 0.001)
+    world.advance(pod, GRACE_SECONDS)
+    assert process.signals == [signal.SIGTERM, signal.SIGKILL]
+
+
+@pytest.mark.parametrize(("second", "deadline"), [(5.0, 15.0), (600.0, 30.0)])
+def test_a_second_stop_shortens_the_grace_period_and_never_prolongs_it(world, second, deadline):
+    pod = world.pod()
+    pod.start()
+    pod.stop(GRACE_SECONDS)
+    world.advance(pod, 10.0)
+    pod.stop(second)
+    assert pod.record.kill_at == world.seconds - 10.0 + deadline
+    assert world.processes[0].signals == [signal.SIGTERM]
+
+
+def test_a_stopped_pod_is_not_restarted_but_replaced_under_another_uid(world):
+    pod = world.pod(RestartPolicy.NEVER)
+    pod.start()
+    pod.stop(None)
+    world.end(pod, 143)
+    assert (pod.process, len(world.processes)) == (None, 1)
+    replacement = pod.replacement()
+    assert replacement.record.uid != pod.record.uid
+    assert (replacement.record.wish, replacement.record.plan) == (pod.record.wish, pod.record.plan)
+    assert len(world.processes) == 2
+
+
+@pytest.mark.parametrize(("code", "phase"), [(143, Phase.SUCCEEDED), (137, Phase.SUCCEEDED), (1, Phase.FAILED)])
+def test_a_pod_that_ends_with_its_run_has_done_its_work_when_a_signal_ended_it(world, code, phase):
+    pod = world.pod()
+    pod.start()
+    pod.finish()
+    pod.finish()
+    assert world.processes[0].signals == [signal.SIGTERM]
+    world.end(pod, code)
+    assert (pod.is_over, pod.record.phase, pod.record.kill_at) == (True, phase, None)
+
+
+def test_a_pod_in_its_back_off_is_not_started_again_when_its_run_ends(world):
+    pod = world.pod()
+    pod.start()
+    world.end(pod, 1)
+    world.end(pod, 1)
+    pod.finish()
+    world.advance(pod, 100 * BASE_SECONDS)
+    assert (pod.is_over, pod.record.phase, len(world.processes)) == (True, Phase.FAILED, 2)

@@ -1,0 +1,15 @@
+"""The receipt of a destroy in one sentence."""
+
+from __future__ import annotations
+
+from l2rtui.domain.receipt import Leftover, Receipt
+
+
+def test_an_empty_receipt_counts_the_objects_that_were_removed():
+    assert Receipt("racing", 7, (), 1.25).sentence == "nothing left of racing (7 objects, 0 leaks, 1.2 s)"
+
+
+def test_every_leftover_is_named_with_its_reason():
+    left = (Leftover("Pod", "racing-w-0", "its node is gone"), Leftover("Lease", "phortx1-0-0", "forbidden"))
+    sentence = Receipt("racing", 7, left, 1.0).sentence
+    assert sentence == "2 left of racing: Pod racing-w-0 (its node is gone), Lease phortx1-0-0 (forbidden)"

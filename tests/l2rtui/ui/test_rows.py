@@ -1,0 +1,84 @@
+"""Rows and log filters as values: one cell and one sort value for each column, and lines that a filter displays."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from l2rtui.domain.ledger import DeviceUsage
+from l2rtui.domain.log import LogLine
+from l2rtui.domain.metrics import PodMetrics, RunMetrics
+from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.snapshot import PodView, RunView, SetView
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Role
+from l2rtui.ui.widgets import pod_table, run_table
+from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, entry_of
+from l2rtui.ui.widgets.node_table import NodeTable, node_row
+
+POD = PodView("u", "r-w-0", "n", "me", "r", "w", Role.WORKER, devices=(DeviceUsage(0, 1),), phase=Phase.RUNNING)
+RUN = RunView("u", "r", "e", "me", sets=(SetView("learner", Role.LEARNER, 1), SetView("w", Role.WORKER, 1)))
+RECORD = PodMetrics(
+    "worker", simulator="lost", simulator_restarts=2, simulator_fps=31.0, rank=1, world_size=4, round=3, step="x"
+)
+METRICS = RunMetrics("r", env_steps=7610, mean_return=-3.0, returns=(-5.0, -3.0))
+
+
+@pytest.mark.parametrize("record", [None, RECORD])
+@pytest.mark.parametrize("reported", [[], [RECORD]])
+def test_a_pod_has_a_cell_and_a_sort_value_for_each_column(record, reported):
+    fields = pod_table.record_fields(reported)
+    row = pod_table.pod_row(POD, record, fields)
+    assert len(row.cells) == len(row.sort) == len(pod_table.columns_for(fields))
+
+
+def test_a_lost_simulator_is_a_fault_of_its_pod():
+    assert not pod_table.pod_row(POD).is_fault
+    assert pod_table.pod_row(POD, RECORD).is_fault
+
+
+@pytest.mark.parametrize("metrics", [None, METRICS])
+@pytest.mark.parametrize("at", [None, "", "fetch done"])
+def test_a_run_has_a_cell_and_a_sort_value_for_each_column(metrics, at):
+    sets = run_table.sets_of([RUN])
+    columns = run_table.columns_for(sets, has_at=at is not None)
+    row = run_table.run_row(RUN, [POD], metrics, sets, at)
+    assert len(row.cells) == len(row.sort) == len(columns)
+    by_key = {column.key: value for column, value in zip(columns, row.sort, strict=True)}
+    assert by_key["return"] == by_key["trend"] == (float("-inf") if metrics is None else -3.0)
+
+
+def test_a_node_has_a_cell_and_a_sort_value_for_each_column():
+    row = node_row(Node("n", (Gpu("n", 0),), ready=False), ())
+    assert len(row.cells) == len(row.sort) == len(NodeTable.COLUMNS)
+    assert row.is_fault
+
+
+def line(text: str, *, is_mark: bool = False) -> LogLine:
+    return LogLine(1.0, "p", text, is_mark=is_mark)
+
+
+def test_a_filter_hides_lines_but_no_marks():
+    log_filter = LogFilter("RESET", "draft")
+    lines = [line("reset"), line("reset draft"), line("step"), line("restarted", is_mark=True)]
+    assert [entry.text for entry in log_filter.apply(lines)] == ["reset", "restarted"]
+    assert log_filter.has_patterns
+
+
+def test_lines_pass_raw_while_each_is_displayed_as_one():
+    lines = [line('{"a": 1}')]
+    assert LogFilter().apply(lines) is lines
+    assert LogFilter(json_as=JsonMode.RAW).apply(lines) is lines
+    assert [entry.text for entry in LogFilter(json_as=JsonMode.PRETTY).apply(lines)] == ["{", '  "a": 1', "}"]
+
+
+def test_a_pattern_that_is_no_regular_expression_is_refused():
+    with pytest.raises(re.error):
+        LogFilter("(")
+
+
+def test_an_entry_stays_the_same_when_it_is_sanitised_again():
+    entry = entry_of(line("\x1b[31mred\x1b[0m \x07"))
+    assert isinstance(entry, LogEntry)
+    assert entry_of(entry) is entry
