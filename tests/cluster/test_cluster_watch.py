@@ -57,9 +57,18 @@ async def test_a_look_and_a_watch_show_the_same(namespace):
         await api.create(pod(f"p{number}", name, str(number)))
     async with following(ADMIN) as follower:
         assert await follower.until_true(ADMIN, name, 30) < 30
-        look = await follower.feed.snapshot()
-        reported = {uid: item for uid, item in follower.snapshot.pods.items() if item.namespace == name}
-        assert {uid: item for uid, item in look.pods.items() if item.namespace == name} == reported
+        # Pods may start between the look and the comparison: both settle on the same once the pods run.
+        end = asyncio.get_running_loop().time() + 30
+        while True:
+            look = await follower.feed.snapshot()
+            listed = {uid: item for uid, item in look.pods.items() if item.namespace == name}
+            watched = {uid: item for uid, item in follower.snapshot.pods.items() if item.namespace == name}
+            is_settled = listed == watched and {str(item.phase) for item in listed.values()} == {"Running"}
+            if is_settled or asyncio.get_running_loop().time() > end:
+                break
+            await asyncio.sleep(0.1)
+        assert len(listed) == 4
+        assert listed == watched
         assert look.problems == ()
 
 
