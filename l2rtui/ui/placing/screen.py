@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
+from l2rtui.config import user_name
 from l2rtui.domain.placement import PlacementPolicy, parse_seeds
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -27,7 +28,7 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.placing.draft_view import DraftView
 from l2rtui.ui.placing.editor import MAX_REPLICAS, PlacementEditor
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.state.placement_draft import PlacementDraft
+from l2rtui.ui.state.placement_draft import PlacementDraft, loss_of
 from l2rtui.ui.state.spec_files import example_specs, load_spec
 from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
@@ -87,8 +88,9 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         self._snapshot = snapshot
         before = self.editor.draft
         self.editor.draft = before.still_free(snapshot.ledger)
-        if lost := len(before.seats) - len(self.editor.draft.seats):
-            self._ctx.background.say(f"Somebody else took slots: {plural(lost, 'staged replica')} went back.")
+        lost = [seat for pod, seat in before.seats.items() if pod not in self.editor.draft.seats]
+        if sentence := loss_of(lost, snapshot.ledger, user_name()):
+            self._ctx.background.say(sentence)
         grid = self._view.grid
         grid.snapshot = snapshot
         grid.styles.height = max(6, min(grid.natural_height + 1, self.size.height * 3 // 5))

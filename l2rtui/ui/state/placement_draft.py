@@ -17,6 +17,7 @@ from l2rtui.domain.node import SlotId
 from l2rtui.domain.placement import Pin, Placement, PlacementPolicy, Seat, place
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role, RunSpec, SetSpec, pod_name, with_seeds
+from l2rtui.ui.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,28 @@ class PlacementDraft:
 def _is_free(ledger: Ledger, slot: SlotId) -> bool:
     entry = ledger.slots.get(slot)
     return entry is not None and entry.state is SlotState.FREE
+
+
+def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:
+    """Return a sentence about seats that are no longer free; empty where their own pods have taken them.
+
+    Args:
+        owner: The user. A pod of theirs with a seat's name is the launch of that very draft.
+    """
+    holders: list[Slot] = []
+    num_lost = 0
+    for seat in lost:
+        taken = [
+            ledger.slots.get(slot) or Slot(slot, SlotState.OFF) for slot in seat.slots if not _is_free(ledger, slot)
+        ]
+        if any((slot.pod, slot.owner) != (seat.pod, owner) for slot in taken):
+            holders += taken
+            num_lost += 1
+    if not num_lost:
+        return ""
+    is_foreign = any(slot.pod and slot.owner != owner for slot in holders)
+    reason = "Somebody else took slots" if is_foreign else "Slots are no longer free"
+    return f"{reason}: {plural(num_lost, 'staged replica')} went back."
 
 
 def specs_of(spec: RunSpec, options: LaunchOptions, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.style import Style
 from textual import events
@@ -57,7 +57,8 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self._grid: Grid = EMPTY_GRID
-        self._ahead: Grid = EMPTY_GRID
+        # Made for the next snapshot, with the width that it was made for.
+        self._ahead: tuple[int, Grid] = 0, EMPTY_GRID
         self._laid_width = 0
         # Lines as they are on the screen, by number: what render_line() returned last.
         self._drawn: dict[int, Line] = {}
@@ -76,7 +77,9 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
     def lay_out_ahead(self, snapshot: ClusterSnapshot) -> None:
         """Lay out for the snapshot that is assigned next; safe in a thread, since nothing is drawn yet."""
-        self._ahead = lay_out(snapshot, self._laid_width - _MARGIN)
+        # A grid that is hidden, as all but one list are on a small terminal, has no width yet to lay out for.
+        if width := self._laid_width:
+            self._ahead = width, lay_out(snapshot, width - _MARGIN)
 
     def move_to(self, slot: SlotId, *, by_user: bool = False) -> None:
         """Put the cursor on a slot, if it is there."""
@@ -116,6 +119,10 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         is_other = old.ledger is not new.ledger and old.ledger.slots != new.ledger.slots
         if not is_same or self._grid is EMPTY_GRID or is_other:
             self._arrange()
+        elif old.pods is not new.pods:
+            # A pod that starts to run moves no slot, but the case of its letter says that it waits no longer.
+            self._grid = replace(self._grid, snapshot=new)
+            self._draw_differences()
 
     def watch_ghosts(self) -> None:
         """Draw the lines that differ."""
@@ -137,9 +144,9 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         if width <= 0:
             return
         old = self._grid
-        ahead, self._ahead = self._ahead, EMPTY_GRID
+        (ahead_width, ahead), self._ahead = self._ahead, (0, EMPTY_GRID)
         # The layout that was made ahead knows neither ghosts nor a filter, and only its own width.
-        is_whole = self.only is None and not self.ghosts and self.size.width == self._laid_width
+        is_whole = self.only is None and not self.ghosts and self.size.width == ahead_width
         if ahead is not EMPTY_GRID and ahead.snapshot is self.snapshot and is_whole:
             self._grid = ahead
         else:
@@ -150,15 +157,18 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             self.virtual_size = size
             self.refresh()
         else:
-            # Lines that were never drawn need no comparison: a large cluster has thousands out of sight.
-            for y in tuple(self._drawn):
-                if y >= self._grid.height or self._drawn[y] != self._grid.line(y):
-                    self.refresh_line(y + 1)
-                    del self._drawn[y]
+            self._draw_differences()
             if old.legend != self._grid.legend:
                 self.refresh_line(self.size.height - 1 + self.scroll_offset.y)
         if self.cursor_slot not in self._grid.slots:
             self._place(next(iter(self._grid.slots), None), by_user=False)
+
+    def _draw_differences(self) -> None:
+        # Lines that were never drawn need no comparison: a large cluster has thousands out of sight.
+        for y in tuple(self._drawn):
+            if y >= self._grid.height or self._drawn[y] != self._grid.line(y):
+                self.refresh_line(y + 1)
+                del self._drawn[y]
 
     def _place(self, slot: SlotId | None, *, by_user: bool) -> None:
         old, self.cursor_slot = self.cursor_slot, slot

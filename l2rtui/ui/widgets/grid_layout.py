@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from typing import Final
 
 from l2rtui.domain.ledger import SlotState
@@ -15,7 +16,7 @@ from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import HUES, Line, Span, TextStyle, fit, percent, shorten
+from l2rtui.ui.text import HUES, Line, Span, TextStyle, fit, percent, plural, shorten, width_of
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
 """One letter a run, in the order of launch; ``x`` is left out, as it marks pods that l2rtui did not launch."""
@@ -187,7 +188,7 @@ def lay_out(
         for name, node in zip(old, nodes, strict=True)
     )
     shape = before.shape if is_same and nodes else _shape(nodes, width)
-    return Grid(shape, snapshot, letters, ghosts or {}, _legend(snapshot, letters))
+    return Grid(shape, snapshot, letters, ghosts or {}, _legend(snapshot, letters, width))
 
 
 def _shape(nodes: Sequence[Node], width: int) -> Shape:
@@ -271,8 +272,11 @@ def _need(node: Node, gpu: Gpu, slots: int, pitch: int) -> int:
     return len(_label(node, gpu)) + slots * pitch + (slots - 1) // GROUP + _GAP
 
 
-def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, TextStyle]]) -> Line:
-    """Runs first, then other pods, then the states that occur; free always."""
+def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, TextStyle]], width: int) -> Line:
+    """Runs first, then other pods, then the states that occur; free always.
+
+    Where the line is too narrow, runs are left out and counted: a number that is cut would read as a smaller one.
+    """
     busy: dict[str, int] = {}
     states = dict.fromkeys(_STATES, 0)
     free = failed = 0
@@ -287,13 +291,29 @@ def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, TextStyl
         else:
             states[state] += 1
     states[SlotState.FREE], states[SlotState.FAILED] = free, failed
-    spans: list[Span] = []
-    for name, (letter, style) in list(letters.items())[: len(LETTERS)]:
-        if name in busy:
-            spans += [Span(letter, style), Span(f" {shorten(sanitize(name), 20)} {busy[name]}   ", TextStyle.DIM)]
+    entries: list[Line] = []
     if others := sum(slots for name, slots in busy.items() if name not in letters):
-        spans += [Span(FOREIGN, TextStyle.DIM), Span(f" others {others}   ", TextStyle.DIM)]
+        entries.append((Span(FOREIGN, TextStyle.DIM), Span(f" others {others}   ", TextStyle.DIM)))
     for state, (cell, word) in _STATES.items():
         if states[state] or state is SlotState.FREE:
-            spans += [cell, Span(f" {word} {states[state]}   ", TextStyle.DIM)]
-    return tuple(spans)
+            entries.append((cell, Span(f" {word} {states[state]}   ", TextStyle.DIM)))
+    while len(entries) > 1 and sum(map(width_of, entries)) + len("+99 runs   ") > width:
+        entries.pop(0 if entries[0][0].text == FOREIGN else -1)
+    last = tuple(chain.from_iterable(entries))
+    named = [name for name in letters if name in busy]
+    runs = [
+        (Span(letter, style), Span(f" {shorten(sanitize(name), 20)} {busy[name]}   ", TextStyle.DIM))
+        for name, (letter, style) in list(letters.items())[: len(LETTERS)]
+        if name in busy
+    ]
+    return (*_fitting(runs, len(named), width - width_of(last)), *last)
+
+
+def _fitting(entries: Sequence[Line], total: int, width: int) -> Line:
+    """Join the first entries that fit, and count those of all that do not, or that have no entry."""
+    ends = [0, *accumulate(map(width_of, entries))]
+    if len(entries) == total and ends[-1] <= width:
+        return tuple(chain.from_iterable(entries))
+    room = width - len(f"+{total} runs   ")
+    number = sum(end <= room for end in ends[1:])
+    return (*chain.from_iterable(entries[:number]), Span(f"+{plural(total - number, 'run')}   ", TextStyle.DIM))

@@ -10,6 +10,7 @@ from textual import events
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.domain.status import Phase
+from l2rtui.ui.widgets.grid_layout import lay_out
 
 SPEC = """kind: learner-workers
 name: drive
@@ -297,3 +298,33 @@ async def test_a_pod_that_cannot_start_says_why(desk):
         backend.put_pod(PodView("u", "stuck", phase=Phase.PENDING, reason="Unschedulable", message="no node fits"))
         await one.press("3")
         await one.until(lambda: "stuck waits to start: no node fits" in one.words())
+
+
+async def test_a_small_terminal_lays_the_slots_out_for_its_width_and_not_for_that_of_a_hidden_grid(desk):
+    async with desk(size=(80, 24), ready=False) as one:
+        grid = one.cluster.panes.slots
+        await one.press("1")
+        await one.until(lambda: grid.size.width)
+        lines = [slot.y for slot in lay_out(one.cluster.snapshot, grid.size.width - 2).slots.values()]
+        assert [cell.y for cell in grid._grid.slots.values()] == lines
+        assert "a100-0" in one.words() or len(set(lines)) < len(one.cluster.snapshot.ledger.slots) / 4
+
+
+async def test_the_letter_of_a_slot_becomes_large_when_its_pod_runs(desk):
+    async with desk(size=(160, 45)) as one:
+        snapshot, grid = one.cluster.snapshot, one.cluster.panes.slots
+        pod = next(pod for pod in snapshot.pods.values() if pod.run and pod.slots and pod.ready)
+        slot = next(iter(pod.slots))
+
+        def letter() -> str:
+            cell = grid._grid.slots[slot]
+            return grid.render_line(cell.y + 1).text[cell.x + 2]
+
+        was = letter()
+        assert was.isupper()
+        one.backend.put_pod(replace(pod, phase=Phase.PENDING, ready=False, created=one.backend.now() + 60))
+        await one.until(lambda: letter() == was.lower(), "a small letter")
+        before = one.cluster.snapshot.ledger
+        one.backend.put_pod(pod)
+        await one.until(lambda: letter() == was, "a capital letter")
+        assert one.cluster.snapshot.ledger.slots == before.slots

@@ -8,13 +8,13 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import Gpu, Node, SlotId
-from l2rtui.domain.placement import PlacementPolicy, parse_pins, place
-from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, PodView
+from l2rtui.domain.placement import PlacementPolicy, Seat, parse_pins, place
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec, with_seeds
 from l2rtui.services.spec.spec_file import LaunchRequest
 from l2rtui.ui.placing.editor import PlacementEditor
-from l2rtui.ui.state.placement_draft import PlacementDraft, free_name, pin_text
+from l2rtui.ui.state.placement_draft import PlacementDraft, free_name, loss_of, pin_text
 
 SPEC = """# Four worker sets
 kind: learner-workers
@@ -127,6 +127,35 @@ async def test_slots_that_are_held_cannot_be_put_on_and_those_that_others_take_g
         cluster.put_pod(PodView("u2", "late", node="n0", devices=(DeviceUsage(0, 1),), phase=Phase.RUNNING))
         await one.until(lambda: not staged(one))
         assert any("1 staged replica went back" in sentence for sentence in one.says())
+
+
+async def test_ones_own_launch_is_not_somebody_else(desk, cluster):
+    async with desk(backend=cluster, ready=False) as one:
+        await open_place(one)
+        await one.press("A", "enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        await one.press("enter")
+        await one.until(lambda: one.top == "ClusterScreen" and len(one.cluster.snapshot.pods) == 5)
+        assert not [sentence for sentence in one.says() if "went back" in sentence]
+
+
+def test_seats_go_back_with_the_reason():
+    seats = [Seat("r", "w", 0, (SlotId("n", 0, 0),)), Seat("r", "w", 1, (SlotId("n", 0, 1),))]
+
+    def reason(*pods: PodView, has_node: bool = True) -> str:
+        nodes = {"n": Node("n", (Gpu("n", 0),))} if has_node else {}
+        return loss_of(seats, ClusterSnapshot(nodes, {pod.uid: pod for pod in pods}, {}).ledger, "me")
+
+    def pod(name: str, owner: str, slot: int) -> PodView:
+        return PodView(
+            f"u{slot}", name, owner=owner, node="n", devices=(DeviceUsage(0, slot),), phase=Phase.RUNNING
+        )
+
+    own = [pod(seat.pod, "me", number) for number, seat in enumerate(seats)]
+    assert reason(*own) == ""
+    assert reason(own[0], pod(seats[1].pod, "you", 1)) == "Somebody else took slots: 1 staged replica went back."
+    assert reason(own[0], pod("other", "me", 1)) == "Slots are no longer free: 1 staged replica went back."
+    assert reason(has_node=False) == "Slots are no longer free: 2 staged replicas went back."
 
 
 async def test_what_does_not_fit_is_said_and_cannot_be_planned(desk, cluster):

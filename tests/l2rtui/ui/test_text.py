@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.runstatus import run_status
@@ -57,6 +58,37 @@ def test_a_device_with_many_slots_wraps(slots):
     assert len(grid.slots) == slots
     assert max(place.x for place in grid.slots.values()) < 76
     assert "· free" in read(grid.legend)
+
+
+@pytest.mark.parametrize("width", [40, 50, 76, 90, 118, 200])
+def test_the_legend_cuts_no_number_and_counts_the_runs_that_it_leaves_out(demo, width):
+    legend = read(lay_out(demo, width).legend).rstrip()
+    assert len(legend) <= width + 2
+    free = sum(slot.state == "free" for slot in demo.ledger.slots.values())
+    assert f"· free {free}" in legend
+    named = [run for run in demo.runs if f" {demo.runs[run].name} " in legend]
+    left_out = len(demo.runs) - len(named)
+    assert (f"+{text.plural(left_out, 'run')}" in legend) is bool(left_out)
+
+
+def test_the_legend_counts_the_runs_that_have_no_letter_of_their_own(demo):
+    run, pod = next(iter(demo.runs.values())), PodView("", "")
+    gpus = tuple(Gpu("n", index, slots=8) for index in range(4))
+    runs = {f"u{one}": replace(run, uid=f"u{one}", name=f"r{one:02}", created=one) for one in range(27)}
+    pods = {
+        f"p{one}": replace(
+            pod,
+            uid=f"p{one}",
+            name=f"p{one}",
+            run=f"r{one:02}",
+            node="n",
+            devices=(DeviceUsage(one // 8, one % 8),),
+        )
+        for one in range(27)
+    }
+    legend = read(lay_out(ClusterSnapshot({"n": Node("n", gpus)}, pods, runs), 1000).legend)
+    assert " r24 1 " in legend
+    assert "+2 runs" in legend
 
 
 def test_the_cursor_reaches_every_slot_and_stops_at_the_edges(demo):
