@@ -1,0 +1,163 @@
+"""Functions on tensors that run as one CUDA graph: launched once, where eager kernels are launched one by one.
+
+A small kernel takes about 7 microseconds to launch and 1 as a node of a graph, so updates of small networks are all
+launching (NVIDIA, *Getting Started with CUDA Graphs*; PyTorch, *CUDA semantics: CUDA Graphs*). A graph reads and
+writes memory by address. Three rules follow for a function that is captured:
+
+- its tensor arguments are copied into static buffers, and what it returns is overwritten by the next call;
+- tensors that it changes are changed in place, also by whoever loads a checkpoint;
+- numbers that change between calls are tensors: a Python number is frozen at its value during capture.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from runtime.base.errors import FailedError
+
+WARMUP_CALLS: Final = 3
+"""Calls before a capture: they allocate workspaces of cuBLAS and cuDNN and load kernels, which capture forbids.
+PyTorch's documentation names 3 (11 only below DistributedDataParallel)."""
+
+_CAPTURE: Final = threading.Lock()
+"""Torch allows a single capture at a time in a process."""
+Outputs = Any
+"""Tensor, or any structure of tensors."""
+
+
+class Captured:
+    """Function as one CUDA graph for arguments of fixed shapes; on other devices the function, called eagerly.
+
+    Not thread-safe. The outputs are the same tensors at each call: read or copy them before the next one.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Outputs],
+        *examples: Tensor | None,
+        generators: Sequence[torch.Generator] = (),
+        state: Sequence[Tensor] = (),
+        enabled: bool = True,
+    ) -> None:
+        """Allocate static buffers and capture; neither learns: ``state`` and ``generators`` are restored.
+
+        Args:
+            function: called with one tensor (or None) for each example; it must not wait for the device
+                (``item``, boolean indices, copies to the host).
+            examples: arguments of the shapes, dtypes and device to capture for; None stays None.
+            generators: all that the function draws from.
+            state: all tensors that the function changes in place.
+            enabled: False runs the function eagerly on the same buffers.
+
+        Raises FailedError if the function cannot be captured.
+        """
+        self._function = function
+        self.inputs = tuple(None if example is None else _static(example) for example in examples)
+        """Static buffers, one for each example; who writes a batch into them and passes them saves a copy."""
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._outputs: Outputs = None
+        device = next((buffer.device for buffer in self.inputs if buffer is not None), torch.device("cpu"))
+        if enabled and device.type == "cuda":
+            with torch.cuda.device(device):
+                self._capture(generators, state)
+
+    @property
+    def is_graph(self) -> bool:
+        """True where calls replay a CUDA graph."""
+        return self._graph is not None
+
+    def __call__(self, *arguments: Tensor | None) -> Outputs:
+        """Run on ``arguments``, which have the examples' shapes; returns what the function returns."""
+        for buffer, argument in zip(self.inputs, arguments, strict=True):
+            if buffer is None or argument is buffer:
+                continue
+            assert argument is not None  # noqa: S101  (`CapturedByShape` has a graph for each set of columns)
+            # Asynchronous within a device. From the host it waits: a pinned source may be overwritten by its owner
+            # as soon as this returns, so whoever wants to overlap copies hands in tensors of the device.
+            buffer.copy_(argument)
+        if self._graph is None:
+            return self._function(*self.inputs)
+        self._graph.replay()
+        return self._outputs
+
+    def _capture(self, generators: Sequence[torch.Generator], state: Sequence[Tensor]) -> None:
+        """Warm up on a side stream, restore what that changed, and capture one call."""
+        tensors = [tensor.detach() for tensor in state]
+        saved = [tensor.clone() for tensor in tensors]
+        drawn = [generator.get_state() for generator in generators]
+        # Capture is not allowed on the default stream, and workspaces belong to a stream: both on the same one.
+        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUP_CALLS):
+                # Not bound to a name: an output that is alive keeps nodes of autograd with this call's streams.
+                self._function(*self.inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        for tensor, value in zip(tensors, saved, strict=True):
+            tensor.copy_(value)
+        for generator, value in zip(generators, drawn, strict=True):
+            generator.set_state(value)
+        graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            # From here on each replay advances the generator as an eager call would, and draws the same numbers.
+            graph.register_generator_state(generator)
+        try:
+            # "thread_local": threads that answer observations or copy weights go on meanwhile; with the default,
+            # "global", a synchronisation in any of them would end the capture with an error.
+            with _CAPTURE, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                self._outputs = self._function(*self.inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise FailedError(
+                f"torch could not capture a CUDA graph ({error}); with cuda_graphs set to false it takes none"
+            ) from error
+        self._graph = graph
+
+
+class CapturedByShape:
+    """`Captured` for arguments whose shapes may differ: one graph for each set of shapes and dtypes.
+
+    ``enabled`` None captures where the arguments are on a GPU and calls the function itself elsewhere, without
+    static buffers; True and False always go through the buffers.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Outputs],
+        *,
+        generators: Callable[[], Sequence[torch.Generator]] = tuple,
+        state: Callable[[], Sequence[Tensor]] = tuple,
+        enabled: bool | None = None,
+    ) -> None:
+        self._function = function
+        self._generators = generators
+        self._state = state
+        self._enabled = enabled
+        self._captured: dict[tuple[Any, ...], Captured] = {}
+
+    def __call__(self, *arguments: Tensor | None) -> Outputs:
+        """Run on ``arguments``; the outputs belong to the graph of these shapes."""
+        if self._enabled is None and not any(part is not None and part.is_cuda for part in arguments):
+            return self._function(*arguments)
+        key = tuple(None if part is None else (part.shape, part.dtype) for part in arguments)
+        captured = self._captured.get(key)
+        if captured is None:
+            captured = self._captured[key] = Captured(
+                self._function,
+                *arguments,
+                generators=self._generators(),
+                state=self._state(),
+                enabled=self._enabled is not False,
+            )
+        return captured(*arguments)
+
+
+def _static(example: Tensor) -> Tensor:
+    """Return a contiguous copy of ``example`` on its device."""
+    return example.detach().clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,70 @@
+"""Captured functions on the CPU: static buffers, shapes, state that warm-up leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from runtime.rl.device.captured import Captured, CapturedByShape
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_arguments_are_copied_into_static_buffers() -> None:
+    addresses: list[int] = []
+
+    def double(value: Tensor) -> Tensor:
+        addresses.append(value.data_ptr())
+        return 2.0 * value
+
+    captured = Captured(double, torch.ones(3), enabled=False)
+    first, second = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0])
+    assert captured(first).tolist() == [2.0, 4.0, 6.0]
+    assert captured(second).tolist() == [8.0, 10.0, 12.0]
+    assert set(addresses) == {captured.inputs[0].data_ptr()}
+    assert first.tolist() == [1.0, 2.0, 3.0], "the caller's tensor is not the buffer"
+    assert not captured.is_graph
+
+
+def test_a_batch_that_was_written_into_the_buffers_is_not_copied() -> None:
+    captured = Captured(lambda value: value + 1.0, torch.zeros(2))
+    captured.inputs[0].fill_(5.0)
+    assert captured(*captured.inputs).tolist() == [6.0, 6.0]
+
+
+def test_making_it_changes_neither_state_nor_generators() -> None:
+    total, generator = torch.zeros(4), torch.Generator().manual_seed(3)
+
+    def walk(step: Tensor) -> Tensor:
+        return total.add_(step * torch.randn(4, generator=generator))
+
+    before = generator.get_state()
+    captured = Captured(walk, torch.ones(4), generators=[generator], state=[total])
+    assert total.tolist() == [0.0] * 4
+    assert torch.equal(generator.get_state(), before)
+    captured(torch.ones(4))
+    assert torch.equal(total, torch.randn(4, generator=torch.Generator().manual_seed(3)))
+
+
+def test_another_number_of_arguments_is_an_error() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        Captured(lambda a, b: a + b, torch.zeros(1), torch.zeros(1))(torch.zeros(1))
+
+
+def test_each_shape_has_buffers_of_its_own_and_a_missing_column_stays_missing() -> None:
+    shapes: list[tuple[int, int]] = []
+
+    def weighted(value: Tensor, weight: Tensor | None) -> Tensor:
+        shapes.append((value.data_ptr(), len(value)))
+        return value if weight is None else value * weight
+
+    for enabled in (None, False, True):
+        shapes.clear()
+        captured = CapturedByShape(weighted, enabled=enabled)
+        assert captured(torch.ones(2), None).tolist() == [1.0, 1.0]
+        assert captured(torch.ones(3), torch.full((3,), 2.0)).tolist() == [2.0, 2.0, 2.0]
+        assert captured(torch.full((2,), 7.0), None).tolist() == [7.0, 7.0]
+        assert [size for _, size in shapes] == [2, 3, 2]
+        if enabled is not None:
+            assert shapes[0] == shapes[2], "the same buffers for the same shapes"
