@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from runtime.base import contract
 from runtime.base.errors import NotFiniteError, SetupError
@@ -43,8 +44,11 @@ from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, 
 from runtime.rl.checkpoints.learner_state import pack, unpack
 from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.rl.checkpoints.writer import CheckpointWriter
+from runtime.rl.device.streams import HostCopy
+from runtime.rl.device.usage import DeviceMeter
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.metrics_log import MetricsLog
+from runtime.rl.roles.publishing import PolicyPublisher
 from runtime.rl.roles.rate_limiter import RateLimiter
 from runtime.rl.roles.remote_inference import inference_proof, inference_shapes
 from runtime.rl.settings import Settings
@@ -98,6 +102,7 @@ class Learner:
         plan = self._plan = environment_plan(settings, env)
         devices = _devices(settings)
         self._device = devices[0]
+        self._usage = DeviceMeter(devices)
         try:
             self._team = assemble(plan, settings, context.seed, devices)
         except ValueError as error:
@@ -143,6 +148,9 @@ class Learner:
         self._saver = CheckpointWriter(checkpoints, console.say, self._exchange.saved, self._mirror)
         evaluations = self._exchange.evaluations
         self._metrics = MetricsLog(folder, console, evaluations, self._env_steps, self._counters.updates)
+        self._publisher = PolicyPublisher(
+            lambda: HostCopy({"policy": self._method.policy_weights()}), self._deliver_policy, "policy"
+        )
         self._stats: Stats | None = None
         self._began = self._saved = time.monotonic()
 
@@ -213,6 +221,7 @@ class Learner:
         counters = self._counters
         if self._has_policy:  # before the exchange starts, or workers would collect at random
             self._publish()
+            self._publisher.deliver_all()
         if self._inference is not None:
             self._inference.start()
         self._exchange.start()
@@ -220,15 +229,22 @@ class Learner:
         self._console.say(f"learner of {self._settings.environment} ready, epoch {counters.epoch}")
         while not stop.is_set() and self._end() is None:
             before = time.monotonic()
-            has_data = self._exchange.await_data(counters.kept_updates, WAIT_SECONDS)
-            self._metrics.waited(time.monotonic() - before)
-            if has_data:
+            # While weights are on their way there is no wait here: without data they are delivered below, and with
+            # data the update that they overlap is begun.
+            timeout = 0.0 if self._publisher.is_pending else WAIT_SECONDS
+            if self._exchange.await_data(counters.kept_updates, timeout):
+                self._metrics.waited(time.monotonic() - before)
+                self._publisher.deliver_arrived()
                 self._learn()
+            else:
+                self._publisher.deliver_all()
+                self._metrics.waited(time.monotonic() - before)
             now = time.monotonic()
             if self._metrics.is_due(now):
                 self._record()
             if now - self._saved >= self._settings.checkpoint_seconds and not self._saver.is_busy:
                 self._checkpoint()
+        self._publisher.deliver_all()
         end = self._end()
         if end is not None:
             self._console.say(f"the run is done: {end}")
@@ -254,7 +270,8 @@ class Learner:
     def _status_fields(self) -> dict[str, Any]:
         """Return the answer to `GET /status`. The status server's thread calls it."""
         inference = {"inference": self._inference.status()} if self._inference is not None else {}
-        return {**self._exchange.status(), "idle_share": round(self._metrics.idle_share, 6), **inference}
+        figures = {"idle_share": round(self._metrics.idle_share, 6), **self._usage.latest}
+        return {**self._exchange.status(), **figures, **inference}
 
     def close(self) -> None:
         """End the threads and close all files."""
@@ -293,7 +310,9 @@ class Learner:
             while self._limiter.allows_update(self._exchange.env_steps, counters.kept_updates):
                 self._update()
             self._publish()
-        elif counters.kept_updates % self._plan.balance.publish_every == 0 or not counters.policy_version:
+        elif counters.kept_updates % self._plan.balance.publish_every == 0 or not (
+            counters.policy_version or self._publisher.is_pending
+        ):
             self._publish()
 
     def _update(self) -> None:
@@ -321,8 +340,15 @@ class Learner:
         return stats
 
     def _publish(self) -> None:
-        """Publish the policy. Its version is journalled first, so that no version ever names two policies."""
-        arena = self._method.actor_arena()
+        """Publish the policy once it has left the device; at once where workers may act by no other."""
+        self._publisher.publish()
+        # Credit that the update brings is granted with the next wait for data. Without a lag it must not be used
+        # with the policy before: what that collects would be refused.
+        if self._plan.balance.max_policy_lag == 0:
+            self._publisher.deliver_all()
+
+    def _deliver_policy(self, arena: NDArray[np.float32]) -> None:
+        """Publish weights. Their version is journalled first, so that no version ever names two policies."""
         if not np.isfinite(arena).all():
             self._refuse_to_go_on()
         self._counters.policy_version += 1
@@ -375,7 +401,8 @@ class Learner:
         """Print and store one metric record. The counters are journalled first, so that none ever falls."""
         self._counters.env_steps = max(self._counters.env_steps, self._env_steps)
         self._journal()
-        self._metrics.write(self._counters, self._env_steps, self._exchange.metric_fields(), self._stats)
+        figures = {**self._exchange.metric_fields(), **self._usage.report()}
+        self._metrics.write(self._counters, self._env_steps, figures, self._stats)
 
 
 def _devices(settings: Settings) -> list[str]:
