@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from runtime.base import replay_memory
+
 
 class SettingsError(ValueError):
     """The settings cannot be used; the sentence names the key and what it may be."""
@@ -57,9 +59,13 @@ class Settings:
     impala: Mapping[str, Any] = _setting({}, "Settings of IMPALA, by name.")
     sgd: Mapping[str, Any] = _setting({}, "Settings of gradient descent on examples, by name.")
     # --- collection ---
-    num_envs: int = _setting(16, "Copies of the environment in each worker, stepped together.", least=1)
+    num_envs: int = _setting(
+        replay_memory.NUM_ENVS, "Copies of the environment in each worker, stepped together.", least=1
+    )
     segment_steps: int = _setting(
-        16, "Steps of all copies in one message. Fewer for fresher data, more for slow networks.", least=1
+        replay_memory.SEGMENT_STEPS,
+        "Steps of all copies in one message. Fewer for fresher data, more for slow networks.",
+        least=1,
     )
     warmup_steps: int = _setting(
         5_000, "SAC: env steps with random actions before the first update, over all workers.", least=0
@@ -91,7 +97,15 @@ class Settings:
         False, "Collect and learn by turns: with one worker the same seed gives the same run, but slowly."
     )
     # --- the learner ---
-    replay_capacity: int = _setting(500_000, "Transitions in the replay buffer; the oldest make room.", least=1)
+    replay_capacity: int = _setting(
+        replay_memory.REPLAY_CAPACITY, "Transitions in the replay buffer; the oldest make room.", least=1
+    )
+    replay_device: str = _setting(
+        "auto",
+        "Where replay and rollouts live: device is the GPU that learns, host this machine's memory; auto takes the "
+        "device if they fit. Host leaves the GPU's memory to large networks.",
+        one_of=("auto", "device", "host"),
+    )
     device: str = _setting(
         "auto",
         "Where the learner computes; auto takes a GPU if there is one.",

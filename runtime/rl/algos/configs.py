@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from runtime.base import replay_memory
+
 _HOLDS: Final = {"above": operator.gt, "at least": operator.ge, "at most": operator.le}
 """Comparisons that a bound may ask for, by their words in a sentence."""
 _SHARE: Final = {"above": 0.0, "at most": 1.0}
@@ -30,7 +32,7 @@ class SACConfig:
 
     hidden: tuple[int, ...] = (128, 128)
     """Widths of the hidden layers of actor and critics. Wider costs time before it costs quality on a CPU."""
-    batch_size: int = _number(256, _COUNT)
+    batch_size: int = _number(replay_memory.SAC_BATCH_SIZE, _COUNT)
     """Transitions in one update."""
     gamma: float = _number(0.98, _SHARE)
     """Discount a step; 1 / (1 - gamma) steps is how far ahead the policy cares: 50, or 5 s of driving."""
@@ -67,7 +69,7 @@ class PPOConfig:
 
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of actor and value."""
-    batch_steps: int = _number(2_048, _COUNT)
+    batch_steps: int = _number(replay_memory.PPO_BATCH_STEPS, _COUNT)
     """Env steps in one update, over all workers; a multiple of num_envs x segment_steps."""
     epochs: int = _number(10, _COUNT)
     """Times that an update goes over its batch."""
@@ -109,7 +111,7 @@ class ImpalaConfig:
 
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers of actor and value."""
-    batch_steps: int = _number(1_024, _COUNT)
+    batch_steps: int = _number(replay_memory.IMPALA_BATCH_STEPS, _COUNT)
     """Env steps in one update, over all workers; a multiple of num_envs x segment_steps."""
     queue_batches: int = _number(2, _COUNT)
     """Batches that collection may be ahead of learning. More hides a slow network, at the price of older data."""

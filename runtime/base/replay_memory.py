@@ -1,0 +1,180 @@
+"""Memory that the data of a learner takes: replay, batches and rollouts, and where they fit; pure arithmetic.
+
+The app computes it before launch and the learner at its start, by the same functions: both need nothing but sizes.
+Bytes of an observation are those on the wire: 4 for each number of a vector, 1 for each channel of a pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+REPLAY_CAPACITY: Final = 500_000
+"""Default of the setting ``replay_capacity``, transitions."""
+NUM_ENVS: Final = 16
+"""Default of the setting ``num_envs``."""
+SEGMENT_STEPS: Final = 16
+"""Default of the setting ``segment_steps``."""
+SAC_BATCH_SIZE: Final = 256
+"""Default of SAC's ``batch_size``."""
+PPO_BATCH_STEPS: Final = 2_048
+"""Default of PPO's ``batch_steps``."""
+IMPALA_BATCH_STEPS: Final = 1_024
+"""Default of IMPALA's ``batch_steps``."""
+
+DEVICE_RESERVE_BYTES: Final = 4 * 2**30
+"""Device memory left to networks, activations and captured graphs."""
+HOST_RESERVE_BYTES: Final = 2**30
+"""Host memory left to the learner itself: torch alone takes half of it."""
+MARGIN_BYTES: Final = 64 * 2**20
+MARGIN_ROWS: Final = 4_096
+"""Rows, and their bytes, that a ring on the host has beyond its capacity: they are written while a batch is read."""
+_SMALL_BYTES: Final = 4 + 1 + 1 + 8
+"""Reward, end, number of summed steps and index of the next observation of a transition."""
+
+Place = Literal["device", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class DataMemory:
+    """Bytes of a learner's data; those that a method has not are 0."""
+
+    replay_bytes: int
+    """The whole ring. On the device it is allocated at the start."""
+    filled_bytes: int
+    """The part of the ring that the run can fill; on the host only that is ever touched."""
+    batch_bytes: int
+    """Batches of transitions, two of them: one is learned from while the next is copied."""
+    rollout_bytes: int
+    """Segments that wait for an on-policy update, and the batch that is made of them."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes on the device if all data is there."""
+        return self.replay_bytes + self.batch_bytes + self.rollout_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes on the host if all data is there."""
+        return self.filled_bytes + self.batch_bytes + self.rollout_bytes
+
+
+def margin_rows(capacity: int, row_bytes: int) -> int:
+    """Return the rows that a ring of `capacity` on the host has beyond it."""
+    return min(capacity, MARGIN_ROWS, MARGIN_BYTES // max(1, row_bytes))
+
+
+def tail_rows(capacity: int, num_envs: int, segment_steps: int) -> int:
+    """Return rows for observations that are nobody's first: the last ones of segments, and those of truncations.
+
+    A thirty-second of the transitions may be truncated; a ring with more of them grows.
+    """
+    segments = math.ceil(capacity / (num_envs * segment_steps)) + 2
+    return segments * num_envs + capacity // 32
+
+
+def data_memory(
+    *,
+    observation_bytes: int,
+    action_bytes: int,
+    num_envs: int = NUM_ENVS,
+    segment_steps: int = SEGMENT_STEPS,
+    replay_capacity: int = 0,
+    batch_size: int = 0,
+    batch_steps: int = 0,
+    queue_batches: int = 1,
+    total_env_steps: int | None = None,
+) -> DataMemory:
+    """Return the bytes of a learner's data.
+
+    Args:
+        observation_bytes: Of one observation. action_bytes: Of one action, 4 for each number.
+        replay_capacity: Transitions in the replay; 0 for on-policy methods. batch_size: Transitions in an update.
+        batch_steps: Env steps in an on-policy update; 0 for others. queue_batches: How many of them may wait.
+        total_env_steps: End of the run, which may come before the replay is full.
+    """
+    item_bytes = observation_bytes + action_bytes + _SMALL_BYTES
+
+    def ring(capacity: int) -> int:
+        return capacity * item_bytes + tail_rows(capacity, num_envs, segment_steps) * observation_bytes
+
+    replay = ring(replay_capacity) if replay_capacity else 0
+    most = replay_capacity if total_env_steps is None else min(replay_capacity, total_env_steps)
+    batch = 2 * batch_size * (item_bytes + observation_bytes)
+    # What waits has each observation once and a last row for each copy; the batch has the next ones beside them.
+    waiting = item_bytes + observation_bytes // segment_steps
+    rollouts = batch_steps * (queue_batches * waiting + item_bytes + observation_bytes)
+    return DataMemory(replay, ring(most) if most else 0, batch, rollouts)
+
+
+def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, action_bytes: int) -> DataMemory:
+    """Return the bytes of the data of a run with `settings`, a mapping as in a spec; defaults are filled in."""
+    algorithm = settings.get("algorithm", "sac")
+    method = settings.get(algorithm, {}) or {}
+    sizes: dict[str, Any] = {
+        "observation_bytes": observation_bytes,
+        "action_bytes": action_bytes,
+        "num_envs": settings.get("num_envs", NUM_ENVS),
+        "segment_steps": settings.get("segment_steps", SEGMENT_STEPS),
+        "total_env_steps": settings.get("total_env_steps"),
+    }
+    if algorithm in {"sac", "random"}:
+        sizes["replay_capacity"] = settings.get("replay_capacity", REPLAY_CAPACITY)
+        sizes["batch_size"] = method.get("batch_size", SAC_BATCH_SIZE)
+    elif algorithm in {"ppo", "impala"} and not method.get("sends_gradients", False):
+        default = PPO_BATCH_STEPS if algorithm == "ppo" else IMPALA_BATCH_STEPS
+        sizes["batch_steps"] = method.get("batch_steps", default)
+        sizes["queue_batches"] = method.get("queue_batches", 1 if algorithm == "ppo" else 2)
+    return data_memory(**sizes)
+
+
+def fits_device(memory: DataMemory, free_bytes: int) -> bool:
+    """Return true if the device has room for the data beside networks and activations."""
+    return memory.device_bytes + DEVICE_RESERVE_BYTES <= free_bytes
+
+
+def fits_host(memory: DataMemory, free_bytes: int | None) -> bool:
+    """Return true if the host has room for the data beside the learner, or if its memory is not known (None)."""
+    return free_bytes is None or memory.host_bytes + HOST_RESERVE_BYTES <= free_bytes
+
+
+def choose_place(setting: str, memory: DataMemory, device_free: int | None, host_free: int | None) -> Place:
+    """Return where the data lives for the setting ``replay_device``: auto, device or host.
+
+    Args:
+        device_free: Free bytes of the card; None where the learner computes on the CPU.
+        host_free: Free bytes of the host; None where they are not known.
+
+    Raises ValueError with a sentence that names the bytes and the setting if it fits nowhere that is allowed.
+    """
+    if device_free is not None and setting != "host" and fits_device(memory, device_free):
+        return "device"
+    if (device_free is None or setting != "device") and fits_host(memory, host_free):
+        return "host"
+    raise ValueError(refusal(memory, device_free if setting != "host" else None, host_free, setting))
+
+
+def refusal(memory: DataMemory, device_free: int | None, host_free: int | None, setting: str = "auto") -> str:
+    """Return the sentence for data that fits nowhere."""
+    has = []
+    if device_free is not None:
+        has.append(f"the card has {size_text(device_free)} free")
+    if host_free is not None and not (setting == "device" and device_free is not None):
+        has.append(f"the host {size_text(host_free)}")
+    if memory.replay_bytes:
+        data, remedy = "replay and batches", "lower replay_capacity or the size of the observations"
+    else:
+        data, remedy = "rollouts and batches", "lower batch_steps or the size of the observations"
+    if setting == "device" and device_free is not None:
+        remedy += ", or set replay_device to auto"
+    needs = memory.host_bytes if device_free is None else memory.device_bytes
+    reserves = f"of which {size_text(DEVICE_RESERVE_BYTES)} stay for networks" if device_free is not None else ""
+    sentence = f"{data} take {size_text(needs)} and {' and '.join(has)}"
+    return f"{sentence}{', ' + reserves if reserves else ''}; {remedy}"
+
+
+def size_text(count: int) -> str:
+    """Return bytes for people: ``26.3 GiB``, ``83 MiB``."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{math.ceil(count / 2**20)} MiB"

@@ -1,0 +1,74 @@
+"""Memory of a learner's data, and where it goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.base.replay_memory import choose_place, data_memory, margin_rows, memory_of_settings, size_text
+
+GIB = 2**30
+PICTURE = 84 * 84 * 4
+
+
+def test_a_replay_of_pictures_holds_each_observation_once() -> None:
+    memory = memory_of_settings({}, PICTURE, 8)
+    assert 500_000 * PICTURE < memory.replay_bytes < 1.15 * 500_000 * PICTURE
+    assert memory.rollout_bytes == 0
+    assert memory.batch_bytes == 2 * 256 * (2 * PICTURE + 8 + 14)
+
+
+def test_a_short_run_touches_only_what_it_fills() -> None:
+    memory = memory_of_settings({"total_env_steps": 10_000}, PICTURE, 8)
+    assert memory.filled_bytes < memory.replay_bytes / 40
+    assert memory.replay_bytes == memory_of_settings({}, PICTURE, 8).replay_bytes
+
+
+def test_rollouts_are_counted_for_methods_that_have_them() -> None:
+    memory = memory_of_settings({"algorithm": "ppo", "ppo": {"batch_steps": 4_096}}, PICTURE, 4)
+    assert memory.replay_bytes == memory.batch_bytes == 0
+    assert 3 * 4_096 * PICTURE < memory.rollout_bytes < 3.2 * 4_096 * PICTURE
+    assert memory_of_settings({"algorithm": "impala"}, 100, 4).rollout_bytes
+    assert memory_of_settings({"algorithm": "impala", "impala": {"sends_gradients": True}}, 100, 4).host_bytes == 0
+    assert memory_of_settings({"algorithm": "sgd"}, 100, 4).host_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "device_free", "host_free", "place"),
+    [
+        ("auto", 80 * GIB, 64 * GIB, "device"),
+        ("auto", 16 * GIB, 64 * GIB, "host"),
+        ("auto", None, 64 * GIB, "host"),
+        ("auto", 16 * GIB, None, "host"),
+        ("host", 80 * GIB, 64 * GIB, "host"),
+        ("device", 80 * GIB, 8 * GIB, "device"),
+        ("device", None, 64 * GIB, "host"),
+    ],
+)
+def test_the_data_lives_on_the_card_if_it_fits_and_else_on_the_host(setting, device_free, host_free, place) -> None:
+    assert choose_place(setting, memory_of_settings({}, PICTURE, 8), device_free, host_free) == place
+
+
+@pytest.mark.parametrize(
+    ("setting", "device_free", "host_free", "sentence"),
+    [
+        ("auto", 8 * GIB, 10 * GIB, r"take 14.* GiB and the card has 8.0 GiB free and the host 10.0 GiB, .*lower"),
+        ("auto", None, 10 * GIB, r"take 14.* GiB and the host 10.0 GiB; lower replay_capacity"),
+        ("device", 8 * GIB, 64 * GIB, r"the card has 8.0 GiB free, of .*or set replay_device to auto"),
+        ("host", 80 * GIB, 10 * GIB, r"and the host 10.0 GiB; lower"),
+    ],
+)
+def test_what_fits_nowhere_is_refused_with_the_bytes_and_the_setting(setting, device_free, host_free, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        choose_place(setting, memory_of_settings({}, PICTURE, 8), device_free, host_free)
+
+
+def test_rollouts_that_fit_nowhere_name_their_setting() -> None:
+    with pytest.raises(ValueError, match=r"rollouts and batches take .* lower batch_steps"):
+        choose_place("auto", data_memory(observation_bytes=10**6, action_bytes=4, batch_steps=10**5), None, GIB)
+
+
+def test_sizes_for_people() -> None:
+    assert size_text(26 * GIB) == "26.0 GiB"
+    assert size_text(1) == "1 MiB"
+    assert margin_rows(10, 100) == 10
+    assert margin_rows(10**6, 2**20) == 64
