@@ -98,12 +98,15 @@ Kinds: ``learner``, ``worker``, ``evaluator``. All carry ``time`` (seconds since
 ``env_steps``, ``updates``, ``policy_version`` (integers that never fall within a run), ``policy_lag``
 (``[min, mean, max]`` in versions, over the records since the last line), ``env_steps_per_second``,
 ``updates_per_second``, ``mean_return`` (of the latest training episodes, or null), ``eval_return`` and
-``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), and losses by name.
+``eval_progress`` (of the latest evaluation, or null), ``workers`` (connected now), losses by name, and ``device``
+(text for people: ``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``). On a GPU also, each only where it is known:
+``gpu_percent`` (share of the time in which a kernel ran), ``gpu_memory_bytes`` (in use, by all processes that share
+it) and ``gpu_reserved_bytes`` (by this process). With several GPUs they are their mean, and their sums.
 
 A worker's carries, where it drives simulators, ``simulator_state`` (of the worst: ``starting``, ``ready``,
 ``lost``, ``given up`` or ``stopped``), ``simulator_restarts``, ``simulator_fps`` (poses a second, of all) and
-``simulator_error`` (the newest, a sentence, or null). Where it has a GPU whose driver reports it: ``gpu_percent``
-(share of the time in which a kernel ran) and ``gpu_memory_bytes`` (in use, by all processes that share it).
+``simulator_error`` (the newest, a sentence, or null). Where it has a GPU whose driver reports it:
+``gpu_percent`` and ``gpu_memory_bytes``, as above.
 
 ``elastic``: a node writes one when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.base.errors import SetupError
+from runtime.base.gpu_meter import GpuMeter, own_devices
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.exchange.inference.client import RemotePolicy
@@ -26,7 +27,6 @@ from runtime.rl.algos.configs import ImpalaConfig, SGDConfig
 from runtime.rl.algos.plan import Plan
 from runtime.rl.buffers.rollout_buffer import rollout_layout
 from runtime.rl.envs.base import HoldsProcesses, VectorEnv, closing_env
-from runtime.rl.roles.gpu_meter import GpuMeter, own_device
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.remote_inference import remote_policy
 from runtime.rl.roles.rollout import FinishedSegment, Rollout
@@ -84,7 +84,7 @@ class RolloutWorker:
         self._rollout: Rollout | None = None
         self._collect = self._collector(context.settings.segment_steps, int(seeds[1]))
         self._console = console
-        self._gpu = GpuMeter(own_device(os.environ))
+        self._gpu = GpuMeter(*own_devices(os.environ))
         self._recorded = time.monotonic()
         self._episodes = 0
         self._returns: deque[tuple[int, float]] = deque(maxlen=16)

@@ -85,6 +85,8 @@ def test_random_learns_nothing_and_counts_everything(run: RunUnderTest) -> None:
     assert (last["updates"], last["policy_version"]) == (0, 0)
     assert last["env_steps"] >= 20_000
     assert 10 < last["mean_return"] < 40
+    assert last["device"].partition(":")[0] in ("cpu", "cuda", "mps")
+    assert ("gpu_reserved_bytes" in last) == last["device"].startswith("cuda")
 
 
 LOCKSTEP = {
