@@ -7,12 +7,14 @@ edge at each sample; SI units, counter-clockwise angles. ``from_centre_line`` ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from runtime.tracks.vehicle import Namespace
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -54,6 +56,13 @@ class Track:
     """(N,) centre line to left edge, m."""
     right: Floats
     """(N,) centre line to right edge, m."""
+    xp: Namespace = np
+    """Library of the arrays."""
+
+    def converted(self, xp: Namespace, convert: Callable[[Floats], Any]) -> Track:
+        """Return the course with the arrays of ``xp`` that ``convert`` makes of this one's, for `project` there."""
+        names = ("centre", "heading", "curvature", "left", "right")
+        return replace(self, xp=xp, **{name: convert(getattr(self, name)) for name in names})
 
     @property
     def length(self) -> float:
@@ -106,23 +115,23 @@ class Track:
         The window keeps the lookup cheap, and keeps a car on its own part of the course where two parts pass
         close to each other.
         """
-        count = len(self.curvature)
-        window = np.arange(-int(BEHIND / self.step), int(AHEAD / self.step) + 1)
+        xp, count, behind = self.xp, len(self.curvature), int(BEHIND / self.step)
+        window = xp.arange(-behind, int(AHEAD / self.step) + 1, device=near.device)
         around = (near[:, None] + window) % count
         gap_x, gap_y = x[:, None] - self.centre[around, 0], y[:, None] - self.centre[around, 1]
-        best = np.argmin(gap_x * gap_x + gap_y * gap_y, axis=1)
-        rows = np.arange(len(best))
-        index, gap_x, gap_y = around[rows, best], gap_x[rows, best], gap_y[rows, best]
-        cos, sin = np.cos(self.heading[index]), np.sin(self.heading[index])
-        curvature = self.curvature[index]
+        best = xp.argmin(gap_x * gap_x + gap_y * gap_y, axis=1)
+        index = (near + best - behind) % count
+        gap_x, gap_y = x - self.centre[index, 0], y - self.centre[index, 1]
+        heading, curvature = self.heading[index], self.curvature[index]
+        cos, sin = xp.cos(heading), xp.sin(heading)
         offset = gap_y * cos - gap_x * sin
         # A metre along the inside of a bend is more than a metre of centre line; without this the distance
         # would jump from sample to sample.
-        along = (gap_x * cos + gap_y * sin) / np.maximum(1.0 - curvature * offset, 0.2)
+        along = (gap_x * cos + gap_y * sin) / (1.0 - curvature * offset).clip(0.2, None)
         # A foot point beyond the neighbouring sample would mean that `index` is not the nearest one.
-        along = np.clip(along, -self.step, self.step)
+        along = along.clip(-self.step, self.step)
         distance = (index * self.step + along) % self.length
-        return Projection(index, distance, offset, self.heading[index] + curvature * along)
+        return Projection(index, distance, offset, heading + curvature * along)
 
     def look_ahead(self, distances: ArrayLike) -> Floats:
         """(N, K) mean curvature, 1/m, between each pair of neighbouring ``distances`` (K + 1,) ahead of a sample.

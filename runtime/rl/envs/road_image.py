@@ -7,14 +7,16 @@ looked up in one map of the whole course; nothing is drawn while cars drive.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.rl.spaces import Image
 from runtime.tracks.track import Floats, Track
+from runtime.tracks.vehicle import Namespace
 
 SIDE: Final = 32
 """Pixels of a picture in height and width."""
@@ -45,6 +47,13 @@ class View:
     """(SIDE, 1) metres from the car to each row of a picture, the farthest first."""
     left: Floats
     """(SIDE, SIDE) metres from the middle of its row to each pixel, positive to the left."""
+    xp: Namespace = np
+    """Library of the arrays."""
+
+    def converted(self, xp: Namespace, convert: Callable[[NDArray[Any]], Any]) -> View:
+        """Return the map with the arrays of ``xp`` that ``convert`` makes of this one's, for `render` there."""
+        arrays = {name: convert(getattr(self, name)) for name in ("pixels", "ahead", "left")}
+        return replace(self, xp=xp, **arrays)
 
     @classmethod
     def of(cls, track: Track) -> View:
@@ -68,11 +77,13 @@ class View:
 
     def render(self, x: Floats, y: Floats, yaw: Floats) -> NDArray[np.uint8]:
         """(B, *SHAPE) pictures of cars at (B,) places that look along ``yaw``, rad."""
-        cos, sin = (turn(yaw)[:, None, None] / CELL for turn in (np.cos, np.sin))
+        xp = self.xp
+        cos, sin = (turn(yaw)[:, None, None] / CELL for turn in (xp.cos, xp.sin))
         column = (x[:, None, None] - self.south_west[0]) / CELL + self.ahead * cos - self.left * sin
         row = (y[:, None, None] - self.south_west[1]) / CELL + self.ahead * sin + self.left * cos
         rows, columns = self.pixels.shape
         # A car that flies off the map still sees its edge, where there is no road.
-        at = np.clip(row, 0, rows - 1).astype(np.intp) * columns + np.clip(column, 0, columns - 1).astype(np.intp)
-        images: NDArray[np.uint8] = self.pixels.ravel()[at]
+        row, column = row.clip(0, rows - 1), column.clip(0, columns - 1)
+        at = xp.asarray(row, dtype=xp.int64) * columns + xp.asarray(column, dtype=xp.int64)
+        images: NDArray[np.uint8] = self.pixels.reshape(-1)[at]
         return images[..., None]
