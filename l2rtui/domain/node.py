@@ -87,12 +87,15 @@ class GpuUse:
     Attributes:
         percent: Share of time with a kernel running, 0 to 100, as nvidia-smi counts; None if unknown.
         memory_used_bytes: None if unknown. memory_bytes: its total memory; 0 if unknown.
+        watts: Power draw, None if unknown. celsius: Temperature of the chip, None if unknown.
     """
 
     gpu: int
     percent: float | None = None
     memory_used_bytes: int | None = None
     memory_bytes: int = 0
+    watts: float | None = None
+    celsius: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
