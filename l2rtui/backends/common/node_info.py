@@ -1,13 +1,18 @@
-"""The node that this process runs on: its name, and the cores and memory that its cgroups allow."""
+"""The node that this process runs on: its name, its load, and the cores and memory that its cgroups allow."""
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import psutil
+
+_MIN_SECONDS = 0.1
+"""Shortest time between two readings of CPU times: the kernel counts in steps of 10 ms."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -41,6 +46,39 @@ def memory_limit() -> int | None:
     """Return the memory limit of our cgroup in bytes; None without a limit."""
     limits = [fields[0] for folder in _own_cgroups() if (fields := _fields(folder / "memory.max"))]
     return min((int(limit) for limit in limits if limit.isdigit()), default=None)  # "max" is no limit
+
+
+class CpuLoad:
+    """CPU cores in use on this machine, by all processes, since the previous reading.
+
+    The first reading has none before it: it is the load average of the last minute, at most all cores. A command
+    that looks once would otherwise have to wait for a second reading.
+    """
+
+    def __init__(self) -> None:
+        # Not psutil.cpu_percent(): it keeps the previous times of each thread apart, and reads from a pool of
+        # threads would be first readings, which it answers with 0.
+        self._busy, self._total = _cpu_seconds()
+        self._read_at = time.monotonic()
+
+    def read(self) -> float:
+        """Return the cores in use."""
+        cores = psutil.cpu_count() or 1
+        if time.monotonic() - self._read_at < _MIN_SECONDS:
+            return min(os.getloadavg()[0], float(cores))
+        (busy, total), before = _cpu_seconds(), (self._busy, self._total)
+        self._busy, self._total, self._read_at = busy, total, time.monotonic()
+        # Counters of idle time may step back by a tick (proc(5)), so the share is bounded.
+        share = (busy - before[0]) / (total - before[1]) if total > before[1] else 0.0
+        return cores * min(max(share, 0.0), 1.0)
+
+
+def _cpu_seconds() -> tuple[float, float]:
+    """Return busy and total seconds of all cores since the start of the machine."""
+    times = psutil.cpu_times()
+    # On Linux time of guests is also in user and nice, and a core that waits for I/O is idle.
+    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return total - times.idle - getattr(times, "iowait", 0.0), total
 
 
 def _own_cgroups() -> Iterator[Path]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.node import Gpu
+from l2rtui.domain.node import Gpu, GpuUse
+from runtime.base.gpu_meter import GpuState, read_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,14 @@ class GpuReport:
     """GPUs and their processes at one moment.
 
     Attributes:
+        uses: Utilisation, memory, power and temperature of each GPU, as far as the card reports them.
         has_driver: False on a node without NVIDIA's driver: no GPU, and no problem.
         problem: Why the GPUs cannot be read, one sentence; empty when they could.
     """
 
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
+    uses: tuple[GpuUse, ...] = ()
     has_driver: bool = False
     problem: str = ""
 
@@ -81,35 +84,45 @@ class GpuReader:
     def _report(self, nvml: Any, node: str) -> GpuReport:
         gpus: list[Gpu] = []
         processes: list[GpuProcess] = []
+        uses: list[GpuUse] = []
+        problem = ""
         for index in range(nvml.nvmlDeviceGetCount()):
-            device = nvml.nvmlDeviceGetHandleByIndex(index)
-            gpus.append(
-                Gpu(
-                    node,
-                    index,
-                    uuid=_text(nvml.nvmlDeviceGetUUID(device)),
-                    model=_text(nvml.nvmlDeviceGetName(device)),
-                    memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(device).total),
-                    slots=self._slots,
-                )
-            )
-            # A process with a CUDA and an OpenGL context is in both lists.
-            pids: set[int] = set()
-            for list_processes in (
-                nvml.nvmlDeviceGetComputeRunningProcesses,
-                nvml.nvmlDeviceGetGraphicsRunningProcesses,
-            ):
-                try:
-                    pids.update(process.pid for process in list_processes(device))
-                except nvml.NVMLError_NotSupported:
-                    pass  # cards without graphics, and drivers in a virtual machine
-            processes.extend(GpuProcess(pid, DeviceUsage(index)) for pid in sorted(pids))
-        return GpuReport(tuple(gpus), tuple(processes), has_driver=True)
+            try:
+                device = nvml.nvmlDeviceGetHandleByIndex(index)
+                state, pids = read_state(nvml, device), _pids(nvml, device)
+                uuid, model = _text(nvml.nvmlDeviceGetUUID(device)), _text(nvml.nvmlDeviceGetName(device))
+            except nvml.NVMLError as error:
+                # A card that fell off the bus is still counted; the others can be used.
+                problem = problem or f"GPU{index} cannot be read: NVML says {error}"
+                continue
+            gpus.append(Gpu(node, index, uuid, model, state.memory_bytes or 0, self._slots))
+            uses.append(_use(index, state))
+            processes.extend(GpuProcess(pid, DeviceUsage(index)) for pid in pids)
+        if problem:
+            self.close()  # as for errors of the whole driver: a reset card needs another nvmlInit()
+        return GpuReport(tuple(gpus), tuple(processes), tuple(uses), has_driver=True, problem=problem)
 
 
-def cpu_device(node: str, cores: float, slots_per_core: int, max_slots: int) -> Gpu:
-    """Return the device that carries the slots of a node without GPUs."""
-    return Gpu(node, 0, slots=max(1, min(max_slots, int(slots_per_core * cores))), is_cpu=True)
+def _use(index: int, state: GpuState) -> GpuUse:
+    return GpuUse(
+        index, state.percent, state.memory_used_bytes, state.memory_bytes or 0, state.watts, state.celsius
+    )
+
+
+def _pids(nvml: Any, device: Any) -> list[int]:
+    # A process with a CUDA and an OpenGL context is in both lists.
+    pids: set[int] = set()
+    for list_processes in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+        try:
+            pids.update(process.pid for process in list_processes(device))
+        except nvml.NVMLError_NotSupported:
+            pass  # cards without graphics, and drivers in a virtual machine
+    return sorted(pids)
+
+
+def cpu_device(node: str, cores: float, slots_per_core: int, max_slots: int, *, index: int = 0) -> Gpu:
+    """Return the device that carries the slots of a node's CPU; beside GPUs its index is ``domain.node.CPU``."""
+    return Gpu(node, index, slots=max(1, min(max_slots, int(slots_per_core * cores))), is_cpu=True)
 
 
 def _text(value: str | bytes) -> str:

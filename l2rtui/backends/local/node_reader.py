@@ -8,11 +8,11 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.common.node_info import memory_limit, node_name, usable_cores
+from l2rtui.backends.common.node_info import CpuLoad, memory_limit, node_name, usable_cores
 from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device
 from l2rtui.backends.local import process_scan
 from l2rtui.config import Settings
-from l2rtui.domain.node import Node
+from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 
@@ -42,7 +42,7 @@ class NodeReader:
         self._gpus = GpuReader(settings.slots_per_gpu, nvml)
         self._report = GpuReport()
         self._no_driver_until = 0.0
-        psutil.cpu_percent()  # the first call only starts the measurement
+        self._cpu_load = CpuLoad()
 
     def read(self) -> NodeReading:
         """Return the node as it is now."""
@@ -52,19 +52,20 @@ class NodeReader:
             if not self._report.has_driver:
                 self._no_driver_until = time.monotonic() + _NO_DRIVER_SECONDS
         settings, report = self._settings, self._report
-        gpus = report.gpus
-        # With a problem there are GPUs that cannot be read: a cpu device would invent slots beside them.
-        if not gpus and not report.problem:
-            gpus = (cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots),)
+        # With a problem there are GPUs that cannot be read: the CPU then stands beside them, and not in their place.
+        has_gpus = bool(report.gpus or report.problem)
+        cpu = cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots, index=CPU if has_gpus else 0)
         memory = psutil.virtual_memory()
         node = Node(
             name,
-            gpus,
+            report.gpus if has_gpus else (cpu,),
             cpu_cores=cores,
             memory_bytes=min(memory.total, memory_limit() or memory.total),
-            cpu_used=round(psutil.cpu_percent() / 100 * (psutil.cpu_count() or 1), 2),
+            cpu_used=round(self._cpu_load.read(), 2),
             memory_used_bytes=memory.total - memory.available,
+            gpu_use=report.uses,
             message=report.problem,
+            cpu=cpu if has_gpus else None,
         )
         # The scan of all environments is costly, and needed only where a GPU is in use.
         ours = (

@@ -1,4 +1,3 @@
-# ruff: noqa: N802  (the names are those of pynvml)
 """This machine as a node: GPUs by NVML, other people's processes, cores and limits."""
 
 from __future__ import annotations
@@ -16,74 +15,19 @@ from l2rtui.backends.common.nvml import GpuReader, cpu_device
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.ledger import DeviceUsage, SlotState
+from l2rtui.domain.node import GpuUse
+from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 
-
-class NVMLError(Exception):
-    pass
-
-
-class LibraryNotFoundError(NVMLError):
-    pass
-
-
-class DriverNotLoadedError(NVMLError):
-    pass
-
-
-class NotSupportedError(NVMLError):
-    pass
-
-
-class FakeNvml:
-    """The few functions of pynvml that are used, over a list of GPUs."""
-
-    NVMLError = NVMLError
-    NVMLError_LibraryNotFound = LibraryNotFoundError
-    NVMLError_DriverNotLoaded = DriverNotLoadedError
-    NVMLError_NotSupported = NotSupportedError
-
-    def __init__(self, *compute: list[int], error: Exception | None = None) -> None:
-        self.compute = compute
-        self.error = error
-        self.opened = 0
-
-    def nvmlInit(self):
-        if self.error:
-            raise self.error
-        self.opened += 1
-
-    def nvmlShutdown(self):
-        self.opened -= 1
-
-    def nvmlDeviceGetCount(self):
-        if self.error:
-            raise self.error
-        return len(self.compute)
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        return index
-
-    def nvmlDeviceGetUUID(self, device):
-        return f"GPU-{device}".encode()  # older versions of the module give bytes
-
-    def nvmlDeviceGetName(self, device):
-        return "NVIDIA RTX 3090"
-
-    def nvmlDeviceGetMemoryInfo(self, device):
-        return SimpleNamespace(total=24 << 30)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, device):
-        return [SimpleNamespace(pid=pid) for pid in self.compute[device]]
-
-    def nvmlDeviceGetGraphicsRunningProcesses(self, device):
-        if device:
-            raise NotSupportedError
-        return self.nvmlDeviceGetComputeRunningProcesses(device)
+DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH = 9, 12, 18
 
 
 async def test_gpus_are_devices_with_slots_and_strangers_hold_some(tmp_path):
     with subprocess.Popen(["sleep", "600"]) as foreign_pod:
-        nvml = FakeNvml([foreign_pod.pid, 2**22 + 1], [])
+        strangers = FakeGpu(
+            "NVIDIA RTX 3090", "GPU-0", pids=[foreign_pod.pid, 2**22 + 1], graphics_pids=[foreign_pod.pid]
+        )
+        free = FakeGpu("NVIDIA RTX 3090", "GPU-1", unsupported=["nvmlDeviceGetGraphicsRunningProcesses"])
+        nvml = FakeNvml(strangers, free)
         backend = LocalBackend(Settings(slots_per_gpu=3), state=tmp_path, nvml=nvml)
         snapshot = await backend.snapshot()
         (node,) = snapshot.nodes.values()
@@ -103,13 +47,13 @@ async def test_gpus_are_devices_with_slots_and_strangers_hold_some(tmp_path):
 async def test_our_own_processes_on_a_gpu_are_no_strangers(lab):
     await lab.launch(lab.set("escape", "say", "up", "sleep", "600"))
     await lab.until_line("up")
-    nvml = FakeNvml([process.pid for process in lab.processes()])
+    nvml = FakeNvml(FakeGpu(pids=[process.pid for process in lab.processes()]))
     backend = LocalBackend(lab.settings, state=lab.state, nvml=nvml)
     assert [pod.name for pod in (await backend.snapshot()).pods.values()] == ["run-w-0"]
     await backend.close()
 
 
-@pytest.mark.parametrize("error", [LibraryNotFoundError(), DriverNotLoadedError()])
+@pytest.mark.parametrize("error", [LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED])
 async def test_without_a_driver_the_cpu_carries_the_slots(tmp_path, error):
     backend = LocalBackend(Settings(), state=tmp_path, nvml=FakeNvml(error=error))
     snapshot = await backend.snapshot()
@@ -120,10 +64,10 @@ async def test_without_a_driver_the_cpu_carries_the_slots(tmp_path, error):
 
 
 async def test_a_broken_driver_is_a_problem_and_no_reason_to_stop(tmp_path):
-    nvml = FakeNvml([], error=NVMLError("Driver/library version mismatch"))
+    nvml = FakeNvml(FakeGpu(), error=LIB_RM_VERSION_MISMATCH)
     backend = LocalBackend(Settings(), state=tmp_path, nvml=nvml)
     snapshot = await backend.snapshot()
-    assert snapshot.problems == ("the GPUs cannot be read: NVML says Driver/library version mismatch",)
+    assert snapshot.problems == ("the GPUs cannot be read: NVML says RM has detected an NVML/RM version mismatch.",)
     assert snapshot.ledger.slots == {}
     findings = {finding.subject: finding for finding in await backend.doctor()}
     assert findings["gpu"].severity == "warning"
@@ -131,15 +75,61 @@ async def test_a_broken_driver_is_a_problem_and_no_reason_to_stop(tmp_path):
 
 
 def test_a_driver_that_breaks_later_is_opened_again():
-    nvml = FakeNvml([])
+    nvml = FakeNvml(FakeGpu())
     reader = GpuReader(4, nvml)
     assert len(reader.read("n").gpus) == 1
-    nvml.error = NVMLError("GPU is lost")
-    assert "GPU is lost" in reader.read("n").problem
+    nvml.error = LIB_RM_VERSION_MISMATCH
+    assert "version mismatch" in reader.read("n").problem
     nvml.error = None
     assert reader.read("n").problem == ""
     assert nvml.opened == 1
     reader.close()
+
+
+async def test_the_node_shows_what_its_gpus_do(tmp_path):
+    nvml = FakeNvml(
+        FakeGpu(percent=64, used_bytes=30 * GIB, watts=402.7, celsius=66),
+        FakeGpu(unsupported=["nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"]),
+    )
+    backend = LocalBackend(Settings(), state=tmp_path, nvml=nvml)
+    (node,) = (await backend.snapshot()).nodes.values()
+    assert node.gpu_use == (
+        GpuUse(0, 64.0, 30 * GIB, 80 * GIB, 402.7, 66.0),
+        GpuUse(1, None, 2 * GIB, 80 * GIB, None, 54.0),
+    )
+    await backend.close()
+
+
+def test_a_card_that_fell_off_the_bus_takes_no_other_with_it():
+    nvml = FakeNvml(FakeGpu(is_lost=True), FakeGpu(pids=[7]))
+    reader = GpuReader(4, nvml)
+    report = reader.read("n")
+    assert [gpu.index for gpu in report.gpus] == [use.gpu for use in report.uses] == [1]
+    assert [(process.pid, process.claim.gpu) for process in report.processes] == [(7, 1)]
+    assert report.problem == "GPU0 cannot be read: NVML says GPU is lost"
+    nvml.gpus[0].is_lost = False
+    assert [gpu.index for gpu in reader.read("n").gpus] == [0, 1]
+    assert nvml.opened == 1
+    reader.close()
+
+
+def test_load_is_the_load_average_at_the_first_look_and_then_what_was_measured(monkeypatch):
+    clock, cpu = [100.0], [SimpleNamespace(user=10.0, idle=90.0)]
+    monkeypatch.setattr(node_info, "_cpu_seconds", lambda: (cpu[0].user, cpu[0].user + cpu[0].idle))
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.getloadavg", lambda: (6.8, 1.0, 1.0))
+    load = node_info.CpuLoad()
+    assert load.read() == 4.0, "a load above all cores is all cores"
+    clock[0], cpu[0] = 101.0, SimpleNamespace(user=13.0, idle=91.0)
+    assert load.read() == 3.0
+    clock[0] = 102.0
+    assert load.read() == 0.0, "no tick of the counters"
+
+
+def test_cpu_times_count_what_is_not_idle():
+    busy, total = node_info._cpu_seconds()
+    assert 0 <= busy < total
 
 
 def test_without_the_module_there_is_a_sentence(monkeypatch):
