@@ -37,7 +37,8 @@ class Settings:
 
     Attributes:
         backend: Where things run, a name of ``backends.registry``. Default empty: ``kubernetes`` where a context is
-            chosen or a kubeconfig names a current one, else ``local``, which works on every machine.
+            chosen or a kubeconfig names a current one, else ``local``, which works on every machine. A kubeconfig
+            that was named and cannot be used is an error: it must not turn into this machine.
         context: Context of a kubeconfig. Default empty: the one that the kubeconfig marks as current.
         namespaces: Namespaces to look at; the first is where runs are launched. Default empty: the context's own,
             and a look at all of them where that is allowed.
@@ -54,9 +55,9 @@ class Settings:
         readonly: Refuse everything that changes something. Default off: for demonstrations and shared screens.
         slots_per_gpu: Workers that share a GPU, a count. Default 4: what a simulator and a small policy leave
             room for on a card of 24 GB; set 1 where a process fills the card.
-        slots_per_core: Workers that share a CPU core on a machine without a GPU, a count. Default 4: rollouts of
-            small environments wait for the learner most of the time.
-        max_cpu_slots: Most slots of the ``cpu`` device, a count. Default 64: more fit on no screen.
+        slots_per_core: Workers that share a CPU core, a count. Default 8: rollouts of small environments wait for
+            the learner most of the time, and twelve of them are to fit on two cores.
+        max_cpu_slots: Most slots of the CPU of a node, a count. Default 64: more fit on no screen.
         theme: Colours of the app: ``l2r-dark``, ``l2r-light``, ``l2r-contrast``, ``l2r-ascii`` (no character beyond
             ASCII), or a theme of Textual. Default empty: dark, and ASCII where the locale knows no UTF-8.
         notify: Ring and send a terminal notification (OSC 9) when a run of yours fails or ends. Default on.
@@ -86,7 +87,7 @@ class Settings:
     slots_by_product: tuple[str, ...] = _setting(())
     readonly: bool = _setting(default=False)
     slots_per_gpu: int = _setting(4, low=1, high=64)
-    slots_per_core: int = _setting(4, low=1, high=64)
+    slots_per_core: int = _setting(8, low=1, high=64)
     max_cpu_slots: int = _setting(64, low=1, high=1024)
     theme: str = _setting("")
     notify: bool = _setting(default=True)
@@ -145,12 +146,21 @@ def context_name(values: Mapping[str, Any], environ: Mapping[str, str] | None = 
     return str(context) or current_context(os.environ if environ is None else environ) or "local"
 
 
+def named_kubeconfigs(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files that ``$KUBECONFIG`` names."""
+    return [Path(path).expanduser() for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
+
+
+def kubeconfigs(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files of the kubeconfig, there or not: those of ``$KUBECONFIG``, else ``~/.kube/config``."""
+    return named_kubeconfigs(environ) or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]
+
+
 def current_context(environ: Mapping[str, str]) -> str:
     """Return the current context of the kubeconfig; empty where it names none."""
     # Read as text: loading a YAML parser would double the time of a command on this machine's own backend.
     # kubectl takes the value of the first file that has one.
-    listed = [Path(path) for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
-    for path in listed or [Path(environ.get("HOME") or Path.home()) / ".kube" / "config"]:
+    for path in kubeconfigs(environ):
         try:
             lines = path.read_text("utf-8", errors="replace").splitlines()
         except OSError:

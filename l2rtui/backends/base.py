@@ -10,7 +10,7 @@ they hold. Values go in and out; no client library's types cross this border.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -127,6 +127,13 @@ class Backend(Protocol):
     @property
     def location(self) -> str | None:
         """Context and namespaces, for people; empty until connected. None: there is one per machine."""
+
+    def acts_on(self, namespaces: Collection[str] = ()) -> str:
+        """Return where a change acts, for its question: ``on context lab, namespace team-a, as alice``.
+
+        Args:
+            namespaces: Those of the objects that change; empty means where runs are launched.
+        """
 
     @property
     def inspector(self) -> Inspector | None:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping
 
 from l2rtui.backends.base import Backend
-from l2rtui.config import Settings, current_context, nearest, user_name
-from l2rtui.errors import UsageError
+from l2rtui.config import Settings, current_context, kubeconfigs, named_kubeconfigs, nearest, user_name
+from l2rtui.errors import ConfigError, UsageError
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def make_backend(name: str, settings: Settings) -> Backend:
     """Make the backend with this name; an empty name means ``chosen_backend``.
 
     Raises:
-        UsageError: there is no backend of this name.
+        UsageError: there is no backend of this name. ConfigError: see ``chosen_backend``.
     """
     name = name or chosen_backend(settings)
     factory = _FACTORIES.get(name)
@@ -78,8 +78,35 @@ def make_backend(name: str, settings: Settings) -> Backend:
 
 
 def chosen_backend(settings: Settings, environ: Mapping[str, str] | None = None) -> str:
-    """Return the backend when none is named: the cluster of a kubeconfig, else this machine."""
+    """Return the backend when none is named: the cluster of a kubeconfig, else this machine.
+
+    Raises:
+        ConfigError: a kubeconfig was named, or lies in its usual place, and does not say which cluster to use. A
+            launch or a destroy would otherwise act on this machine unawares.
+    """
     # Both settings have a meaning only in a cluster.
     if settings.context or settings.namespaces:
         return "kubernetes"
-    return "kubernetes" if current_context(os.environ if environ is None else environ) else "local"
+    environ = os.environ if environ is None else environ
+    return "kubernetes" if current_context(environ) or _has_current_context(environ) else "local"
+
+
+def _has_current_context(environ: Mapping[str, str]) -> bool:
+    """Read the kubeconfig as YAML; False where there is none, or an empty one in the usual place."""
+    files, is_named = kubeconfigs(environ), bool(named_kubeconfigs(environ))
+    if not is_named and not any(path.exists() for path in files):
+        return False
+    from l2rtui.backends.kubernetes.api.kubeconfig import merge_files
+
+    merged = merge_files(None, environ)
+    if merged is None or merged.current:
+        return merged is not None
+    names, where = ", ".join(merged.entries["contexts"]), os.pathsep.join(map(str, files))
+    here = "`--backend local` acts on this machine."
+    if names:
+        sentence = f"The kubeconfig {where} marks no context as the current one (there are: {names})."
+        raise ConfigError(sentence, f"Name one with --context; {here}")
+    # Tools that delete a cluster leave an empty file behind in the usual place: nobody named that one.
+    if is_named:
+        raise ConfigError(f"The kubeconfig {where} has no contexts.", f"Correct KUBECONFIG; {here}")
+    return False

@@ -126,10 +126,11 @@ def _open_app(words: list[str]) -> int:
     if term in ("", "dumb"):
         _complain(f"The app cannot draw on a terminal of kind {term or 'unknown'!r}. Set TERM, or use a verb.")
         return EXIT_USAGE
-    from l2rtui.cli.session import settings_of
+    from l2rtui.cli.session import refuse_unusable, settings_of
     from l2rtui.ui.terminal_guard import guarded
 
     settings = settings_of(args)
+    refuse_unusable(settings)
 
     def app() -> int:
         # After the fork: the parent that watches over the terminal stays small.

@@ -22,7 +22,7 @@ BINDINGS = ("env", "device-plugin", "shared", "hami", "dra", "cpu")
 SHELLS = ("bash", "zsh", "fish")
 DEFAULT_WAIT_SECONDS = 120.0
 DEFAULT_SERVE_PORT = 8000
-VALUE_OPTIONS = ("--backend", "--context", "-n", "--namespace", "--config", "-o", "--output")
+VALUE_OPTIONS = ("--backend", "--kubeconfig", "--context", "-n", "--namespace", "--config", "-o", "--output")
 """Options that may stand before the verb and take the next word."""
 
 
@@ -281,6 +281,8 @@ def verb_parser(verb: Verb) -> Parser:
 
 def _common(parser: Parser) -> None:
     parser.option("--backend", metavar="NAME", help="where runs live: local, kubernetes, docker or demo")
+    if "--kubeconfig" not in parser.options:  # `cluster` has its own: the file that it writes to
+        parser.text("--kubeconfig", "FILE", "clusters and users, in place of $KUBECONFIG and ~/.kube/config")
     parser.option("--context", metavar="NAME", help="cluster of the kubeconfig")
     parser.option("-n", "--namespace", metavar="NS", help="namespaces, with commas")
     parser.option("--config", metavar="FILE", help="settings file, in place of the usual one")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 from l2rtui.backends.base import Backend
-from l2rtui.backends.registry import make_backend
+from l2rtui.backends.registry import chosen_backend, make_backend
 from l2rtui.cli.output import Output, StderrReporter, can_ask
 from l2rtui.config import Settings, load_settings
 from l2rtui.errors import EXIT_FAILED, RefusedError, UsageError
@@ -28,6 +29,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def settings_of(args: Namespace) -> Settings:
     """Join file, environment and flags."""
+    # In the environment: the cluster's client, credential plugins and children that are started all read it there.
+    if args.kubeconfig and getattr(args, "verb", "") != "cluster":  # that one writes to it
+        os.environ["KUBECONFIG"] = args.kubeconfig
     environ = dict(os.environ)
     if args.config:
         environ["L2RTUI_CONFIG"] = args.config
@@ -40,12 +44,22 @@ def settings_of(args: Namespace) -> Settings:
     return load_settings(flags, environ)
 
 
+def refuse_unusable(settings: Settings) -> None:
+    """Complain about an unusable kubeconfig before a screen is opened.
+
+    Raises:
+        ConfigError: see ``chosen_backend``.
+    """
+    if not settings.backend:
+        chosen_backend(settings)
+
+
 class Session:
     """Settings, streams and backend of a verb.
 
     Attributes:
         args: The parsed command line.
-        out: stdout. talk: stderr. backend: where runs live.
+        out: stdout. talk: stderr.
     """
 
     def __init__(self, args: Namespace, settings: Settings) -> None:
@@ -53,14 +67,20 @@ class Session:
         self.settings = settings
         self.out = Output(getattr(args, "output", "table"))
         self.talk = StderrReporter()
-        self.backend: Backend = make_backend(settings.backend, settings)
         self._stopped_by: int | None = None
         self._is_stopping = False
         self._is_asking = False
         self._task: asyncio.Task[int] | None = None
         self._check_flags()
 
+    @functools.cached_property
+    def backend(self) -> Backend:
+        """The backend; made on first use, as ``cluster create`` must not need the kubeconfig that it writes."""
+        return make_backend(self.settings.backend, self.settings)
+
     def _check_flags(self) -> None:
+        if not (self.args.context or self.args.namespace):
+            return
         has_locations = self.backend.location is not None
         for flag, value, what in (
             ("--context", self.args.context, "contexts"),
@@ -73,13 +93,28 @@ class Session:
         """Refuse a verb that changes something where the settings or the terminal forbid it.
 
         Raises:
-            RefusedError: the settings say readonly.
-            UsageError: there is no terminal to ask on, and ``--yes`` was not given.
+            RefusedError, UsageError: see ``require_writable`` and ``require_answer``.
+        """
+        self.require_writable(verb)
+        # Before any work: a launch must not be planned for minutes and then fail at the question.
+        self.require_answer(verb)
+
+    def require_writable(self, verb: str) -> None:
+        """Refuse a verb that changes something where the settings say readonly.
+
+        Raises:
+            RefusedError: they do.
         """
         if self.settings.readonly:
             sentence = f"{verb} changes something, and l2rtui is read-only here."
             raise RefusedError(sentence, "Leave out --readonly, and the setting `readonly`.")
-        # Before any work: a launch must not be planned for minutes and then fail at the question.
+
+    def require_answer(self, verb: str) -> None:
+        """Refuse to go on where a question could not be answered.
+
+        Raises:
+            UsageError: there is no terminal to ask on, and ``--yes`` was not given.
+        """
         if not getattr(self.args, "yes", True) and not can_ask():
             sentence = f"{verb} asks before it acts, and there is no terminal to ask on."
             raise UsageError(sentence, "Add --yes to go ahead.")
@@ -172,8 +207,9 @@ class Session:
         try:
             return await verb(self)
         finally:
-            with contextlib.suppress(asyncio.CancelledError):  # the verb's own outcome counts
-                await self.backend.close()
+            if "backend" in self.__dict__:
+                with contextlib.suppress(asyncio.CancelledError):  # the verb's own outcome counts
+                    await self.backend.close()
 
     def _on_signal(self, loop: asyncio.AbstractEventLoop, number: int, _frame: object) -> None:
         is_first = self._stopped_by is None

@@ -148,9 +148,9 @@ def test_an_unknown_backend_is_refused_with_the_nearest():
         ({".kube/config": 'current-context: ""\n'}, "local"),
         ({".kube/config": "contexts: []\n"}, "local"),
         ({"a": "current-context: ''\n", "b": "current-context: lab\n", "list": "a:b:missing"}, "kubernetes"),
-        ({".kube/config": "current-context: lab\n", "a": "kind: Config\n", "list": "a"}, "local"),
+        ({"a": "{contexts: [{name: lab}], current-context: lab}\n", "list": "a"}, "kubernetes"),
     ],
-    ids=["no file", "current", "empty", "none", "second of the list", "the list hides the default"],
+    ids=["no file", "current", "empty", "none", "second of the list", "in one line"],
 )
 def test_without_a_name_the_kubeconfig_chooses_the_backend(folder, monkeypatch, files, chosen):
     monkeypatch.setenv("HOME", str(folder))
@@ -159,6 +159,52 @@ def test_without_a_name_the_kubeconfig_chooses_the_backend(folder, monkeypatch, 
     for name, text in files.items():
         (folder / name).write_text(text)
     assert chosen_backend(Settings(), environ) == chosen
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({"list": "missing"}, "There is no kubeconfig {folder}/missing."),
+        ({"a": "garbage: [", "list": "a"}, "The kubeconfig {folder}/a, line 2 is not YAML."),
+        ({"a": "", "list": "a"}, "The kubeconfig {folder}/a has no contexts."),
+        ({"a": "- 1\n", "list": "a"}, "The kubeconfig {folder}/a is not a mapping."),
+        (
+            {".kube/config": "current-context: lab\n", "a": "kind: Config\n", "list": "a"},
+            "The kubeconfig {folder}/a has no contexts.",
+        ),
+        (
+            {"a": "contexts: [{name: lab}, {name: home}]\n", "list": "a"},
+            "The kubeconfig {folder}/a marks no context as the current one (there are: lab, home).",
+        ),
+        (
+            {".kube/config": "contexts: [{name: lab}]\n"},
+            "{folder}/.kube/config marks no context as the current one",
+        ),
+        ({".kube/config": "garbage: [\n"}, "The kubeconfig {folder}/.kube/config, line 2 is not YAML."),
+    ],
+    ids=[
+        "missing",
+        "garbage",
+        "empty",
+        "a list",
+        "the list hides the default",
+        "none is current",
+        "usual",
+        "broken",
+    ],
+)
+def test_a_kubeconfig_that_cannot_be_used_never_means_this_machine(folder, monkeypatch, files, sentence):
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / ".kube").mkdir()
+    environ = {"KUBECONFIG": ":".join(str(folder / name) for name in files.pop("list", "").split(":") if name)}
+    environ["HOME"] = str(folder)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        chosen_backend(Settings(), environ)
+    assert sentence.format(folder=folder) in str(refused.value)
+    assert refused.value.exit_code == 2
+    assert "--backend local" in str(refused.value) or "is not" in str(refused.value)
 
 
 def test_whoever_names_a_context_or_a_namespace_means_kubernetes(folder):

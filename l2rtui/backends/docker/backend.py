@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any, Final
@@ -58,6 +58,10 @@ class DockerBackend:
         self._ending: set[str] = set()
         """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
         self._has_news = asyncio.Event()
+
+    def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
+        """Return where a change acts, for its question."""
+        return "on the Docker Engine of this machine"
 
     async def snapshot(self) -> ClusterSnapshot:
         """Return the present state of the node and of every run."""
@@ -111,7 +115,8 @@ class DockerBackend:
             preflight.refuse_impossible(run.spec)
         async with containers.launch_lock(self._engine):
             snapshot = await self.snapshot()
-            refuse_taken_slots((pod for run in plan.runs for pod in run.pods), snapshot)
+            pods = [pod for run in plan.runs for pod in run.pods]
+            refuse_taken_slots(pods, snapshot, plan.overcommitted)
             for run in plan.runs:
                 if snapshot.run_named(run.spec.name) is not None:
                     raise run_exists(run.spec.name)

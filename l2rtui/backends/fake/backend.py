@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
@@ -116,6 +116,10 @@ class FakeBackend:
         self._wake()
 
     # --- the Backend protocol ---------------------------------------------------------------------------------
+    def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
+        """Return where a change acts, for its question."""
+        return "on the demo cluster"
+
     async def snapshot(self) -> ClusterSnapshot:
         """Return the present state of the cluster."""
         return self._present()

@@ -8,7 +8,7 @@ settings, else the kubeconfig context's own). Pods of every visible namespace ho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -68,7 +68,18 @@ class KubernetesBackend:
         if self._context is None:
             return ""
         api = self._context.api
-        return " · ".join(filter(None, (api.context, ",".join(api.namespaces or (api.namespace,)))))
+        # Many tools name the user as the context: one of the two is then enough.
+        user = f"as {api.user}" if api.user not in ("", api.context) else ""
+        return " · ".join(filter(None, (api.context, ",".join(api.namespaces or (api.namespace,)), user)))
+
+    def acts_on(self, namespaces: Collection[str] = ()) -> str:
+        """Return context, namespaces and user, for questions; before the connection, the context alone."""
+        if self._context is None:
+            return f"on context {self._settings.context}" if self._settings.context else "on the cluster"
+        api = self._context.api
+        names = sorted({*filter(None, namespaces)}) or [api.namespace]
+        user = f", as {api.user}" if api.user else ""
+        return f"on context {api.context}, namespace{'s' * (len(names) > 1)} {', '.join(names)}{user}"
 
     @property
     def inspector(self) -> Inspector:

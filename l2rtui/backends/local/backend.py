@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -61,6 +61,10 @@ class LocalBackend:
         self._node_until = 0.0
         self._scan: RunScan | None = None
         self._scanned_at = 0.0
+
+    def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
+        """Return where a change acts, for its question."""
+        return "on this machine"
 
     async def snapshot(self) -> ClusterSnapshot:
         """Return the present state of the node, its runs and its pods."""

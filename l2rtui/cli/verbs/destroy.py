@@ -33,12 +33,13 @@ async def run_destroy(session: Session) -> int:
     is_of_sets = any("/" in target for target in args.targets)
     if is_of_sets and (args.purge or args.force):
         raise UsageError("--purge and --force are for whole runs.", "Name runs, and no RUN/SET.")
-    session.require_change("destroy")
+    session.require_writable("destroy")
     with session.interruption("nothing was destroyed."):
         snapshot = await session.backend.snapshot()
     scopes = _scopes(snapshot, args.targets, args.seed) if args.targets else [(run, "") for run in _mine(snapshot)]
     runs = list({run.uid: run for run, _ in scopes}.values())
     refuse_others("destroy", runs, is_admin=args.admin)
+    session.require_answer("destroy")  # after the names: a typo must not cost two calls
     if not scopes:
         session.talk.say("You have no runs.")
     elif not session.confirm(lambda: _question(session, snapshot, scopes), word="force" if args.force else ""):
@@ -102,7 +103,8 @@ def _question(session: Session, snapshot: ClusterSnapshot, scopes: Sequence[Scop
     results = " and DELETE their results" if session.args.purge else ""
     if session.args.force:
         session.talk.say(_FORCE_WARNING)
-    return f"Destroy {listed(map(_name, scopes))} ({counted(pods, 'pod')}){results}?"
+    where = session.backend.acts_on({run.namespace for run, _ in scopes})
+    return f"Destroy {listed(map(_name, scopes))} ({counted(pods, 'pod')}){results} {where}?"
 
 
 class _Destroyer:

@@ -161,7 +161,8 @@ def _question(session: Session, plan: LaunchPlan) -> str:
     if len(steps) > _MAX_STEPS:
         session.talk.say(f"  and {len(steps) - _MAX_STEPS} more")
     pods = sum(len(run.pods) for run in plan.runs)
-    return f"Launch {counted(len(plan.runs), 'run')} with {counted(pods, 'pod')}?"
+    where = session.backend.acts_on()
+    return f"Launch {counted(len(plan.runs), 'run')} with {counted(pods, 'pod')} {where}?"
 
 
 async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> None:

@@ -29,12 +29,16 @@ async def run_scale(session: Session) -> int:
 
 async def run_kill(session: Session) -> int:
     """Stop pods; their sets replace them."""
-    session.require_change("kill")
+    session.require_writable("kill")
     with session.interruption("no pod was stopped."):
         pods = pods_named(await session.backend.snapshot(), session.args.targets)
     refuse_others("kill", pods, is_admin=session.args.admin)
+    session.require_answer("kill")
     names = listed(pod.name for pod in pods)
-    if not session.confirm(lambda: f"Kill {counted(len(pods), 'pod')}: {names}? What is killed is replaced."):
+    where = session.backend.acts_on({pod.namespace for pod in pods})
+    if not session.confirm(
+        lambda: f"Kill {counted(len(pods), 'pod')} {where}: {names}? What is killed is replaced."
+    ):
         return EXIT_FAILED
     grace = session.args.grace if session.args.grace is not None else session.settings.grace_seconds
     with session.interruption("`l2rtui pods` shows which were stopped."):

@@ -96,7 +96,7 @@ async def _list(session: Session, store: SecretStore) -> int:
 async def _delete(session: Session, store: SecretStore) -> int:
     session.require_change("secret delete")
     name = _named(session)
-    if not session.confirm(lambda: f"Delete the secret {name}?"):
+    if not session.confirm(lambda: f"Delete the secret {name} {session.backend.acts_on()}?"):
         return EXIT_FAILED
     await store.delete(name)
     journal.record("secret delete", name, "done")

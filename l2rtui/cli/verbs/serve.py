@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 
 from l2rtui.cli.output import Output, StderrReporter
-from l2rtui.cli.session import settings_of
+from l2rtui.cli.session import refuse_unusable, settings_of
 from l2rtui.errors import EXIT_DONE, UsageError
 
 SERVED = "__served"
@@ -20,7 +20,7 @@ def run_serve(args: Namespace) -> int:
     Raises:
         UsageError: textual-serve is not installed, or the port is taken.
     """
-    settings_of(args)  # a mistake in them is told here, not in a browser
+    refuse_unusable(settings_of(args))  # a mistake in them is told here, not in a browser
     try:
         from l2rtui.serve.server import serve
     except ModuleNotFoundError as missing:
@@ -69,6 +69,7 @@ def _passed_on(args: Namespace) -> list[str]:
     words = []
     for flag, value in (
         ("--backend", args.backend),
+        ("--kubeconfig", args.kubeconfig),
         ("--context", args.context),
         ("--namespace", args.namespace),
         ("--config", args.config),

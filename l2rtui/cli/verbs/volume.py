@@ -75,7 +75,9 @@ async def _create(session: Session) -> int:
 async def _delete(session: Session) -> int:
     session.require_change("volume delete")
     name, store = _name(session), _store(session)
-    if not session.confirm(lambda: f"Delete the volume {name} and all files in it?", name):
+    if not session.confirm(
+        lambda: f"Delete the volume {name} and all files in it {session.backend.acts_on()}?", name
+    ):
         return EXIT_FAILED
     await store.delete(name)
     session.talk.say(f"deleted {name}")

@@ -22,7 +22,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import L2RError, SpecError, UsageError
 from l2rtui.ui.dialogs.confirm import ConfirmScreen, Question, lines_of
-from l2rtui.ui.dialogs.questions import ask, is_acting_for, owned_by
+from l2rtui.ui.dialogs.questions import ask, is_acting_for, owned_by, where_line
 from l2rtui.ui.dialogs.relaunch import ask_relaunch
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
@@ -91,7 +91,7 @@ def _ask_scale(
     targets = {f"{run.name}/{name}": replicas for name, replicas in new_replicas.items()}
     question = Question(
         f"Scale {sanitize(', '.join(targets))}?",
-        (*lines, *owned_by([run])),
+        (where_line(ctx, [run]), *lines, *owned_by([run])),
         yes="Scale",
         typed=ctx.protected or (run.name if is_admin else ""),
         is_grave=True,

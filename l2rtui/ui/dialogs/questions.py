@@ -46,6 +46,7 @@ class Questions:
         question = Question(
             f"Kill {number}?" if len(pods) > 1 else f"Kill {sanitize(pods[0].name)}?",
             (
+                where_line(self._ctx, pods),
                 *_pod_lines(pods),
                 (Span("SIGTERM, then SIGKILL after the grace time. The set starts a replacement.", TextStyle.DIM),),
                 *owned_by(pods),
@@ -75,7 +76,11 @@ class Questions:
         title = sanitize(runs[0].name) if len(runs) == 1 else plural(len(runs), "run")
         question = Question(
             f"Destroy {title}?",
-            (*consequences(runs, snapshot), (Span("keeps    ", TextStyle.DIM), Span("checkpoints and metrics"))),
+            (
+                where_line(self._ctx, runs),
+                *consequences(runs, snapshot),
+                (Span("keeps    ", TextStyle.DIM), Span("checkpoints and metrics")),
+            ),
             yes="Destroy",
             typed=typed_for(self._ctx, runs, snapshot, "destroy"),
             is_grave=True,
@@ -106,7 +111,7 @@ class Questions:
         typed = runs[0].name if is_admin else "scale" if before - after > LARGE_PODS else ""
         question = Question(
             f"Scale {sanitize(name)} from {before} to {after}?",
-            (*_scale_lines(runs, set_name, replicas, before), *owned_by(runs)),
+            (where_line(self._ctx, runs), *_scale_lines(runs, set_name, replicas, before), *owned_by(runs)),
             yes="Scale",
             typed=self._ctx.protected or typed,
             command=" && ".join(cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in targets),
@@ -182,6 +187,12 @@ def _foreign_owners(objects: Sequence[PodView | RunView]) -> tuple[str, ...]:
 def is_acting_for(objects: Sequence[PodView | RunView]) -> bool:
     """Return True where something belongs to others: the command line of the change then needs ``--admin``."""
     return bool(_foreign_owners(objects))
+
+
+def where_line(ctx: AppContext, objects: Sequence[PodView | RunView]) -> Line:
+    """Return a line about context, namespaces and user, or the machine, on which the change acts."""
+    where = ctx.acts_on({view.namespace for view in objects})
+    return (Span("where    ", TextStyle.DIM), Span(sanitize(where), TextStyle.ACCENT))
 
 
 def owned_by(objects: Sequence[PodView | RunView]) -> tuple[Line, ...]:

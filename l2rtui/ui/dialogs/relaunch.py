@@ -14,7 +14,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import LeftBehindError
 from l2rtui.ui.dialogs.confirm import Question
-from l2rtui.ui.dialogs.questions import ask, consequences, is_acting_for, may_touch, typed_for
+from l2rtui.ui.dialogs.questions import ask, consequences, is_acting_for, may_touch, typed_for, where_line
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Line, Span, TextStyle, plural
@@ -42,7 +42,12 @@ def ask_relaunch(
     names = [run.name for run in runs]
     question = Question(
         f"Relaunch {title}?",
-        (*consequences(runs, snapshot), (Span("then     ", TextStyle.DIM), Span(then)), *lines),
+        (
+            where_line(ctx, runs),
+            *consequences(runs, snapshot),
+            (Span("then     ", TextStyle.DIM), Span(then)),
+            *lines,
+        ),
         yes="Relaunch",
         typed=typed_for(ctx, runs, snapshot, "relaunch"),
         is_grave=True,

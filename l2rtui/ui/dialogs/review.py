@@ -66,7 +66,7 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         if refusals(self._prepared.findings):
             self._hint("Preflight refuses this plan.  esc back to the form", TextStyle.BAD)
         else:
-            self._hint("enter launch   esc back to the form", TextStyle.ACCENT)
+            self._hint(f"enter launch {self._ctx.acts_on()}   esc back to the form", TextStyle.ACCENT)
         self.query_one("#steps").focus()
 
     @on(VirtualTable.Chosen)
@@ -82,7 +82,8 @@ class ReviewScreen(Dialog[tuple[str, ...] | None]):
         if not self._ctx.protected:
             self._begin(names)
             return
-        lines = lines_of([f"{sanitize(self._ctx.protected)} is protected."], TextStyle.WARN)
+        where = f"Launches {sanitize(self._ctx.acts_on())}."
+        lines = lines_of([f"{sanitize(self._ctx.protected)} is protected.", where], TextStyle.WARN)
         question = Question(
             f"Launch {sanitize(names)}?", lines, yes="Launch", typed=self._ctx.protected, command=self._command
         )

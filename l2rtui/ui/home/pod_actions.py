@@ -14,7 +14,7 @@ from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError, UsageError
 from l2rtui.services import journal
 from l2rtui.ui.dialogs.confirm import Question
-from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by
+from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by, where_line
 from l2rtui.ui.home.command_line import CommandLine
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_stream import LogSelection
@@ -88,7 +88,7 @@ class PodActions:
         sentence = "Its process gets it; what follows is the program's affair."
         question = Question(
             f"Send {name} to {sanitize(pod.name)}?",
-            ((Span(sentence, TextStyle.DIM),), *owned_by([pod])),
+            (where_line(self._ctx, [pod]), (Span(sentence, TextStyle.DIM),), *owned_by([pod])),
             yes="Send",
             typed=self._ctx.protected or (pod.name if is_acting_for([pod]) else ""),
             is_grave=True,

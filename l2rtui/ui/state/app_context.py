@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -71,6 +71,10 @@ class AppContext:
         if self.backend_or_none is None:
             raise BackendError("The backend is not connected yet.", "Try again in a moment.")
         return self.backend_or_none
+
+    def acts_on(self, namespaces: Collection[str] = ()) -> str:
+        """Return where a change acts, for its question; empty before the connection."""
+        return "" if self.backend_or_none is None else self.backend_or_none.acts_on(namespaces)
 
     def deny(self, operations: Mapping[str, str]) -> None:
         """Turn off the actions that need these operations: reasons by operation, as ``Backend.denied`` has them."""

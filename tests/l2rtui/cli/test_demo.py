@@ -230,7 +230,9 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("exec", "lidar-ppo/w/0", "--", "ls"), 1, "ls cannot run in lidar-ppo-w-0"),
         (("launch", "-f", "/nowhere.yaml", "--yes"), 2, "/nowhere.yaml"),
         (("launch", "-f", "/nowhere.yaml"), 2, "launch asks before it acts, and there is no terminal to ask on."),
-        (("kill", "lidar-ppo"), 2, "kill asks before it acts"),
+        (("kill", "racing-sac-s0"), 2, "kill asks before it acts"),
+        (("kill", "RUN9"), 1, "Nothing is named 'RUN9'"),
+        (("destroy", "RUN9"), 1, "Nothing is named 'RUN9': the runs are"),
         (
             ("kill", "lidar-ppo", "--yes"),
             3,
@@ -243,7 +245,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("port-forward", "lidar-ppo/w/0", "x"), 2, "'x' is not LOCAL:REMOTE"),
         (("port-forward", "lidar-ppo/w/0", "80:99999"), 2, "they end at 65535"),
         (("port-forward", "lidar-ppo/w/0", "6006:6006"), 1, "connect to them directly"),
-        (("destroy", "lidar-ppo"), 2, "destroy asks before it acts"),
+        (("destroy", "racing-sac-s0"), 2, "destroy asks before it acts"),
         (
             ("destroy", "lidar-ppo", "--yes", "--readonly"),
             3,
@@ -339,7 +341,7 @@ def test_anything_but_yes_is_no(cli, answer):
 
 def test_yes_goes_ahead_with_a_live_line(cli):
     terminal = cli.terminal("destroy", "lidar-ppo", "--admin", "--backend", "demo")
-    terminal.read_until("Destroy lidar-ppo (9 pods)? [y/N]")
+    terminal.read_until("Destroy lidar-ppo (9 pods) on the demo cluster? [y/N]")
     terminal.type("y\r")
     assert terminal.finish() == 0
     assert "destroying lidar-ppo (10 left)\r\x1b[K" in terminal.text

@@ -110,3 +110,25 @@ def test_every_option_is_known_to_completion(name):
 def test_abbreviations_are_not_guessed():
     with pytest.raises(UsageError, match="--out"):
         verb_parser(find_verb("slots")).read(["--out", "json"])
+
+
+@pytest.mark.parametrize("words", [["plan", "-f", "spec.yaml"], ["nodes"], ["destroy", "x", "--yes"], ["serve"]])
+@pytest.mark.parametrize("by_flag", [False, True])
+def test_a_kubeconfig_that_was_named_and_is_missing_is_an_error_with_its_path(
+    words, by_flag, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("KUBECONFIG", "" if by_flag else "/nonexistent")
+    monkeypatch.delenv("L2RTUI_BACKEND", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "spec.yaml").write_text("kind: job\nname: mine\njob: {command: [sleep, '60']}\n")
+    monkeypatch.chdir(tmp_path)
+    assert entry.main([*words, *(["--kubeconfig", "/nonexistent"] if by_flag else [])]) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith("l2rtui: There is no kubeconfig /nonexistent.")
+
+
+def test_cluster_writes_a_kubeconfig_that_need_not_be_there(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "new"))
+    assert entry.main(["cluster", "token"]) == 2
+    assert "cluster token needs --name" in capsys.readouterr().err

@@ -328,3 +328,33 @@ async def test_the_letter_of_a_slot_becomes_large_when_its_pod_runs(desk):
         one.backend.put_pod(pod)
         await one.until(lambda: letter() == was, "a capital letter")
         assert one.cluster.snapshot.ledger.slots == before.slots
+
+
+async def test_each_question_names_context_namespace_and_user(desk):
+    async with desk(ready=False) as one:
+        backend, asked = one.backend, []
+
+        def acts_on(namespaces=()):
+            asked.append(set(namespaces))
+            return "on context lab, namespace team-a, as alice"
+
+        backend.acts_on = acts_on
+        for keys in (["2", "down", "ctrl+d"], ["plus"], ["3", "K"]):
+            await one.press(*keys)
+            await one.until(lambda: one.top == "ConfirmScreen")
+            assert "where    on context lab, namespace team-a, as alice" in one.words()
+            await one.press("escape")
+            await one.until(lambda: one.top == "ClusterScreen")
+        assert len(asked) == 3
+
+
+async def test_a_launch_names_where_it_goes(desk, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("drive.yaml").write_text(SPEC)
+    async with desk(ready=False) as one:
+        await one.press("L")
+        await one.until(lambda: one.top == "LaunchScreen")
+        one.app.screen.query_one("#spec").value = "drive.yaml"
+        await one.press("enter")
+        await one.until(lambda: one.top == "ReviewScreen")
+        assert "enter launch on the demo cluster" in one.words()

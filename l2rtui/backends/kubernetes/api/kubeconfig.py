@@ -239,7 +239,7 @@ def merge_files(kubeconfig: str | None, environ: Mapping[str, str]) -> MergedKub
         is_found = True
         _merge(merged, _parse(path, text), path)
     if not is_found and named:
-        raise ConfigError(f"There is no kubeconfig {named}.", "Correct KUBECONFIG.")
+        raise ConfigError(f"There is no kubeconfig {named}.", "Correct KUBECONFIG, or add `--backend local`.")
     return merged if is_found else None
 
 

@@ -68,8 +68,11 @@ async def launched(backend):
 
 async def test_a_run_from_its_plan_to_its_receipt(backend, server):
     assert backend.location == ""
+    assert backend.acts_on() == "on the cluster"
     plan = await plan_of(backend)
-    assert backend.location == "lab · ml"
+    assert backend.location == "lab · ml · as u"
+    assert backend.acts_on() == "on context lab, namespace ml, as u"
+    assert backend.acts_on(["b", "a", ""]) == "on context lab, namespaces a, b, as u"
     assert {run.spec.image for run in plan.runs} == {"default:1"}
     assert (await backend.manifests(plan))[0]["kind"] == "ConfigMap"
     assert not any(one.severity is Severity.REFUSAL for one in await backend.check(plan))
