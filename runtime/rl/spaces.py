@@ -37,16 +37,20 @@ class ObsSpace:
         """Type of a row's elements."""
         return np.dtype(np.uint8 if self.images else np.float32)
 
-    def pack(self, vector: NDArray[np.float32], images: Sequence[NDArray[np.uint8]]) -> NDArray[Any]:
-        """Return rows (B, width) of `vector` (B, vector) and each of `images` (B, height, width, channels)."""
+    def pack(self, vector: NDArray[np.float32], images: Sequence[NDArray[np.uint8]], xp: Any = np) -> NDArray[Any]:
+        """Return rows (B, width) of `vector` (B, vector) and each of `images` (B, height, width, channels).
+
+        `xp` is the library of the arrays, NumPy or torch.
+        """
         if not self.images:
             return vector
         count = len(vector)
-        rows = np.empty((count, self.width), dtype=np.uint8)
+        rows: NDArray[Any] = xp.empty((count, self.width), dtype=xp.uint8, device=vector.device)
         at = 4 * self.vector
-        rows[:, :at] = np.ascontiguousarray(vector, dtype=np.float32).view(np.uint8).reshape(count, at)
+        # Through one dimension, which is contiguous in either library: only such numbers can be viewed as bytes.
+        rows[:, :at] = xp.asarray(vector, dtype=xp.float32).reshape(-1).view(xp.uint8).reshape(count, at)
         for image in images:
-            size = image[0].size
+            size = math.prod(image.shape[1:])
             rows[:, at : at + size] = image.reshape(count, size)
             at += size
         return rows

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.rl.envs.base import StepResult
-from runtime.rl.envs.racing import LOOK_AHEAD, RacingOptions, RacingVectorEnv
+from runtime.rl.envs.racing import RacingVectorEnv
+from runtime.rl.envs.racing_rules import LOOK_AHEAD, RacingOptions
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from runtime.sim.control import control_socket
 from runtime.sim.control.simulator_session import SimulatorSession, simulator_metrics

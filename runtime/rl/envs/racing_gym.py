@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.rl.envs.racing import OBS_BOUND, RacingOptions, RacingVectorEnv
+from runtime.rl.envs.racing import RacingVectorEnv
+from runtime.rl.envs.racing_rules import OBS_BOUND, RacingOptions
 
 Action = NDArray[np.float32]
 Observation = NDArray[np.float32] | dict[str, NDArray[Any]]

@@ -13,7 +13,8 @@ from runtime.rl.envs.base import VectorEnv
 
 
 def _racing(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
-    from runtime.rl.envs.racing import RacingOptions, RacingVectorEnv
+    from runtime.rl.envs.racing import RacingVectorEnv
+    from runtime.rl.envs.racing_rules import RacingOptions
 
     return RacingVectorEnv(num_envs, RacingOptions.from_mapping(options))
 

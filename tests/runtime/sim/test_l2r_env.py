@@ -17,7 +17,8 @@ from gymnasium.utils.env_checker import check_env
 import runtime.rl.envs.l2r_gym
 from runtime.rl.envs.base import HoldsProcesses, StepResult, closing_env
 from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
-from runtime.rl.envs.racing import RacingOptions, RacingVectorEnv
+from runtime.rl.envs.racing import RacingVectorEnv
+from runtime.rl.envs.racing_rules import RacingOptions
 from runtime.rl.envs.registry import make_vector_env
 from runtime.sim.wire.errors import BudgetError, LostError, StartError
 from runtime.tracks.maps import own_map

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from runtime.rl.envs.base import EpisodeSummary, StepResult
-from runtime.rl.envs.racing import RacingOptions, RacingVectorEnv
+from runtime.rl.envs.racing import RacingVectorEnv
+from runtime.rl.envs.racing_rules import RacingOptions
 from runtime.rl.envs.registry import make_vector_env
 from runtime.tracks.track import COURSES
 
