@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -37,10 +37,22 @@ TICK_SECONDS: Final = 0.02
 """Longest wait of the network thread: period of credits, leases and acknowledgements when nothing arrives."""
 MAX_EVALUATIONS: Final = 1_024
 """Evaluations that wait for the main thread; beyond it the oldest are dropped."""
+CUT_PAUSE_SECONDS: Final = 0.001
+"""Pause between two chunks of experience that are copied for a checkpoint."""
 LATECOMER_SECONDS: Final = 60.0
 """Longest wait of a finished learner for peers that never joined: a simulator may take so long to start."""
 
 T = TypeVar("T")
+
+
+class StoreCut(Protocol):
+    """State of a store at one moment, copied out little by little while the store goes on."""
+
+    def copy_next(self) -> bool:
+        """Copy some more of it, for a millisecond, and return true while there is more; needs the store's lock."""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the state, once everything is copied."""
 
 
 class SegmentStore(Protocol):
@@ -54,8 +66,8 @@ class SegmentStore(Protocol):
     def put(self, columns: Columns) -> None:
         """Copy the items of one segment in."""
 
-    def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
-        """Return copies of the arrays that a resumed run needs; of experience the newest within `most_bytes`."""
+    def cut(self, most_bytes: int | None = None) -> StoreCut:
+        """Return what a resumed run needs as it is now; of experience the newest within `most_bytes`."""
 
 
 @runtime_checkable
@@ -84,6 +96,25 @@ class ExchangeState:
     store: dict[str, NDArray[Any]]
     accounts: dict[str, Any]
     last_seqs: dict[str, int]
+
+
+class ExchangeCut:
+    """Experience and accounts at one moment, whose arrays are copied later: in the thread that calls `complete`."""
+
+    def __init__(self, state: ExchangeState, store: StoreCut, lock: threading.Condition) -> None:
+        self.state = state
+        self._store = store
+        self._lock = lock
+
+    def complete(self) -> ExchangeState:
+        """Return the state with its arrays. Exchange and learner go on, and wait for one chunk at most."""
+        more = True
+        while more:
+            with self._lock:
+                more = self._store.copy_next()
+            # Python's locks are not fair: at once this thread would mostly have it again before a waiter wakes.
+            time.sleep(CUT_PAUSE_SECONDS)
+        return replace(self.state, store=self._store.arrays())
 
 
 class LearnerServer:
@@ -211,14 +242,14 @@ class LearnerServer:
 
     def snapshot(self, most_bytes: int) -> ExchangeState:
         """Return a copy of experience, at most `most_bytes`, and of the accounts, consistent with each other."""
+        return self.cut(most_bytes).complete()
+
+    def cut(self, most_bytes: int) -> ExchangeCut:
+        """Return what `snapshot` does, as it is now, before its experience is copied."""
         with self._changed:
             accounts = self.membership.accounts
-            return ExchangeState(
-                env_steps=self.membership.env_steps,
-                store=self._experience.state(most_bytes),
-                accounts=accounts.state(),
-                last_seqs=accounts.last_seqs(),
-            )
+            state = ExchangeState(self.membership.env_steps, {}, accounts.state(), accounts.last_seqs())
+            return ExchangeCut(state, self._experience.cut(most_bytes), self._changed)
 
     @property
     def env_steps(self) -> int:

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from runtime.exchange.segment_buffers import SegmentAllocator
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys, shared_memory
 from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.buffers.store_cuts import ConstantCut
 from runtime.rl.roles.launch_context import Context
 from runtime.rl.roles.rate_limiter import RateLimiter
 
@@ -74,9 +74,9 @@ class Diary:
         else:
             runs.append([seq, seq])
 
-    def state(self, most_bytes: int | None = None) -> dict[str, Any]:
+    def cut(self, most_bytes: int | None = None) -> ConstantCut:
         lines = [(*sender, *run) for sender, runs in self._runs.items() for run in runs]
-        return {"runs": np.array(lines, dtype=np.int64).reshape(-1, 4)}
+        return ConstantCut(lambda: {"runs": np.array(lines, dtype=np.int64).reshape(-1, 4)})
 
 
 def learner(context: Context) -> int:

@@ -55,12 +55,16 @@ class Algorithm(ABC):
         arena: NDArray[np.float32] = self.policy_weights().detach().cpu().numpy().copy()
         return arena
 
+    def live_state(self) -> dict[str, Tensor]:
+        """Return all that the next update depends on, by flat names: the tensors that updates go on changing."""
+        live = {name: tensor.detach() for name, tensor in self.tensors().items()}
+        live |= {name: generator.get_state() for name, generator in self.generators().items()}
+        live["updates"] = torch.tensor(self.updates)
+        return live
+
     def state(self) -> dict[str, Tensor]:
-        """Return all that the next update depends on: copies on the CPU, contiguous, by flat names."""
-        saved = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors().items()}
-        saved |= {name: generator.get_state() for name, generator in self.generators().items()}
-        saved["updates"] = torch.tensor(self.updates)
-        return saved
+        """Return `live_state` as it is now: copies on the CPU, contiguous."""
+        return {name: tensor.to("cpu", copy=True) for name, tensor in self.live_state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load what ``state`` returned; the updates that follow are bit for bit those of an uninterrupted run.

@@ -10,11 +10,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -133,6 +135,9 @@ class Replay:
         self._pinned = pinned
         # np.empty reserves memory without touching it: a large ring costs only what it holds.
         self._columns = tuple(np.empty((capacity, *field.shape_tail), dtype=field.dtype) for field in layout.fields)
+        # Weak: the cut of a checkpoint that failed is forgotten with it.
+        self._cuts: WeakSet[RingCut] = WeakSet()
+        """Rows that checkpoints are still copying."""
         self._batches: dict[int, tuple[list[NDArray[Any]], list[torch.Tensor]]] = {}
 
     def __len__(self) -> int:
@@ -148,6 +153,7 @@ class Replay:
         # More rows than the ring holds: only the newest survive, as if they had been inserted one by one.
         skipped = max(0, count - self.capacity)
         rest = count - skipped
+        self._before_overwriting(count)
         first = (self.inserted + skipped) % self.capacity
         until_end = min(rest, self.capacity - first)
         for column, value in zip(self._columns, columns, strict=True):
@@ -173,6 +179,7 @@ class Replay:
             for start in range(0, arena.nbytes, stride):
                 self.put(self.layout.columns(arena[start : start + stride], count))
             return
+        self._before_overwriting(total)
         start = 0
         for field, column in zip(self.layout.fields, self._columns, strict=True):
             shape = segments, count * field.item_bytes
@@ -233,20 +240,39 @@ class Replay:
         self._batches[batch_size] = [tensor.numpy() for tensor in tensors], tensors
         return self._batches[batch_size]
 
-    def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
-        """Return copies of all that a resumed run needs: the filled part of each column, counters, generator.
+    def _before_overwriting(self, count: int) -> None:
+        """Let a checkpoint copy the rows that the next ``count`` will overwrite."""
+        for cut in self._cuts:
+            cut.copy_before(self.inserted + count - self.capacity)
 
-        If that is more than ``most_bytes``, only the columns of the newest transitions.
+    def cut(self, most_bytes: int | None = None) -> ReplayCut:
+        """Return all that a resumed run needs, as it is now, to be copied out later.
+
+        That is the filled part of each column, counters and generator; if it is more than ``most_bytes``, only the
+        columns of the newest transitions.
         """
-        count = len(self)
+        count, facts = len(self), {}
         if most_bytes is not None and count * self.layout.item_bytes > most_bytes:
-            rows = most_bytes // self.layout.item_bytes
-            newest = np.arange(self.inserted - rows, self.inserted) % self.capacity
-            return {name: column[newest] for name, column in zip(self.layout.names, self._columns, strict=True)}
+            count = most_bytes // self.layout.item_bytes
+        else:
+            facts = self._facts()
+        cut = RingCut(self._columns, self.inserted - count, count)
+        self._cuts.add(cut)
+        return ReplayCut(self.layout.names, cut, facts, (self.inserted - count) % self.capacity)
+
+    def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return ``cut`` copied at once."""
+        cut = self.cut(most_bytes)
+        while cut.copy_next():
+            pass
+        return cut.arrays()
+
+    def _facts(self) -> dict[str, NDArray[Any]]:
+        """Return what a whole state has beside the columns."""
+        count = len(self)
         # The state of the generator is a nested dict of big integers: JSON keeps it exactly, an array cannot.
         generator = json.dumps(self._rng.bit_generator.state).encode()
-        state = {
-            **{name: column[:count].copy() for name, column in zip(self.layout.names, self._columns, strict=True)},
+        state: dict[str, NDArray[Any]] = {
             "inserted": np.array(self.inserted, dtype=np.int64),
             "capacity": np.array(self.capacity, dtype=np.int64),
             "generator": np.frombuffer(generator, dtype=np.uint8),

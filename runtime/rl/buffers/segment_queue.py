@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.exchange.protocol.segment_schema import Columns, Layout
+from runtime.rl.buffers.store_cuts import ConstantCut
 
 
 class SegmentQueue:
@@ -49,12 +50,21 @@ class SegmentQueue:
 
     def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
         """Return copies of all waiting segments, concatenated; they are few, so ``most_bytes`` has no effect."""
+        return self.cut(most_bytes).arrays()
+
+    def cut(self, most_bytes: int | None = None) -> ConstantCut:
+        """Return the state as it is now, to be concatenated later."""
         del most_bytes
-        arrays = {}
-        for number, field in enumerate(self.layout.fields):
-            pieces = [columns[number] for columns in self._waiting]
-            arrays[field.name] = np.concatenate([np.zeros((0, *field.shape_tail), field.dtype), *pieces])
-        return arrays
+        waiting = list(self._waiting)
+
+        def join() -> dict[str, NDArray[Any]]:
+            arrays = {}
+            for number, field in enumerate(self.layout.fields):
+                pieces = [columns[number] for columns in waiting]
+                arrays[field.name] = np.concatenate([np.zeros((0, *field.shape_tail), field.dtype), *pieces])
+            return arrays
+
+        return ConstantCut(join)
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Load what ``state`` returned. ValueError if the schema differs."""

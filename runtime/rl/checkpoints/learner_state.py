@@ -1,4 +1,8 @@
-"""State of a learner to the arrays and facts of a checkpoint, and back."""
+"""State of a learner to the arrays and facts of a checkpoint, and back.
+
+The learner's loop only marks the moment: tensors are cloned on the device, experience and accounts are cut. The
+thread that writes the checkpoint waits for the copies and looks for numbers that are not finite.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.exchange.learner_server import ExchangeState
+from runtime.base.errors import NotFiniteError
+from runtime.exchange.learner_server import ExchangeCut, ExchangeState
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint
 from runtime.rl.checkpoints.counters import Counters
@@ -20,14 +25,53 @@ if TYPE_CHECKING:
 Arrays = dict[str, NDArray[Any]]
 
 
+class LearnerSnapshot:
+    """State of a learner at the moment of its construction; `pack` belongs to the writer's thread."""
+
+    def __init__(self, method: Algorithm, counters: Counters, cut: ExchangeCut, item_steps: int) -> None:
+        """`item_steps` are the env steps behind each item of the exchange."""
+        from runtime.rl.device.streams import HostCopy
+
+        self.facts = _facts(counters, cut.state, cut.state.env_steps * item_steps)
+        self.updates = counters.updates
+        self._method = HostCopy(method.live_state())
+        self._cut = cut
+
+    def pack(self) -> tuple[Arrays, ExchangeState]:
+        """Return the arrays of a checkpoint, and what the exchange held at the same moment.
+
+        Raises NotFiniteError: a checkpoint with NaN would make every restart fail, and the last good one must stay
+        the newest.
+        """
+        holdings, method = self._cut.complete(), self._method.numpy()
+        if not all(np.isfinite(array).all() for array in method.values()):
+            raise not_finite(self.updates)
+        return _arrays(method, holdings), holdings
+
+
+def not_finite(updates: int) -> NotFiniteError:
+    """Return the error for networks that are broken after so many updates; a restart resumes good ones."""
+    return NotFiniteError(
+        f"after {updates} updates the networks hold values that are not finite; a restart goes on from the newest "
+        "checkpoint; if this comes again, lower the step sizes or bound the rewards"
+    )
+
+
 def pack(
     method: Algorithm, counters: Counters, holdings: ExchangeState, env_steps: int
 ) -> tuple[Arrays, dict[str, Any]]:
     """Return arrays and facts that `unpack` takes; `env_steps` are those behind the holdings."""
-    arrays = {f"method.{name}": tensor.numpy() for name, tensor in method.state().items()}
-    arrays |= {f"experience.{name}": array for name, array in holdings.store.items()}
-    facts = {"counters": {**counters.facts(), "env_steps": env_steps}, "accounts": holdings.accounts}
-    return arrays, facts
+    method_arrays = {name: tensor.numpy() for name, tensor in method.state().items()}
+    return _arrays(method_arrays, holdings), _facts(counters, holdings, env_steps)
+
+
+def _arrays(method: Mapping[str, NDArray[Any]], holdings: ExchangeState) -> Arrays:
+    arrays = {f"method.{name}": array for name, array in method.items()}
+    return arrays | {f"experience.{name}": array for name, array in holdings.store.items()}
+
+
+def _facts(counters: Counters, holdings: ExchangeState, env_steps: int) -> dict[str, Any]:
+    return {"counters": {**counters.facts(), "env_steps": env_steps}, "accounts": holdings.accounts}
 
 
 def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> tuple[Counters, Accounts]:

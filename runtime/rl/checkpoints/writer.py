@@ -1,19 +1,19 @@
-"""Checkpoint writer: a thread of its own, so that a slow disk does not delay learning."""
+"""Checkpoint writer: a thread of its own, so that neither copies nor a slow disk delay learning."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from runtime.exchange.learner_server import ExchangeState
-from runtime.rl.checkpoints.checkpoint_files import Checkpoints, Tensors
+from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.rl.checkpoints.learner_state import LearnerSnapshot
 from runtime.rl.checkpoints.upload import Mirror
 
 
 class CheckpointWriter:
-    """Writes one checkpoint at a time. Arrays passed to `save` must not change afterwards."""
+    """Writer of one checkpoint at a time."""
 
     def __init__(
         self,
@@ -28,30 +28,42 @@ class CheckpointWriter:
         self._saved = saved
         self._mirror = mirror
         self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
 
     @property
     def is_busy(self) -> bool:
-        """True while a checkpoint is being written."""
-        return self._thread is not None and self._thread.is_alive()
+        """True while a checkpoint is being written; raises what `wait` raises."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+        return self._thread is not None
 
-    def save(self, updates: int, arrays: Tensors, facts: dict[str, Any], holdings: ExchangeState) -> None:
-        """Begin to write, after the previous checkpoint is done."""
+    def save(self, snapshot: LearnerSnapshot) -> None:
+        """Begin to write, after the previous checkpoint is done; raises what `wait` raises."""
         self.wait()
-        arguments = updates, arrays, facts, holdings
-        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint")
+        self._thread = threading.Thread(target=self._run, args=(snapshot,), name="checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when nothing is being written."""
+        """Return when nothing is being written. Raises NotFiniteError for a state that must not be saved."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
-    def _write(self, updates: int, arrays: Tensors, facts: dict[str, Any], holdings: ExchangeState) -> None:
+    def _run(self, snapshot: LearnerSnapshot) -> None:
+        try:
+            self._write(snapshot)
+        except Exception as error:  # noqa: BLE001  (the main thread raises it again)
+            self._error = error
+
+    def _write(self, snapshot: LearnerSnapshot) -> None:
         """Write one checkpoint; report a disk that refuses it, and leave it to the next one."""
         began = time.monotonic()
+        arrays, holdings = snapshot.pack()
         try:
-            name = self._checkpoints.save(updates, holdings.env_steps, arrays, facts)
+            name = self._checkpoints.save(snapshot.updates, holdings.env_steps, arrays, snapshot.facts)
         except OSError as error:
             self._say(f"the checkpoint could not be written ({error}); training goes on without it")
             return

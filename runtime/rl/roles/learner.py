@@ -10,14 +10,14 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from runtime.base import contract
-from runtime.base.errors import NotFiniteError, SetupError
+from runtime.base.errors import SetupError
 from runtime.base.file_lock import lock_folder
 from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
@@ -41,7 +41,7 @@ from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.rollout_buffer import Rollouts
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
-from runtime.rl.checkpoints.learner_state import pack, unpack
+from runtime.rl.checkpoints.learner_state import LearnerSnapshot, not_finite, unpack
 from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.rl.checkpoints.writer import CheckpointWriter
 from runtime.rl.device.streams import HostCopy
@@ -242,7 +242,7 @@ class Learner:
             now = time.monotonic()
             if self._metrics.is_due(now):
                 self._record()
-            if now - self._saved >= self._settings.checkpoint_seconds and not self._saver.is_busy:
+            if not self._saver.is_busy and now - self._saved >= self._settings.checkpoint_seconds:
                 self._checkpoint()
         self._publisher.deliver_all()
         end = self._end()
@@ -350,7 +350,7 @@ class Learner:
     def _deliver_policy(self, arena: NDArray[np.float32]) -> None:
         """Publish weights. Their version is journalled first, so that no version ever names two policies."""
         if not np.isfinite(arena).all():
-            self._refuse_to_go_on()
+            raise not_finite(self._counters.updates)
         self._counters.policy_version += 1
         if self._counters.policy_version > self._journalled_version:
             self._journal(VERSIONS_AHEAD)
@@ -365,15 +365,12 @@ class Learner:
         write_journal(self._folder, replace(self._counters, policy_version=self._journalled_version))
 
     def _checkpoint(self) -> None:
-        """Copy the state of the learner; the writer's thread saves it."""
+        """Mark the moment of a checkpoint; the writer's thread copies and saves the state."""
         self._saved = time.monotonic()
-        state = self._exchange.snapshot(self._settings.checkpoint_replay_bytes)
-        arrays, facts = pack(self._method, self._counters, state, state.env_steps * self._plan.item_steps)
-        facts["made"] = self._provenance()
-        # A checkpoint with NaN would make every restart fail; the last good one must stay the newest.
-        if not all(np.isfinite(array).all() for name, array in arrays.items() if name.startswith("method.")):
-            self._refuse_to_go_on()
-        self._saver.save(self._counters.updates, arrays, facts, state)
+        cut = self._exchange.cut(self._settings.checkpoint_replay_bytes)
+        snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps)
+        snapshot.facts["made"] = self._provenance()
+        self._saver.save(snapshot)
 
     def _provenance(self) -> dict[str, Any]:
         """Return fields by which people tell checkpoints apart; nothing is resumed from them."""
@@ -389,13 +386,6 @@ class Learner:
             "eval_return": last.eval_return if last else None,
             "eval_progress": last.eval_progress if last else None,
         }
-
-    def _refuse_to_go_on(self) -> NoReturn:
-        """Raise NotFiniteError before a broken policy is published or saved; a restart resumes a good one."""
-        raise NotFiniteError(
-            f"after {self._counters.updates} updates the networks hold values that are not finite; a restart goes "
-            "on from the newest checkpoint; if this comes again, lower the step sizes or bound the rewards"
-        )
 
     def _record(self) -> None:
         """Print and store one metric record. The counters are journalled first, so that none ever falls."""

@@ -20,6 +20,7 @@ from runtime.exchange.segment_buffers import SegmentAllocator, gather
 from runtime.exchange.transport import curve_keys as keys
 from runtime.exchange.transport.shm_ring import RingWriter
 from runtime.exchange.transport.sockets import PeerChannel, Port
+from runtime.rl.buffers.store_cuts import ConstantCut
 from runtime.rl.roles.rate_limiter import RateLimiter
 
 F32, U8 = np.dtype(np.float32), np.dtype(np.uint8)
@@ -78,8 +79,8 @@ class Slots:
             self.taken += some
             segments -= some
 
-    def state(self, most_bytes: int | None = None) -> dict[str, Any]:
-        return {}
+    def cut(self, most_bytes: int | None = None) -> ConstantCut:
+        return ConstantCut(dict)
 
 
 @dataclass

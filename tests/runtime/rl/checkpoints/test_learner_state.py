@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from runtime.exchange.learner_server import ExchangeState
+from runtime.base.errors import NotFiniteError
+from runtime.exchange.learner_server import ExchangeCut, ExchangeState
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.sac import SAC, SACConfig
 from runtime.rl.buffers.replay import TRANSITION_FIELDS, Replay, transition_layout
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
 from runtime.rl.checkpoints.counters import Counters
-from runtime.rl.checkpoints.learner_state import pack, unpack
+from runtime.rl.checkpoints.learner_state import LearnerSnapshot, pack, unpack
+from runtime.rl.checkpoints.writer import CheckpointWriter
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 COUNTERS = Counters(epoch=3, env_steps=70, updates=9, lost_updates=1, policy_version=4)
@@ -87,3 +90,52 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
         unpack(checkpoint, *learner_parts(hidden=24))
     with pytest.raises(ValueError, match="same replay capacity"):
         unpack(checkpoint, *learner_parts(capacity=32))
+
+
+class ExchangeUnderTest:
+    """A replay as the exchange cuts it."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.lock = threading.Condition()
+        self._replay = replay
+
+    def cut(self) -> ExchangeCut:
+        with self.lock:
+            accounts = Accounts()
+            accounts.open("w-0", 1).last_seq = 5
+            state = ExchangeState(self._replay.inserted, {}, accounts.state(), accounts.last_seqs())
+            return ExchangeCut(state, self._replay.cut(10**6), self.lock)
+
+
+def test_a_snapshot_is_of_its_moment_though_training_and_collection_go_on(tmp_path: Path) -> None:
+    sac, replay = trained(100)
+    snapshot = LearnerSnapshot(sac, COUNTERS, ExchangeUnderTest(replay).cut(), 1)
+    expected = {name: tensor.clone() for name, tensor in sac.state().items()}
+    rewards = replay.state(10**6)["reward"]
+    for _ in range(3):
+        sac.update(replay.sample(8))
+    replay.put(tuple(np.zeros((50, *field.shape_tail), field.dtype) for field in replay.layout.fields))
+    said: list[str] = []
+    saved_holdings: list[ExchangeState] = []
+    writer = CheckpointWriter(Checkpoints(tmp_path, keep=1), said.append, saved_holdings.append, None)
+    writer.save(snapshot)
+    writer.wait()
+    assert not writer.is_busy
+    checkpoint, _ = Checkpoints(tmp_path, keep=1).load()
+    assert checkpoint is not None
+    assert checkpoint.facts["counters"]["env_steps"] == 100
+    assert (checkpoint.tensors["experience.reward"] == rewards).all()
+    for name, tensor in expected.items():
+        assert (torch.from_numpy(np.array(checkpoint.tensors[f"method.{name}"])) == tensor).all(), name
+    assert [holdings.last_seqs for holdings in saved_holdings] == [{"w-0@1": 5}]
+
+
+def test_a_state_that_is_not_finite_is_never_saved_and_ends_the_learner(tmp_path: Path) -> None:
+    sac, replay = trained(40)
+    sac.policy_weights()[0] = torch.nan
+    writer = CheckpointWriter(Checkpoints(tmp_path, keep=1), lambda _: None, lambda _: None, None)
+    writer.save(LearnerSnapshot(sac, COUNTERS, ExchangeUnderTest(replay).cut(), 1))
+    with pytest.raises(NotFiniteError, match="after 9 updates"):
+        writer.wait()
+    writer.wait()  # said once
+    assert not Checkpoints(tmp_path, keep=1).names()
