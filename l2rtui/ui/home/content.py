@@ -166,6 +166,9 @@ class PaneContent:
         records = self.records
         fields = record_fields(records[pod.uid] for pod in pods if pod.uid in records) if records else frozenset()
         self._panes.pods.set_columns(columns_for_pods(fields))
+        is_part = run is not None and not self.has_all_pods and len(self.snapshot.runs) > 1
+        more = f"A looks at those of all {len(self.snapshot.runs)} runs."
+        self._panes.pods.scope = f"These are the pods of {sanitize(run.name)}; {more}" if is_part and run else ""
         items = ((pod.uid, (pod, records.get(pod.uid))) for pod in pods)
         self._panes.pods.set_sources(items, lambda source: pod_row(*source, fields))
 
@@ -299,7 +302,11 @@ class PaneTitles:
         content, table = self._content, self._panes.widget(pane)
         if not isinstance(table, VirtualTable):
             only = self._panes.slots.only if pane is Pane.SLOTS else None
-            return [f"{len(only)} of {len(content.snapshot.nodes)} nodes"] if only is not None else []
+            if only is None:
+                return []
+            misread = self._panes.nodes.model.misread
+            counts = f"{len(only)} of {len(content.snapshot.nodes)} nodes"
+            return [counts, f"▲ {sanitize(misread)}" if misread else ""]
         model = table.model
         num_hidden = len(model.rows) - len(model.displayed)
         run = content.snapshot.runs.get(self._panes.runs.cursor_key or "")
@@ -311,6 +318,7 @@ class PaneTitles:
             f"{num_hidden} hidden" if num_hidden else "",
             "faults only" if model.faults_only else "",
             f"/{sanitize(model.filter_text)}" if model.filter_text else "",
+            f"▲ {sanitize(model.misread)}" if model.misread else "",
             f"{len(table.marked)} marked" if table.marked else "",
         ]
 

@@ -78,6 +78,8 @@ class FilterActions:
         """Go to a view, with a filter."""
         target = Pane(pane)
         self._view.navigation.open(target)
+        if target is Pane.PODS and text and not self._view.content.has_all_pods:
+            self.action_all_pods()  # "pods that match" are those of all runs, and not of the one under the cursor
         if text or target is Pane.SLOTS:
             self.set_filter(target, text)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 Cells = Callable[[int], str]
@@ -41,6 +42,25 @@ def compile_filter(text: str, columns: Sequence[str]) -> Test | None:
     if not tests:
         return None
     return lambda cells, everything: all(test(cells, everything) for test in tests)
+
+
+def misread_columns(text: str, columns: Sequence[str]) -> str:
+    """Return a sentence about the first comparison with a column that is not there; empty where all are.
+
+    Such a part is searched as a word, which is right for ``seed=3`` in a message and surprising for a typo.
+    """
+    for part in text.casefold().split():
+        match = _PART.fullmatch(part)
+        if match is None or _column(match["column"], columns) is not None:
+            continue
+        name = match["column"]
+        matching = [column for column in columns if column.startswith(name)]
+        if matching:
+            return f"{name!r} may be {' or '.join(matching)}."
+        likely = get_close_matches(name, columns, n=1)
+        hint = f" Did you mean {likely[0]}?" if likely else f" The columns are {', '.join(columns)}."
+        return f"There is no column {name!r}.{hint}"
+    return ""
 
 
 def _test(part: str, columns: Sequence[str]) -> Test:

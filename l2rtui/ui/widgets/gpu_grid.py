@@ -16,7 +16,7 @@ from textual.strip import Strip
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.text import Line, Span
+from l2rtui.ui.text import Line, Span, TextStyle
 from l2rtui.ui.widgets.grid_layout import EMPTY_GRID, Grid, lay_out
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
@@ -199,7 +199,9 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             return self._indented(self._grid.legend)
         line = y - 1 + self.scroll_offset.y
         if line >= self._grid.height:
-            return self._indented(())
+            is_hidden = y == 1 and self.only is not None and not self.only
+            sentence = "No node matches the filter. esc shows all." if is_hidden else ""
+            return self._indented((Span(sentence, TextStyle.DIM),))
         self._drawn[line] = self._grid.line(line)
         strip = self._indented(self._drawn[line])
         if self.cursor_slot is None or self._grid.slots[self.cursor_slot].y != line:

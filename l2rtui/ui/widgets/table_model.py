@@ -6,11 +6,12 @@ Separate from the widget so that sorting and filtering 100,000 rows can be teste
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from l2rtui.ui.state.filters import Test, compile_filter
+from l2rtui.ui.state.filters import Test, compile_filter, misread_columns
 from l2rtui.ui.text import NOTHING, Span, age
 
 S = TypeVar("S")
@@ -68,7 +69,8 @@ class RowModel:
     Attributes:
         rows: Every row by key.
         displayed: Keys of the displayed rows, in order.
-        widths: Characters of the widest cell so far in each column; never shrinks, so that columns stay put.
+        widths: Characters of the widest cell in each column. They shrink only when a row goes: numbers that change
+            their length must not make the columns dance.
     """
 
     def __init__(self, columns: Sequence[TableColumn], clock: Callable[[], float] = time.time) -> None:
@@ -84,6 +86,8 @@ class RowModel:
         self._test: Test | None = None
         self._sources: dict[str, object] = {}
         self._positions: dict[str, int] | None = None
+        # How many cells of each length a column has: a removal then finds the next widest without reading all rows.
+        self._lengths: list[Counter[int]] = [Counter() for _ in columns]
 
     def update(self, changed: Iterable[Row], removed: Iterable[str] = ()) -> tuple[bool, list[str]]:
         """Apply changes of single rows.
@@ -93,14 +97,15 @@ class RowModel:
         """
         is_reordered, touched = False, []
         for key in removed:
-            if self.rows.pop(key, None) is not None:
+            if (gone := self.rows.pop(key, None)) is not None:
                 is_reordered = True
+                self._count(gone, -1)
         for row in changed:
             old = self.rows.get(row.key)
             if old == row:
                 continue
             self.rows[row.key] = row
-            self._grow(row)
+            self._measure(old, row)
             # A new sort value, or a row that passes the filter no more, moves other rows; new cells alone do not.
             if (
                 old is None
@@ -111,6 +116,7 @@ class RowModel:
             elif old.cells != row.cells and self._is_displayed(row):
                 touched.append(row.key)
         if is_reordered:
+            self._shrink()
             self.arrange()
         return is_reordered, touched
 
@@ -147,6 +153,7 @@ class RowModel:
         self.columns = tuple(columns)
         # Widths and the sort column survive by key: a column that appears must not shift the others.
         self.widths = [max(_least(column), widths.get(column.key, 0)) for column in columns]
+        self._lengths = [Counter() for _ in columns]
         keys = [column.key for column in columns]
         self.sort_column = keys.index(sorted_by) if sorted_by in keys else None
         self._test = compile_filter(self.filter_text, keys)
@@ -173,6 +180,11 @@ class RowModel:
         self.sort_column, self.is_descending = column, descending
         self.arrange()
 
+    @property
+    def misread(self) -> str:
+        """Sentence about a column that the filter names and the table has not; empty without one."""
+        return misread_columns(self.filter_text, [column.key for column in self.columns])
+
     def arrange(self) -> None:
         """Filter and sort all rows."""
         keys = [row.key for row in self.rows.values() if self._is_displayed(row)]
@@ -197,7 +209,11 @@ class RowModel:
 
         Of the columns with cells for the cursor the rightmost go first, or the leftmost once it is ``must``.
         """
-        widths = {number: min(self.widths[number], column.most) for number, column in enumerate(self.columns)}
+        # A cut number reads as another number: a column of numbers is as wide as its widest.
+        widths = {
+            number: self.widths[number] if column.right else min(self.widths[number], column.most)
+            for number, column in enumerate(self.columns)
+        }
         for number in sorted(widths, key=lambda number: (-self.columns[number].rank, -number)):
             if sum(widths.values()) + gap * (len(widths) - 1) <= width or not self.columns[number].rank:
                 break
@@ -224,9 +240,21 @@ class RowModel:
         everything = " ".join(cell.text for cell in row.cells).casefold()
         return self._test(lambda number: self.text(row, number).casefold(), everything)
 
-    def _grow(self, row: Row) -> None:
-        for number, cell in enumerate(row.cells):
-            self.widths[number] = max(self.widths[number], len(cell.text))
+    def _measure(self, old: Row | None, new: Row) -> None:
+        if old is not None:
+            self._count(old, -1)
+        self._count(new, 1)
+        self.widths = [max(width, len(cell.text)) for width, cell in zip(self.widths, new.cells, strict=True)]
+
+    def _count(self, row: Row, by: int) -> None:
+        for lengths, cell in zip(self._lengths, row.cells, strict=True):
+            lengths[len(cell.text)] += by
+
+    def _shrink(self) -> None:
+        for number, column in enumerate(self.columns):
+            lengths = +self._lengths[number]  # without the lengths that no cell has any more
+            self._lengths[number] = lengths
+            self.widths[number] = max(_least(column), max(lengths, default=0))
 
 
 def _least(column: TableColumn) -> int:

@@ -37,6 +37,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     Attributes:
         cursor_key: Key of the row under the cursor, which ``move_to`` sets.
         empty_text: Text in place of rows while there are none.
+        scope: Part of the rows that the table has at all, and the key to the others, as a sentence; empty for all.
     """
 
     DEFAULT_CSS = """
@@ -86,6 +87,8 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self.cursor_key: str | None = None
         self._cursor_line = 0
         self._cell: str | None = None
+        self.scope = ""
+        self._drawn_widths = list(self.model.widths)
         # Ages as they were drawn last, by row: a tick of the clock redraws only lines whose text differs.
         self._ages: dict[str, str] = {}
 
@@ -223,6 +226,11 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             self.marked &= self.model.rows.keys()
             self._rearranged()
             return
+        # A cell that widens its column moves the cells of all lines, the header's too.
+        if self.model.widths != self._drawn_widths:
+            self._drawn_widths = list(self.model.widths)
+            self.refresh()
+            return
         first, last = self.scroll_offset.y, self.scroll_offset.y + self.size.height
         for key in touched:
             line = self.model.position(key)
@@ -231,6 +239,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
 
     def _rearranged(self) -> None:
         """Keep the cursor on its key; if that is gone, on its line."""
+        self._drawn_widths = list(self.model.widths)
         self.virtual_size = Size(self.size.width, len(self.model.displayed) + 1)
         before = self.cursor_key
         line = self.model.position(before) if before is not None else None
@@ -279,8 +288,13 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             return self._row(self.model.rows[displayed[line]], width, is_cursor=line == self._cursor_line)
         if displayed:
             return self.strip((), width)
-        why = self.empty_text if not self.model.rows else "No row matches the filter; esc shows all."
+        why = self._no_match() if self.model.rows else self.empty_text
         return self.strip((Span(f"{'':{_MARGIN}}{broken(why, width - 2 * _MARGIN, line)}", TextStyle.DIM),), width)
+
+    def _no_match(self) -> str:
+        """Return the reason why every row is hidden."""
+        reason = self.model.misread or "No row matches the filter."
+        return " ".join(filter(None, (reason, self.scope, "esc shows all.")))
 
     def _header(self, width: int) -> Line:
         spans = [Span(" " * _MARGIN, TextStyle.DIM)]
@@ -301,7 +315,10 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             if column.is_age:
                 self._ages[row.key] = text
             if is_cursor and column.key == self._cell:
-                spans += [Span(fit(f"[{text.strip()}]", cells + 1), TextStyle.STRONG), Span(" " * (_GAP - 1))]
+                # The brackets stand in the gaps on both sides, so that the text keeps its place and its length.
+                before = spans[-1]
+                spans[-1] = Span(before.text[:-1], before.style)
+                spans += [Span(fit(f"[{text.strip()}]", cells + 2), TextStyle.STRONG), Span(" " * (_GAP - 1))]
             else:
                 spans.append(Span(f"{fit(text, cells, right=column.right)}{'':{_GAP}}", style))
         if not is_cursor:

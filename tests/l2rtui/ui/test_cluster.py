@@ -358,3 +358,24 @@ async def test_a_launch_names_where_it_goes(desk, tmp_path, monkeypatch):
         await one.press("enter")
         await one.until(lambda: one.top == "ReviewScreen")
         assert "enter launch on the demo cluster" in one.words()
+
+
+async def test_a_filter_of_the_pods_says_which_run_it_searches_and_the_command_searches_all(desk):
+    async with desk(ready=False) as one:
+        pods = one.cluster.panes.pods
+        await one.press("3", "slash", *"status~Crash")
+        await one.until(lambda: "9 hidden" in one.words())
+        assert "These are the pods of lidar-ppo; A looks at those of all 3 runs. esc shows all." in one.words()
+        await one.press("escape", "colon", *"pods status~Crash", "enter")
+        await one.until(lambda: [pods.model.rows[key].cells[0].text for key in pods.model.displayed])
+        assert "racing-sac-s1-w-3" in one.words()
+        await one.press("slash", *"nodde=n1")
+        await one.until(lambda: "There is no column 'nodde'. Did you mean node?" in one.words())
+
+
+async def test_slots_without_a_node_that_matches_say_so(desk):
+    async with desk(ready=False) as one:
+        await one.press("colon", *"slots free>=40", "enter")
+        await one.until(lambda: "No node matches the filter. esc shows all." in one.words())
+        await one.press("escape")
+        await one.until(lambda: "No node matches" not in one.words())

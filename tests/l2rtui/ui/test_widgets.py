@@ -197,6 +197,74 @@ async def test_a_changed_row_draws_its_own_line_and_rows_out_of_sight_draw_nothi
         assert table.cursor_key == "uid-10"
 
 
+async def test_a_cell_that_widens_its_column_draws_the_table_anew_and_the_column_shrinks_when_its_row_goes():
+    table = VirtualTable(COLUMNS)
+    async with stage(table) as (app, pilot):
+        table.set_rows([row(1), row(2), row(3)])
+        await pilot.pause()
+        app.drawn.clear()
+        wide = Row("uid-2", (Span("row-2"), Span("a much longer state"), Span("14")), ("row-2", "long", 14))
+        table.update_rows([wide])
+        await pilot.pause()
+        assert {0, 1, 2, 3} <= set(app.drawn)
+
+        def columns() -> set[int]:
+            header, *rows = app.shown()[:4]
+            return {header.index("size") + len("size"), *map(len, rows)}  # numbers end where their header ends
+
+        (end,) = columns()
+        table.update_rows([], ["uid-2"])
+        await pilot.pause()
+        header, first, second = app.shown()[:3]
+        assert header.index("size") + len("size") == len(first) == len(second) < end
+
+
+async def test_numbers_are_never_cut():
+    columns = (TableColumn("name", "name"), TableColumn("rate", "rate", most=4, right=True))
+    table = VirtualTable(columns)
+    async with stage(table) as (app, pilot):
+        table.set_rows([Row("a", (Span("n"), Span("1,234,567")), ("n", 1234567))])
+        await pilot.pause()
+        assert app.shown()[1].endswith(" 1,234,567")
+
+
+async def test_the_cell_under_the_cursor_keeps_its_text_between_brackets():
+    columns = (TableColumn("name", "name"), TableColumn("w", "w", is_cell=True), TableColumn("end", "end"))
+    table = VirtualTable(columns)
+    async with stage(table) as (app, pilot):
+        table.set_rows([Row("a", (Span("n"), Span("3/4 ✖"), Span("z")), ("n", 3, "z"))])
+        await pilot.pause()
+        before = app.shown()[1]
+        await pilot.press("right")
+        await pilot.pause()
+        after = app.shown()[1]
+        assert "[3/4 ✖]" in after
+        assert after.replace("[", " ").replace("]", " ") == before
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("nmae=x", "There is no column 'nmae'. Did you mean name? esc shows all."),
+        ("colour=x", "There is no column 'colour'. The columns are name, state, size. esc shows all."),
+        ("s=x", "'s' may be state or size. esc shows all."),
+        ("name=x", "No row matches the filter. esc shows all."),
+        ("word", "No row matches the filter. esc shows all."),
+    ],
+)
+async def test_a_filter_that_names_no_column_says_so(text, sentence):
+    table = VirtualTable(COLUMNS)
+    async with stage(table, size=(100, 6)) as (app, pilot):
+        table.set_rows([row(1)])
+        table.narrow(text=text)
+        await pilot.pause()
+        assert sentence in app.shown()[1]
+        table.scope = "These are some."
+        table.refresh()
+        await pilot.pause()
+        assert "These are some. esc shows all." in app.shown()[1]
+
+
 async def test_the_cursor_keeps_its_key_and_falls_to_the_neighbour_when_that_is_gone():
     table = VirtualTable(COLUMNS)
     async with stage(table) as (app, pilot):
