@@ -74,6 +74,7 @@ class FakeBackend:
         self._moved = 0.0
         self._waiting: set[asyncio.Event] = set()
         self._nodes: dict[str, Node] = {}
+        self._demo_nodes: frozenset[str] = frozenset()
         self._pods: dict[str, PodView] = {}
         self._stops: dict[str, float] = {}
         self._runs: dict[str, _Run] = {}
@@ -102,6 +103,7 @@ class FakeBackend:
     def put_node(self, node: Node) -> None:
         """Add a node, or replace it."""
         self._nodes[node.name] = node
+        self._demo_nodes -= {node.name}
         self._wake()
 
     def put_pod(self, pod: PodView) -> None:
@@ -247,6 +249,7 @@ class FakeBackend:
     # --- the cluster itself -----------------------------------------------------------------------------------
     def _populate(self, contents: demo_cluster.DemoCluster) -> None:
         self._nodes = {node.name: node for node in contents.nodes}
+        self._demo_nodes = frozenset(self._nodes)
         for plan, age in contents.plans:
             for run in plan.runs:
                 record = self._add_run(run, self.now() - age)
@@ -273,13 +276,17 @@ class FakeBackend:
         while self._advance_pods():
             pass
         newest = ClusterSnapshot(
-            MappingProxyType(dict(self._nodes)),
+            MappingProxyType({name: self._with_load(node) for name, node in self._nodes.items()}),
             MappingProxyType(dict(self._pods)),
             MappingProxyType({uid: run.view for uid, run in self._runs.items()}),
         )
         # Through the differences, so that unchanged rows stay the same objects, as with a real watch.
         self._snapshot = apply(self._snapshot, difference(self._snapshot, newest))
         return self._snapshot
+
+    def _with_load(self, node: Node) -> Node:
+        # Nodes that a caller has put here stay as they are.
+        return demo_cluster.with_gpu_use(node, self._pods.values()) if node.name in self._demo_nodes else node
 
     def _advance_pods(self) -> bool:
         """Move every pod that is due to its next state; True when one was."""
