@@ -53,6 +53,8 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
                 "memory_bytes": gpu.memory_bytes or (use.memory_bytes if use else 0) or None,
                 "memory_used_bytes": use.memory_used_bytes if use else None,
                 "use_percent": use.percent if use else None,
+                "power_watts": use.watts if use else None,
+                "temperature_celsius": use.celsius if use else None,
                 "slots": gpu.slots,
                 "free": states.count(SlotState.FREE),
             }
@@ -90,6 +92,7 @@ def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
         "set": slot.set_name or None,
         "pod": slot.pod or None,
         "gpu_use_percent": use.percent if use else None,
+        "gpu_memory_used_bytes": use.memory_used_bytes if use else None,
     }
 
 
@@ -320,4 +323,12 @@ def metrics_document(metrics: RunMetrics) -> dict[str, Any]:
         "updates_per_second": metrics.updates_per_second,
         "workers": metrics.workers,
         "time": when(metrics.time),
+        "device": metrics.device or None,
+        "gpu_percent": metrics.gpu_percent,
+        "gpu_memory_bytes": _whole(metrics.gpu_memory_bytes),
+        "gpu_reserved_bytes": _whole(metrics.gpu_reserved_bytes),
     }
+
+
+def _whole(count: float | None) -> int | None:
+    return None if count is None else int(count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime
 
 from l2rtui.cli.output import Column, Document, View
@@ -66,6 +67,22 @@ def _gpu_use(document: Document) -> str:
     return " ".join("-" if percent is None else f"{percent:.0f}" for percent in percents)
 
 
+def _gpu_memory(document: Document) -> str:
+    used = [gpu["memory_used_bytes"] for gpu in document["gpus"]]
+    if all(count is None for count in used):
+        return ""
+    return " ".join("-" if count is None else format_bytes(count) for count in used)
+
+
+def _bytes_of(field: str) -> Callable[[Document], str | None]:
+    """Return the function that reads a number of bytes of a document; None where it is unknown."""
+    return lambda document: None if document[field] is None else format_bytes(document[field])
+
+
+def _percent_of(field: str) -> Callable[[Document], str | None]:
+    return lambda document: None if document[field] is None else f"{document[field]:.0f}"
+
+
 def _models(document: Document) -> str:
     return ", ".join(dict.fromkeys(gpu["model"] for gpu in document["gpus"] if gpu["model"]))
 
@@ -93,6 +110,7 @@ NODES = View(
         Column("CPU", _used, is_number=True),
         Column("MEMORY", _memory, is_number=True),
         Column("GPU%", _gpu_use, is_wide=True),
+        Column("GPU MEMORY", _gpu_memory, is_wide=True),
         Column("MODEL", _models, is_wide=True),
         Column("MESSAGE", "message", is_wide=True),
     ),
@@ -107,7 +125,8 @@ SLOTS = View(
         Column("RUN", "run"),
         Column("SET", "set"),
         Column("POD", "pod"),
-        Column("GPU%", "gpu_use_percent", is_wide=True, is_number=True),
+        Column("GPU%", _percent_of("gpu_use_percent"), is_wide=True, is_number=True),
+        Column("GPU MEMORY", _bytes_of("gpu_memory_used_bytes"), is_wide=True, is_number=True),
     ),
 )
 PODS = View(
@@ -205,7 +224,11 @@ METRICS = View(
         Column("STEPS/S", "env_steps_per_second", is_number=True),
         Column("UPDATES/S", "updates_per_second", is_number=True),
         Column("WORKERS", "workers", is_number=True),
+        Column("GPU%", _percent_of("gpu_percent"), is_number=True),
         Column("TIME", "time", is_wide=True),
+        Column("DEVICE", "device", is_wide=True),
+        Column("GPU MEMORY", _bytes_of("gpu_memory_bytes"), is_wide=True, is_number=True),
+        Column("RESERVED", _bytes_of("gpu_reserved_bytes"), is_wide=True, is_number=True),
     ),
 )
 STEPS = View(

@@ -13,6 +13,9 @@ class RunMetrics:
         policy_lag, policy_lag_max: Versions between the policy that collected a sample and the newest one.
         mean_return, eval_return, eval_progress: None until an episode, or an evaluation, has ended.
         time: Of the record, seconds since the epoch.
+        device: Where it computes (``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``); empty if unknown.
+        gpu_percent, gpu_memory_bytes: Utilisation of that GPU and its memory in use by all; None if unknown.
+        gpu_reserved_bytes: Memory of that GPU that the learner itself has reserved; None if unknown.
         returns, rates: The latest points of eval (or training) return and of env steps a second, oldest first.
         update_rates, lags: The same of updates a second and of the policy lag.
     """
@@ -30,6 +33,10 @@ class RunMetrics:
     updates_per_second: float = 0.0
     workers: int = 0
     time: float = 0.0
+    device: str = ""
+    gpu_percent: float | None = None
+    gpu_memory_bytes: float | None = None
+    gpu_reserved_bytes: float | None = None
     returns: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
     update_rates: tuple[float, ...] = ()

@@ -16,7 +16,7 @@ from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import NotFoundError
-from runtime.base.metric_records import integer, number, parse_record
+from runtime.base.metric_records import MAX_COUNT, integer, number, parse_record, text
 
 HISTORY = 240
 """Points of each series."""
@@ -65,6 +65,10 @@ class Series:
             updates_per_second=self._update_rates[-1],
             workers=integer(record.get("workers")) or 0,
             time=number(record.get("time")) or 0.0,
+            device=text(record.get("device")),
+            gpu_percent=number(record.get("gpu_percent"), MAX_COUNT),
+            gpu_memory_bytes=number(record.get("gpu_memory_bytes"), MAX_COUNT),
+            gpu_reserved_bytes=number(record.get("gpu_reserved_bytes"), MAX_COUNT),
             returns=tuple(self._returns),
             rates=tuple(self._rates),
             update_rates=tuple(self._update_rates),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from uuid import NAMESPACE_DNS, uuid5
 
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.node import Gpu, GpuUse, Node
 from l2rtui.domain.placement import Placement, PlacementPolicy, place
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView
@@ -17,6 +19,17 @@ GIB = 2**30
 CORDONED = "phortx3"
 CRASHING = "racing-sac-s1-w-3"
 """Pod of the demo that runs out of memory again and again."""
+
+
+_LOADS: Mapping[Role | None, tuple[int, int]] = {
+    Role.LEARNER: (38, 9),
+    Role.WORKER: (11, 2),
+    Role.EVALUATOR: (4, 1),
+}
+"""Percent and GiB of a GPU that a process of ours takes, a slot."""
+_FOREIGN_LOAD = (21, 14)
+_IDLE_BYTES = 437 << 20
+_IDLE_WATTS = 61.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +106,29 @@ def _node(number: int, slots_per_gpu: int) -> Node:
         labels=(("kubernetes.io/hostname", name), ("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB")),
         message="cordoned for a driver update" if name == CORDONED else "",
     )
+
+
+def with_gpu_use(node: Node, pods: Iterable[PodView]) -> Node:
+    """Return a node whose GPUs are as busy as the running pods on it would make them."""
+    percent: Counter[int] = Counter()
+    memory: Counter[int] = Counter()
+    for pod in pods:
+        for usage in pod.devices if pod.ready and pod.node == node.name else ():
+            busy, gibibytes = _LOADS.get(pod.role, _FOREIGN_LOAD)
+            percent[usage.gpu or 0] += busy * usage.count
+            memory[usage.gpu or 0] += gibibytes * usage.count
+    uses = (
+        GpuUse(
+            gpu.index,
+            busy := float(min(99, percent[gpu.index])),
+            min(gpu.memory_bytes, memory[gpu.index] * GIB + _IDLE_BYTES),
+            gpu.memory_bytes,
+            watts=round(_IDLE_WATTS + 3.1 * busy, 1),
+            celsius=float(31 + round(0.35 * busy)),
+        )
+        for gpu in node.gpus
+    )
+    return replace(node, gpu_use=tuple(uses))
 
 
 def _racing(name: str, workers: int) -> RunSpec:

@@ -108,6 +108,10 @@ def learner_values(pod: PodView, age: float) -> dict[str, object]:
         "workers": 4,
         "actor_loss": round(-0.3 * _return(pod, age) / 10, 4),
         "critic_loss": round(0.8 + 0.1 * _wobble(pod, age), 4),
+        "device": "cuda:0 NVIDIA A100-SXM4-80GB",
+        "gpu_percent": round(38 + 3 * _wobble(pod, age)),
+        "gpu_memory_bytes": 9 << 30,
+        "gpu_reserved_bytes": 7 << 30,
     }
 
 

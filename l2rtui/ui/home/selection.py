@@ -135,9 +135,10 @@ class Selection:
             entry = snapshot.ledger.slots.get(self.slot)
             if entry is not None:
                 record = records.get(entry.pod_uid)
-                return about_slot(entry, snapshot.nodes.get(self.slot.node), self.pod(snapshot), now, record)
+                node, holder = snapshot.nodes.get(self.slot.node), self.pod(snapshot)
+                return about_slot(entry, node, holder, now, record, metrics)
         pod, run = self.pod(snapshot), self.run(snapshot)
         if pod is not None:
-            return about_pod(pod, now, records.get(pod.uid))
+            return about_pod(pod, now, records.get(pod.uid), metrics)
         pods = (pods_of or snapshot.pods_of)(run.name, "") if run is not None else ()
         return about_run(run, pods, metrics, now, width) if run is not None else ()

@@ -15,6 +15,7 @@ from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Status
+from l2rtui.domain.workload import Role
 from l2rtui.ui.text import (
     GLYPHS,
     NOTHING,
@@ -75,12 +76,15 @@ def about_run(
         _series("steps/s", metrics.rates, count(round(metrics.env_steps_per_second)), bars),
         _field("policy", f"v{metrics.policy_version}   {lag}   {decimal(metrics.updates_per_second)} updates/s"),
         _field("progress", _progress(metrics)),
+        *_about_device(metrics),
     ]
     return tuple(lines)
 
 
-def about_pod(pod: PodView, now: float, record: PodMetrics | None = None) -> tuple[Line, ...]:
-    """Describe a pod: status, node and slot, history, and its newest metric record."""
+def about_pod(
+    pod: PodView, now: float, record: PodMetrics | None = None, metrics: RunMetrics | None = None
+) -> tuple[Line, ...]:
+    """Describe a pod: status, node and slot, history, and its newest metric record; a learner's is its run's."""
     ended = NOTHING if pod.exit_code is None else str(pod.exit_code)
     created = age(now - pod.created) if pod.created else NOTHING
     return (
@@ -90,6 +94,7 @@ def about_pod(pod: PodView, now: float, record: PodMetrics | None = None) -> tup
         _field("process", f"pid {pod.pid or NOTHING}   restarts {pod.restarts}   last exit {ended}"),
         _field("owner", f"{sanitize(pod.owner) or NOTHING}   age {created}"),
         *(_about_record(record) if record is not None else ()),
+        *(_about_device(metrics) if metrics is not None and pod.role is Role.LEARNER else ()),
     )
 
 
@@ -110,15 +115,28 @@ def _about_record(record: PodMetrics) -> tuple[Line, ...]:
         lines.append(_field("step", sanitize(record.step)))
     if record.rate is not None:
         lines.append(_field("steps/s", count(round(record.rate))))
-    if record.gpu_percent is not None:
-        used = record.gpu_memory_bytes
-        memory = f"   {format_bytes(used)} in use" if used is not None else ""
-        lines.append(_field("its GPU", f"{record.gpu_percent:.0f} %{memory}"))
+    if record.gpu_percent is not None or record.gpu_memory_bytes is not None:
+        lines.append(_field("its GPU", _figures(record.gpu_percent, record.gpu_memory_bytes).strip()))
     return tuple(lines)
 
 
+def _about_device(metrics: RunMetrics) -> tuple[Line, ...]:
+    """Line about the device that a learner computes on; none for a record of a runtime that does not report it."""
+    if not metrics.device:
+        return ()
+    own = metrics.gpu_reserved_bytes
+    reserved = f"   {format_bytes(own)} its own" if own is not None else ""
+    figures = _figures(metrics.gpu_percent, metrics.gpu_memory_bytes)
+    return (_field("learns on", f"{sanitize(metrics.device)}{figures}{reserved}"),)
+
+
 def about_slot(
-    slot: Slot, node: Node | None, pod: PodView | None, now: float, record: PodMetrics | None = None
+    slot: Slot,
+    node: Node | None,
+    pod: PodView | None,
+    now: float,
+    record: PodMetrics | None = None,
+    metrics: RunMetrics | None = None,
 ) -> tuple[Line, ...]:
     """Describe a slot: its holder and its device."""
     states = {
@@ -140,14 +158,26 @@ def about_slot(
         memory = f"   {format_bytes(total)}" if total else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
         lines.append(_field("device", f"{gpu.label}   {name}{memory}   {plural(gpu.slots, 'slot')}{_in_use(use)}"))
-    return (*lines, *about_pod(pod, now, record)[1:]) if pod is not None else tuple(lines)
+    return (*lines, *about_pod(pod, now, record, metrics)[1:]) if pod is not None else tuple(lines)
 
 
 def _in_use(use: GpuUse | None) -> str:
-    """Utilisation of a GPU as a text; empty without a measurement."""
-    busy = f"   {percent(use.percent, 100)} busy" if use and use.percent is not None else ""
-    memory = f"   {format_bytes(use.memory_used_bytes)} in use" if use and use.memory_used_bytes is not None else ""
-    return busy + memory
+    """Utilisation, memory, power and temperature of a GPU as a text; empty without a measurement."""
+    if use is None:
+        return ""
+    watts = f"   {use.watts:.0f} W" if use.watts is not None else ""
+    celsius = f"   {use.celsius:.0f} °C" if use.celsius is not None else ""
+    busy = f"   {percent(use.percent, 100)} busy" if use.percent is not None else ""
+    return busy + _memory_in_use(use.memory_used_bytes) + watts + celsius
+
+
+def _memory_in_use(used_bytes: float | None) -> str:
+    return f"   {format_bytes(used_bytes)} in use" if used_bytes is not None else ""
+
+
+def _figures(busy: float | None, used_bytes: float | None) -> str:
+    """Utilisation and memory of a GPU in a record; what is unknown is left out."""
+    return (f"   {busy:.0f} % busy" if busy is not None else "") + _memory_in_use(used_bytes)
 
 
 def _heading(name: str, status: Status) -> Line:

@@ -28,7 +28,10 @@ def spec(cli):
     return str(path)
 
 
-SLOT = {"id", "node", "gpu", "device", "slot", "state", "owner", "run", "set", "pod", "gpu_use_percent"}
+SLOT = {
+    "id", "node", "gpu", "device", "slot", "state", "owner", "run", "set", "pod", "gpu_use_percent",
+    "gpu_memory_used_bytes",
+}  # fmt: skip
 NODE = {
     "node", "ready", "schedulable", "use_known", "slots", "free", "cpu_cores", "cpu_used", "memory_bytes",
     "memory_used_bytes", "gpus", "taints", "labels", "message",
@@ -43,7 +46,8 @@ RUN = {
 }  # fmt: skip
 METRICS = {
     "run", "env_steps", "updates", "policy_version", "policy_lag", "policy_lag_max", "mean_return", "eval_return",
-    "eval_progress", "env_steps_per_second", "updates_per_second", "workers", "time",
+    "eval_progress", "env_steps_per_second", "updates_per_second", "workers", "time", "device",
+    "gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes",
 }  # fmt: skip
 
 

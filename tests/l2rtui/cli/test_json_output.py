@@ -7,12 +7,16 @@ import io
 import pytest
 
 from l2rtui.cli import table_output
-from l2rtui.cli.json_output import node_document, slot_document
+from l2rtui.cli.json_output import metrics_document, node_document, slot_document
 from l2rtui.cli.output import Output
 from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.node import Gpu, GpuUse, Node
+from tests.fakes.nvml import GIB
 
-NODE = Node("n", (Gpu("n", 0, slots=1), Gpu("n", 1, slots=1)), gpu_use=(GpuUse(1, 87.4, 12 << 30, 80 << 30),))
+NODE = Node(
+    "n", (Gpu("n", 0, slots=1), Gpu("n", 1, slots=1)), gpu_use=(GpuUse(1, 87.4, 12 << 30, 80 << 30, 301.5, 64.0),)
+)
 
 
 def wide(view, documents):
@@ -25,6 +29,8 @@ def test_figures_stand_beside_the_gpu_that_they_are_of():
     gpus = node_document(NODE, build_ledger([NODE], []))["gpus"]
     told = [(one["use_percent"], one["memory_used_bytes"], one["memory_bytes"]) for one in gpus]
     assert told == [(None, None, None), (87.4, 12 << 30, 80 << 30)]
+    told = [(one["power_watts"], one["temperature_celsius"]) for one in gpus]
+    assert told == [(None, None), (301.5, 64.0)]
     slots = build_ledger([NODE], []).slots.values()
     assert [slot_document(one, NODE)["gpu_use_percent"] for one in slots] == [None, 87.4]
 
@@ -32,10 +38,24 @@ def test_figures_stand_beside_the_gpu_that_they_are_of():
 @pytest.mark.parametrize(("node", "shown"), [(NODE, "- 87"), (Node("n", NODE.gpus), "-"), (Node("n"), "-")])
 def test_the_wide_table_of_nodes_has_a_figure_for_each_gpu(node, shown):
     head, row = wide(table_output.NODES, [node_document(node, build_ledger([node], []))])
-    assert row[head.index("GPU%") : head.index("MODEL")].strip() == shown
+    assert row[head.index("GPU%") : head.index("GPU MEMORY")].strip() == shown
+    assert row[head.index("GPU MEMORY") : head.index("MODEL")].strip() == shown.replace("87", "12Gi")
 
 
 def test_the_wide_table_of_slots_has_the_figure_of_the_gpu():
     slots = build_ledger([NODE], []).slots.values()
     lines = wide(table_output.SLOTS, [slot_document(one, NODE) for one in slots])
-    assert [line.split()[-1] for line in lines] == ["GPU%", "-", "87.4"]
+    assert [line.split()[-2:] for line in lines] == [["GPU", "MEMORY"], ["-", "-"], ["87", "12Gi"]]
+
+
+def test_metrics_have_the_figures_of_the_learners_device_and_unknown_ones_are_null():
+    known = RunMetrics(
+        "r", device="cuda:0 H100", gpu_percent=41.0, gpu_memory_bytes=3e9, gpu_reserved_bytes=float(GIB)
+    )
+    document = metrics_document(known)
+    assert (document["device"], document["gpu_percent"]) == ("cuda:0 H100", 41.0)
+    assert (document["gpu_memory_bytes"], document["gpu_reserved_bytes"]) == (3_000_000_000, GIB)
+    head, row = wide(table_output.METRICS, [document])
+    assert [row[head.index(name) :].split()[0] for name in ("GPU%", "RESERVED")] == ["41", "1Gi"]
+    older = metrics_document(RunMetrics("r"))
+    assert {older[name] for name in ("device", "gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes")} == {None}

@@ -43,6 +43,16 @@ def test_a_record_becomes_numbers():
     assert (found.run, found.env_steps, found.updates, found.policy_version) == ("r", 1000, 50, 5)
     assert (found.policy_lag, found.policy_lag_max, found.mean_return, found.workers) == (1.5, 4.0, 3.5, 4)
     assert (found.returns, found.rates) == ((3.5,), (800.0,))
+    assert (found.device, found.gpu_percent, found.gpu_memory_bytes) == ("", None, None)
+
+
+def test_a_record_names_the_learners_device_and_figures_of_another_type_are_unknown():
+    gpu = {"device": "cuda:0 H100", "gpu_percent": 41.0, "gpu_memory_bytes": 3 << 30, "gpu_reserved_bytes": 1 << 30}
+    found = metrics.Series("r").add({**RECORD, **gpu})
+    assert (found.device, found.gpu_percent) == ("cuda:0 H100", 41.0)
+    assert (found.gpu_memory_bytes, found.gpu_reserved_bytes) == (3 << 30, 1 << 30)
+    found = metrics.Series("r").add({**RECORD, "device": 7, "gpu_percent": "all", "gpu_memory_bytes": 1e300})
+    assert (found.device, found.gpu_percent, found.gpu_memory_bytes) == ("", None, None)
 
 
 def test_the_evaluation_draws_the_curve_once_there_is_one():

@@ -12,8 +12,9 @@ import pytest
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.domain.log import CommandOutput
-from l2rtui.domain.metrics import PodMetrics
+from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.snapshot import PodView
+from l2rtui.domain.workload import Role
 from l2rtui.services import run_history
 from l2rtui.ui.home.pod_actions import ports_of
 from l2rtui.ui.widgets.metric_strip import about_pod
@@ -324,6 +325,14 @@ def test_what_a_worker_says_of_its_gpu_stands_among_its_facts():
     news = PodMetrics("worker", rate=12.0, gpu_percent=45.0, gpu_memory_bytes=float(3 << 30))
     said = ["".join(span.text for span in line) for line in about_pod(PodView("u", "p"), 0.0, news)]
     assert any("45 %" in line and "3" in line.partition("45 %")[2] for line in said)
+    metrics = RunMetrics("r", device="cuda:0 H100", gpu_percent=41.0, gpu_memory_bytes=float(3 << 30))
+    learner = about_pod(PodView("u", "p", role=Role.LEARNER), 0.0, None, metrics)
+    assert "".join(span.text for span in learner[-1]).split("   ")[1:] == [
+        "learns on cuda:0 H100", "41 % busy", "3Gi in use",
+    ]  # fmt: skip
+    assert about_pod(PodView("u", "p", role=Role.WORKER), 0.0, None, metrics) == about_pod(
+        PodView("u", "p", role=Role.WORKER), 0.0
+    ), "the learner's device is not the worker's"
     silent = [
         "".join(span.text for span in line) for line in about_pod(PodView("u", "p"), 0.0, PodMetrics("worker"))
     ]

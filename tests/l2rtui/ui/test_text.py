@@ -189,6 +189,7 @@ def test_the_status_bar_tells_how_true_it_is(demo):
         ((GpuUse(2, 50.0),), "GPU3   A100   4 slots"),
         ((GpuUse(3, 86.0, 12 << 30, 80 << 30),), "GPU3   A100   80Gi   4 slots   85% busy   12Gi in use"),
         ((GpuUse(3, 0.0),), "GPU3   A100   4 slots   0% busy"),
+        ((GpuUse(3, None, watts=301.6, celsius=64.0),), "GPU3   A100   4 slots   302 W   64 °C"),
     ],
 )
 def test_a_slot_shows_what_is_in_use_of_its_gpu_where_it_is_measured(use, shown):
