@@ -14,7 +14,7 @@ class Binding(StrEnum):
 
     ``env``: both variables name the device, the scheduler knows nothing of it. ``device-plugin``: whole GPUs, by
     limits. ``shared``: a time-sliced or MPS share, by limits. ``hami``: HAMi's annotation with the GPU's UUID.
-    ``dra``: a claim by UUID that the pods of one device share. ``cpu``: no GPU at all.
+    ``dra``: a claim by UUID that the pods of one device share. ``cpu``: no GPU; it sits on slots of a CPU.
     """
 
     ENV = "env"
@@ -26,8 +26,8 @@ class Binding(StrEnum):
 
     @property
     def chooses_gpu(self) -> bool:
-        """True where the plan chooses the GPU of the node; otherwise the cluster does."""
-        return self in (Binding.ENV, Binding.HAMI, Binding.DRA)
+        """True where the plan chooses the device of the node; otherwise the cluster does."""
+        return self in (Binding.ENV, Binding.HAMI, Binding.DRA, Binding.CPU)
 
 
 class Security(StrEnum):

@@ -1,4 +1,4 @@
-"""Slot ledger: the holder of each slot of each GPU, derived from nodes and pods alone.
+"""Slot ledger: the holder of each slot of each device, derived from nodes and pods alone.
 
 Nothing is remembered between two snapshots, so the ledger cannot drift from the cluster. What cannot be known has
 a state of its own: a slot on a node whose pods we may not list is ``unknown``, never ``free``.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from l2rtui.domain.node import Node, SlotId
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId, device_name
 from l2rtui.domain.row import row
 
 
@@ -60,7 +60,7 @@ class Holder:
 
 @row(frozen=True, slots=True)
 class Slot:
-    """One slot and its holder; the strings are empty where there is none."""
+    """One slot and its holder; the strings are empty where there is none. ``is_cpu``: of a cpu device."""
 
     id: SlotId
     state: SlotState
@@ -69,6 +69,12 @@ class Slot:
     set_name: str = ""
     pod: str = ""
     pod_uid: str = ""
+    is_cpu: bool = False
+
+    @property
+    def use(self) -> str:
+        """State of the slot behind "is" in a sentence: ``held by r-w-0``, ``off``."""
+        return f"held by {self.pod}" if self.pod else str(self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,11 @@ class Ledger:
         """Number of slots in this state."""
         return sum(slot.state is state for slot in self.slots.values())
 
+    def has_cpu_slots(self, *, is_use_known: bool = True) -> bool:
+        """True when there is a slot of a cpu device; with ``is_use_known`` one whose holder can be seen."""
+        slots = (slot for slot in self.slots.values() if slot.is_cpu)
+        return any(not is_use_known or slot.state is not SlotState.UNKNOWN for slot in slots)
+
 
 @dataclass(frozen=True, slots=True)
 class Basis:
@@ -140,7 +151,7 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
     Numbered uses are seated first. A use of a device without a slot number gets the highest free slots of that
     device, so that the slots which placement fills first stay with the pods that were placed there. A use of an
     unknown device turns all free slots of its node into unknown ones, however few it counts: a worker placed on an
-    exact slot there may share it.
+    exact slot there may share it. Those of a CPU beside GPUs stay free, as the unknown device is a GPU.
 
     Args:
         holders: With a basis, the holders on touched nodes suffice.
@@ -170,7 +181,7 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
 
 def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     # Lists by device and number: hashing a SlotId at every access would cost more than all the rest.
-    devices = {gpu.index: [_empty(node, slot_id) for slot_id in gpu.slot_ids()] for gpu in node.gpus}
+    devices = {gpu.index: _empty(node, gpu) for gpu in node.devices}
     usages = [(holder, usage) for holder in holders for usage in holder.devices]
     # Exact slots first, then devices without a slot, then unknown devices; by name, so that ties never flicker.
     usages.sort(key=lambda pair: (pair[1].gpu is None, pair[1].slot is None, pair[0].pod))
@@ -187,21 +198,23 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     slots = {slot.id: slot for device in devices.values() for slot in device}
     if unplaced:
         for slot_id, slot in slots.items():
-            if slot.state is SlotState.FREE:
-                slots[slot_id] = Slot(slot_id, SlotState.UNKNOWN)
+            if slot.state is SlotState.FREE and slot_id.gpu != CPU:
+                slots[slot_id] = Slot(slot_id, SlotState.UNKNOWN, is_cpu=slot.is_cpu)
     return NodeLedger(slots, tuple(problems), tuple(unplaced), unplaced_slots)
 
 
-def _empty(node: Node, slot_id: SlotId) -> Slot:
+def _empty(node: Node, gpu: Gpu) -> list[Slot]:
+    """Slots of a device before any use is entered."""
+    state = SlotState.FREE if node.is_use_known else SlotState.UNKNOWN
     if not (node.ready and node.is_schedulable):
-        return Slot(slot_id, SlotState.OFF)
-    return Slot(slot_id, SlotState.FREE if node.is_use_known else SlotState.UNKNOWN)
+        state = SlotState.OFF
+    return [Slot(slot_id, state, is_cpu=gpu.is_cpu) for slot_id in gpu.slot_ids()]
 
 
 def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
     """Enter one use into the slots of its device; return a sentence when it does not fit."""
     if not device:
-        return f"{holder.pod} names device {usage.gpu} of {holder.node}, which has no such device"
+        return f"{holder.pod} names device {_written(usage)} of {holder.node}, which has no such device"
     if usage.slot is None:
         # From the top, see build_ledger.
         numbers = [number for number, slot in enumerate(device) if not slot.pod][::-1][: usage.count]
@@ -215,8 +228,14 @@ def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
             # The first holder stays in the slot; the sentence names both.
             problem = f"{holder.pod} and {slot.pod} both hold slot {slot.id}"
             continue
-        device[number] = Slot(slot.id, state, holder.owner, holder.run, holder.set_name, holder.pod, holder.uid)
+        device[number] = Slot(
+            slot.id, state, holder.owner, holder.run, holder.set_name, holder.pod, holder.uid, slot.is_cpu
+        )
     if len(numbers) < usage.count:
-        device_name = f"device {usage.gpu} of {holder.node}"
-        return f"{holder.pod} holds more of {device_name} than its slots: it is over-committed"
+        device_text = f"device {_written(usage)} of {holder.node}"
+        return f"{holder.pod} holds more of {device_text} than its slots: it is over-committed"
     return problem
+
+
+def _written(usage: DeviceUsage) -> str:
+    return "" if usage.gpu is None else device_name(usage.gpu)

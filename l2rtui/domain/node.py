@@ -1,7 +1,8 @@
-"""Nodes, their GPUs, and the slots that a GPU is divided into.
+"""Nodes, their GPUs, and the slots that a device is divided into.
 
-A slot is room for one worker on a GPU. (Determined AI calls a whole device a slot; NVIDIA's time-slicing calls
-the shares of a device replicas.) A machine without a GPU has one device of kind ``cpu`` that carries slots too.
+A slot is room for one worker on a GPU or on the CPU of a node. (Determined AI calls a whole device a slot;
+NVIDIA's time-slicing calls the shares of a device replicas.) The CPU is a device as well: the only device, with index
+0, of a node without GPUs, and one beside the GPUs, with the index ``CPU``, of every other node.
 """
 
 from __future__ import annotations
@@ -9,10 +10,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
+CPU: Final = -1
+"""Index of the cpu device of a node that has GPUs, written ``cpu``: the driver counts GPUs from 0."""
 _SLOT = re.compile(
-    r"(?P<node>[a-z0-9]([-.a-z0-9]*[a-z0-9])?)/(?P<gpu>[0-9]+)\.(?P<slot>[0-9]+)", re.IGNORECASE | re.ASCII
+    r"(?P<node>[a-z0-9]([-.a-z0-9]*[a-z0-9])?)/(?P<gpu>[0-9]+|cpu)\.(?P<slot>[0-9]+)", re.IGNORECASE | re.ASCII
 )
+
+
+def device_name(index: int) -> str:
+    """Index of a device as it is written in slots, labels and names: ``3``, or ``cpu``."""
+    return "cpu" if index == CPU else str(index)
+
+
+def device_index(text: str) -> int | None:
+    """Index of a device as ``device_name`` writes it; None for any other text."""
+    if text.lower() == "cpu":
+        return CPU
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
@@ -24,7 +40,7 @@ def natural_key(name: str) -> tuple[tuple[bool, int, str], ...]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SlotId:
-    """Address of a slot, written ``node/gpu.slot``, for example ``phortx1/3.2``."""
+    """Address of a slot, written ``node/gpu.slot``, for example ``phortx1/3.2`` or ``phortx1/cpu.2``."""
 
     node: str
     gpu: int
@@ -40,10 +56,11 @@ class SlotId:
         match = _SLOT.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not a slot: write node/gpu.slot, such as phortx1/3.2")
-        return cls(match["node"], int(match["gpu"]), int(match["slot"]))
+        gpu = CPU if match["gpu"].lower() == "cpu" else int(match["gpu"])
+        return cls(match["node"], gpu, int(match["slot"]))
 
     def __str__(self) -> str:
-        return f"{self.node}/{self.gpu}.{self.slot}"
+        return f"{self.node}/{device_name(self.gpu)}.{self.slot}"
 
 
 @lru_cache(maxsize=8192)
@@ -54,10 +71,10 @@ def _slot_ids(node: str, gpu: int, slots: int) -> tuple[SlotId, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical device of a node, or the ``cpu`` device of a node that has none.
+    """One physical device of a node: a GPU, or its ``cpu`` device.
 
     Attributes:
-        index: As the driver counts, from 0.
+        index: As the driver counts, from 0; of a cpu device 0 on a node without GPUs, else ``CPU``.
         uuid: The driver's unique id (``GPU-…``); empty for the cpu device.
         slots: How many workers it carries.
     """
@@ -112,6 +129,8 @@ class Node:
     """A Kubernetes Node, or this machine.
 
     Attributes:
+        gpus: The GPUs; on a node without any, its cpu device alone.
+        cpu: The cpu device beside the GPUs; None on a node without GPUs, or where it carries no slots.
         ready: The node reports that it can run pods.
         is_schedulable: False when it is cordoned.
         is_use_known: False when the pods on it cannot all be listed, so a slot that looks free may not be.
@@ -133,10 +152,16 @@ class Node:
     taints: tuple[Taint, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     message: str = ""
+    cpu: Gpu | None = None
+
+    @property
+    def devices(self) -> tuple[Gpu, ...]:
+        """All devices that carry slots: the GPUs, then the cpu device."""
+        return self.gpus if self.cpu is None else (*self.gpus, self.cpu)
 
     def gpu(self, index: int) -> Gpu | None:
         """The device with this index, or None."""
-        return next((gpu for gpu in self.gpus if gpu.index == index), None)
+        return next((gpu for gpu in self.devices if gpu.index == index), None)
 
     def use(self, index: int) -> GpuUse | None:
         """Utilisation of the device with this index, or None without a measurement."""

@@ -1,5 +1,8 @@
 """Placement of replicas on slots: by cursor, by name, packed or spread.
 
+A set that computes on no GPU goes to slots of a CPU, any other to those of GPUs; on a node without GPUs its CPU
+takes both. Slots that a person names are used whatever their kind.
+
 A conflict is a value for screens, not an exception: ``Placement.conflicts`` says in sentences why some
 replicas got no slot.
 """
@@ -8,14 +11,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import groupby
+from typing import Final
 
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.ledger import Ledger, SlotState
-from l2rtui.domain.node import SlotId
+from l2rtui.domain.ledger import Ledger, Slot, SlotState
+from l2rtui.domain.node import CPU, SlotId, device_index, device_name
 from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
 
 
@@ -56,21 +59,22 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Slots that a person named: a whole device, or one slot of it."""
+    """Slots that a person named: a whole device, or one slot of it. ``CPU`` is the cpu device of any node."""
 
     node: str
     gpu: int
     slot: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.node}/{self.gpu}" if self.slot is None else f"{self.node}/{self.gpu}.{self.slot}"
+        device = f"{self.node}/{device_name(self.gpu)}"
+        return device if self.slot is None else f"{device}.{self.slot}"
 
 
-_PIN = re.compile(r"(?P<node>[^/,\s]+)/(?P<gpus>\d+(-\d+)?)(\.(?P<slots>\d+(-\d+)?))?", re.ASCII)
+_PIN = re.compile(r"(?P<node>[^/,\s]+)/(?P<gpus>cpu|\d+(-\d+)?)(\.(?P<slots>\d+(-\d+)?))?", re.ASCII)
 
 
 def parse_pins(text: str) -> tuple[Pin, ...]:
-    """Read ``node/gpu[.slot]``, with ranges and commas: ``phortx1/0-3,phortx2/5.0-1``.
+    """Read ``node/gpu[.slot]``, with ranges and commas: ``phortx1/0-3,phortx2/5.0-1,phortx1/cpu``.
 
     Raises:
         ValueError: one part has another form; the message names it and shows the right one.
@@ -81,7 +85,8 @@ def parse_pins(text: str) -> tuple[Pin, ...]:
         if match is None:
             sentence = f"{part.strip()!r} names no slot: write node/gpu or node/gpu.slot, such as n1/0-3 or n1/3.2"
             raise ValueError(sentence)
-        for gpu in _span(match["gpus"]):
+        gpus = (CPU,) if device_index(match["gpus"]) == CPU else _span(match["gpus"])
+        for gpu in gpus:
             slots: Iterable[int | None] = _span(match["slots"]) if match["slots"] else (None,)
             pins.extend(Pin(match["node"], gpu, slot) for slot in slots)
     return tuple(pins)
@@ -113,43 +118,106 @@ def _span(text: str) -> range:
     return range(low, high + 1)
 
 
+def bound_to_cpu(
+    specs: Sequence[RunSpec], ledger: Ledger, pins: Sequence[Pin] = (), *, overcommit: bool = False
+) -> tuple[RunSpec, ...]:
+    """Return the specs with ``binding: cpu`` in each set that may have it and finds CPU slots.
+
+    Nothing changes where a person names devices and no CPU among them: their pods then see those GPUs.
+    """
+    if not _has_cpu(ledger, pins, overcommit=overcommit):
+        return tuple(specs)
+
+    def bound(part: SetSpec) -> SetSpec:
+        is_chosen = part.may_use_cpu and part.needs_device
+        return replace(part, pod=replace(part.pod, binding=Binding.CPU), may_use_cpu=False) if is_chosen else part
+
+    return tuple(replace(spec, sets=tuple(map(bound, spec.sets))) for spec in specs)
+
+
+def _has_cpu(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> bool:
+    """True when there are CPU slots for sets without a GPU, among the named slots where some are named."""
+    if pins:
+        cpus = [slot for slot in ledger.slots.values() if slot.is_cpu]
+        return any(_matches(pin, slot) for pin in pins for slot in cpus)
+    return ledger.has_cpu_slots(is_use_known=not overcommit)
+
+
+Device = tuple[str, int]
+"""Node and index of a device."""
+
+
 @dataclass(slots=True)
-class _Free:
-    """Slots that are still available, by device, in order; private to one call of place().
+class _Pool:
+    """Slots to choose from, by device, in order; private to one call of place().
 
     Attributes:
         sizes: Number of all slots of each device, free or not.
+        cpus: The cpu devices among them.
         order: Rank of each slot. With pins: as the pins name it. Without: 0, or no entry, on devices that the run
             uses already, 1 elsewhere.
+        is_exact: The pins name single slots: each replica gets the next of them, whatever its kind.
+        has_pins: A person named the slots.
         used: Number of slots assigned by this call, by device.
     """
 
-    devices: dict[tuple[str, int], list[SlotId]]
-    sizes: dict[tuple[str, int], int]
+    devices: dict[Device, list[SlotId]]
+    sizes: Mapping[Device, int]
+    cpus: Collection[Device]
     order: dict[SlotId, int] = field(default_factory=dict)
-    used: dict[tuple[str, int], int] = field(default_factory=dict)
+    is_exact: bool = False
+    has_pins: bool = False
+    used: dict[Device, int] = field(default_factory=dict)
 
-    def assign(self, worker_set: SetSpec, policy: PlacementPolicy) -> tuple[SlotId, ...]:
+    def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> tuple[SlotId, ...]:
         """Assign slots of one device to one replica; empty when no device has that many left.
 
         A replica that gets its GPU from the device plugin needs the whole device.
         """
-        if worker_set.pod.binding is Binding.DEVICE_PLUGIN:
-            fitting = [key for key, slots in self.devices.items() if len(slots) == self.sizes[key]]
-        else:
-            fitting = [key for key, slots in self.devices.items() if len(slots) >= worker_set.slots]
+        is_whole = worker_set.pod.binding is Binding.DEVICE_PLUGIN
+        fitting = [
+            key
+            for key, slots in self.devices.items()
+            if self.suits(key, on_cpu=on_cpu) and len(slots) >= (self.sizes[key] if is_whole else worker_set.slots)
+        ]
         if not fitting:
             return ()
-        if policy is PlacementPolicy.SPREAD:
-            key = min(fitting, key=lambda device: self.used.get(device, 0))
-        else:
-            # min() is stable: without an order, devices fill in the order of the ledger.
-            key = min(fitting, key=lambda device: self.order.get(self.devices[device][0], 0))
+
+        def rank(key: Device) -> tuple[int, int]:
+            # A GPU before the CPU of a node without any, for a set that computes on one.
+            is_other_kind = int(not self.is_exact and (key in self.cpus) != on_cpu)
+            if policy is PlacementPolicy.SPREAD:
+                return is_other_kind, self.used.get(key, 0)
+            return is_other_kind, self.order.get(self.devices[key][0], 0)
+
+        # min() is stable: without an order, devices fill in the order of the ledger.
+        key = min(fitting, key=rank)
         slots = self.devices[key]
-        count = len(slots) if worker_set.pod.binding is Binding.DEVICE_PLUGIN else worker_set.slots
+        count = len(slots) if is_whole else worker_set.slots
         chosen, self.devices[key] = tuple(slots[:count]), slots[count:]
         self.used[key] = self.used.get(key, 0) + count
         return chosen
+
+    def suits(self, key: Device, *, on_cpu: bool) -> bool:
+        """Return True for a device whose kind suits a set, and for every device that a person named."""
+        # The CPU of a node without GPUs has index 0 and takes every set, as there is nothing else on that node.
+        return self.has_pins or (key in self.cpus if on_cpu else key[1] != CPU)
+
+
+class _Shared:
+    """Slots that a launch may share with other pods, in rounds: each is used once before one is used again."""
+
+    def __init__(self, pool: _Pool) -> None:
+        self._pool = pool
+        self._round = {key: tuple(slots) for key, slots in pool.devices.items()}
+
+    def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> tuple[SlotId, ...]:
+        """Assign slots as ``_Pool`` does; empty when no device ever has as many."""
+        if slots := self._pool.assign(worker_set, policy, on_cpu=on_cpu):
+            return slots
+        fresh = {key: list(slots) for key, slots in self._round.items() if self._pool.suits(key, on_cpu=on_cpu)}
+        self._pool.devices |= fresh
+        return self._pool.assign(worker_set, policy, on_cpu=on_cpu)
 
 
 def place(
@@ -167,32 +235,34 @@ def place(
         pins: Only these devices and slots are used, in this order; empty means every free slot.
         existing: Seats of pods that run already, for a scale-up; they are not part of the result. PACK begins with
             the devices that they use.
-        overcommit: When no free slot is left, use slots that are busy or unknown. Slots of a node that is off are
-            never used.
+        overcommit: When no free slot is left, share slots that are busy or unknown, as many pods to a slot as it
+            takes. Slots of a node that is off are never used.
     """
     existing = tuple(existing)
     existing_pods = {seat.pod for seat in existing}
-    sizes = Counter((slot.node, slot.gpu) for slot in ledger.slots)
-    free = _devices(ledger.free(), pins, sizes)
+    free = _pool(ledger, (SlotState.FREE,), pins)
     if not pins and (own := {(slot.node, slot.gpu) for seat in existing for slot in seat.slots}):
         free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
-    usable = (slot.id for slot in ledger.slots.values() if slot.state is not SlotState.OFF)
-    occupied = _devices(tuple(usable) if overcommit else (), pins, sizes)
+    shared = _Shared(_pool(ledger, _USABLE if overcommit else (), pins))
     over: list[SlotId] = []
     conflicts = _pin_conflicts(ledger, pins, overcommit=overcommit)
     seats: list[Seat] = []
-    for run in runs:
+    has_cpu = _has_cpu(ledger, pins, overcommit=overcommit)
+    for run in bound_to_cpu(runs, ledger, pins, overcommit=overcommit):
         for worker_set in run.sets:
+            on_cpu = worker_set.pod.binding is Binding.CPU
+            # Where no CPU slots can be seen or are named, the cluster chooses the node of a set that needs no GPU.
+            needs_slots = worker_set.slots > 0 and (has_cpu or not on_cpu)
             missing = 0
             for index in range(worker_set.replicas):
                 if pod_name(run.name, worker_set.name, index) in existing_pods:
                     continue
-                if not worker_set.needs_device:
+                if not needs_slots:
                     seats.append(Seat(run.name, worker_set.name, index, ()))
                     continue
-                slots = free.assign(worker_set, policy)
+                slots = free.assign(worker_set, policy, on_cpu=on_cpu)
                 if not slots:  # free slots first, even of a device that fits worse
-                    slots = occupied.assign(worker_set, policy)
+                    slots = shared.assign(worker_set, policy, on_cpu=on_cpu)
                     over.extend(slots)
                 if not slots:
                     missing += 1
@@ -200,36 +270,48 @@ def place(
                 seats.append(Seat(run.name, worker_set.name, index, slots))
             if missing:
                 conflicts.append(_no_room(run, worker_set, missing, ledger, pins))
-    return Placement(tuple(seats), tuple(conflicts), tuple(over))
+    return Placement(tuple(seats), tuple(conflicts), tuple(dict.fromkeys(over)))
 
 
-def _devices(slots: tuple[SlotId, ...], pins: Sequence[Pin], sizes: dict[tuple[str, int], int]) -> _Free:
-    """The slots by device; with pins only those, in the order of the pins."""
-    if not pins:
-        devices = {key: list(group) for key, group in groupby(slots, key=lambda slot: (slot.node, slot.gpu))}
-        return _Free(devices, sizes)
-    # dict.fromkeys twice: a pin may be named twice, and two pins may name the same slot.
-    named = tuple(dict.fromkeys(slot for pin in dict.fromkeys(pins) for slot in slots if _matches(pin, slot)))
-    devices = {}
-    for slot in named:
-        devices.setdefault((slot.node, slot.gpu), []).append(slot)
-    return _Free(devices, sizes, {slot: number for number, slot in enumerate(named)})
+_USABLE: Final = tuple(state for state in SlotState if state is not SlotState.OFF)
 
 
-def _matches(pin: Pin, slot: SlotId) -> bool:
-    return (pin.node, pin.gpu) == (slot.node, slot.gpu) and pin.slot in (None, slot.slot)
+def _pool(ledger: Ledger, states: Collection[SlotState], pins: Sequence[Pin]) -> _Pool:
+    """The slots in these states by device; with pins only those, in the order of the pins."""
+    slots = [slot for slot in ledger.slots.values() if slot.state in states]
+    if pins:
+        # dict.fromkeys twice: a pin may be named twice, and two pins may name the same slot.
+        named = (slot.id for pin in dict.fromkeys(pins) for slot in slots if _matches(pin, slot))
+        ids = list(dict.fromkeys(named))
+    else:
+        ids = [slot.id for slot in slots]
+    devices: dict[Device, list[SlotId]] = {}
+    for slot_id in ids:
+        devices.setdefault((slot_id.node, slot_id.gpu), []).append(slot_id)
+    return _Pool(
+        devices,
+        Counter((slot.node, slot.gpu) for slot in ledger.slots),
+        {(slot.id.node, slot.id.gpu) for slot in slots if slot.is_cpu},
+        {slot: number for number, slot in enumerate(ids)} if pins else {},
+        is_exact=bool(pins) and all(pin.slot is not None for pin in pins),
+        has_pins=bool(pins),
+    )
+
+
+def _matches(pin: Pin, slot: Slot) -> bool:
+    is_device = pin.gpu == slot.id.gpu or (pin.gpu == CPU and slot.is_cpu)
+    return is_device and pin.node == slot.id.node and pin.slot in (None, slot.id.slot)
 
 
 def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> list[str]:
     conflicts = []
     allowed = tuple(SlotState) if overcommit else (SlotState.FREE,)
     for pin in pins:
-        named = [slot for slot in ledger.slots.values() if _matches(pin, slot.id)]
+        named = [slot for slot in ledger.slots.values() if _matches(pin, slot)]
         if not named:
             conflicts.append(f"there is no slot {pin}; `l2rtui slots` lists them")
         elif pin.slot is not None and (named[0].state not in allowed or named[0].state is SlotState.OFF):
-            holder = f" by {named[0].pod}" if named[0].pod else ""
-            conflicts.append(f"slot {pin} is {named[0].state}{holder}")
+            conflicts.append(f"slot {pin} is {named[0].use}")
     return conflicts
 
 
@@ -237,7 +319,12 @@ def _no_room(run: RunSpec, worker_set: SetSpec, missing: int, ledger: Ledger, pi
     where = f" among {', '.join(map(str, pins))}" if pins else ""
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
     size = " of a whole device" if worker_set.pod.binding is Binding.DEVICE_PLUGIN else size
-    return (
-        f"{run.name}/{worker_set.name}: {missing} of {worker_set.replicas} replicas{size} find no free slot{where} "
-        f"({len(ledger.free())} of {len(ledger.slots)} slots are free for the whole plan)"
-    )
+    slots, kind = list(ledger.slots.values()), "slot"
+    if not pins:
+        # Free slots of the other kind are no comfort: they are not counted.
+        on_cpu = worker_set.pod.binding is Binding.CPU
+        slots = [slot for slot in slots if (slot.is_cpu if on_cpu else slot.id.gpu != CPU)]
+        kind = "CPU slot" if on_cpu else kind
+    free = sum(slot.state is SlotState.FREE for slot in slots)
+    lacking = f"{missing} of {worker_set.replicas} replicas{size} find no free {kind}{where}"
+    return f"{run.name}/{worker_set.name}: {lacking} ({free} of {len(slots)} {kind}s are free for the whole plan)"

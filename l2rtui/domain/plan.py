@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from l2rtui.domain.containers import Binding
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import Placement, Seat
@@ -186,5 +187,7 @@ def plan_pod(spec: RunSpec, set_spec: SetSpec, seat: Seat, nodes: Mapping[str, N
     node = nodes.get(seat.slots[0].node) if seat.slots else None
     gpu = node.gpu(seat.slots[0].gpu) if node else None
     # Later entries win, so a spec cannot take away the device that the placement chose.
-    env = (*spec.env, *set_spec.env, *device_env(gpu))
+    # A set that is bound to the CPU sees no GPU, not even where a person has named a slot of one for it.
+    visible = None if set_spec.pod.binding is Binding.CPU else gpu
+    env = (*spec.env, *set_spec.env, *device_env(visible))
     return PodPlan(seat.pod, set_spec, seat.index, node.name if node else "", seat, env, gpu)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from l2rtui.domain.node import Node
+from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.quantity import format_bytes, format_cores
 from l2rtui.domain.snapshot import ClusterSnapshot
-from l2rtui.domain.workload import MAX_SET_NAME, name_problem
+from l2rtui.domain.workload import MAX_SET_NAME, cpu_reason, name_problem
 
 
 class Severity(StrEnum):
@@ -79,11 +79,8 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         subject, colon, sentence = conflict.partition(": ")
         yield Finding(Severity.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
     slots = [slot for run in plan.runs for pod in run.pods for slot in pod.seat.slots]
-    for slot_id in plan.overcommitted:
-        slot = snapshot.ledger.slots.get(slot_id)
-        holder = slot.pod if slot is not None and slot.pod else "another worker of this plan"
-        shared = f"{slot_id} is over-committed: {holder} sits there too"
-        yield Finding(Severity.WARNING, str(slot_id), shared, "Leave out --overcommit to refuse this.")
+    yield from _shared(plan, snapshot)
+    yield from _cpu_sets(plan)
     if slots and not plan.conflicts and not plan.overcommitted:
         nodes = ", ".join(sorted({slot.node for slot in slots}))
         yield Finding(Severity.OK, "slots", f"{nodes}: every slot that is asked for is free")
@@ -94,6 +91,31 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         # A warning and no refusal: with rights on one namespace alone every node is like this.
         elif not node.is_use_known:
             yield Finding(Severity.WARNING, name, f"others may use the GPUs of {name}: their pods cannot be listed")
+
+
+def _shared(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
+    """Findings on slots that are over-committed, with the number of pods that sit there."""
+    planned = Counter(slot for run in plan.runs for pod in run.pods for slot in pod.seat.slots)
+    for slot_id in plan.overcommitted:
+        slot = snapshot.ledger.slots.get(slot_id)
+        others = planned[slot_id] - 1
+        sharing = [slot.pod] if slot is not None and slot.pod else []
+        if others > 0:
+            sharing.append("another worker of this plan" if others == 1 else f"{others} other workers of this plan")
+        # On a node whose pods cannot all be listed nobody can be named.
+        verb = "sits" if len(sharing) == 1 and others <= 1 else "sit"
+        who = f"{' and '.join(sharing)} {verb} there too" if sharing else "others may sit there too"
+        sentence = f"{slot_id} is over-committed: {who}"
+        yield Finding(Severity.WARNING, str(slot_id), sentence, "Leave out --overcommit to refuse this.")
+
+
+def _cpu_sets(plan: LaunchPlan) -> Iterable[Finding]:
+    """Findings on sets that sit beside the GPUs of a node because they need none."""
+    for run in plan.runs:
+        named = {pod.set_spec.name for pod in run.pods if pod.gpu is not None and pod.gpu.index == CPU}
+        for part in run.spec.sets:
+            if part.name in named and (reason := cpu_reason(run.spec, part)):
+                yield Finding(Severity.OK, f"{run.spec.name}/{part.name}", f"it sits on CPU slots: {reason}")
 
 
 def _room(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:

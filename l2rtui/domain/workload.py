@@ -6,6 +6,7 @@ A RunSpec is the decoded, complete form: every command, environment variable and
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -103,6 +104,8 @@ class SetSpec:
         port: TCP port under which each replica of a stable set is reachable by name; 0 for none.
         bounds: Minimum and maximum of its replicas; None for any number.
         program: File that the command names as ``{program}``.
+        may_use_cpu: Its program computes on no GPU and the spec names no binding, so that placement may choose
+            ``cpu``.
     """
 
     name: str
@@ -120,6 +123,7 @@ class SetSpec:
     port: int = 0
     bounds: tuple[int, int] | None = None
     program: Program | None = None
+    may_use_cpu: bool = False
 
     def scale_problem(self, replicas: int) -> str:
         """Return a sentence on why the set cannot have so many replicas; empty when it can."""
@@ -137,7 +141,7 @@ class SetSpec:
 
     @property
     def needs_device(self) -> bool:
-        """True when each replica occupies slots of a device."""
+        """True when each replica occupies slots of a GPU, or of the CPU of a node without GPUs."""
         return self.slots > 0 and self.pod.binding is not Binding.CPU
 
 
@@ -175,8 +179,36 @@ class RunSpec:
 
 def with_binding(spec: RunSpec, binding: Binding) -> RunSpec:
     """Return the same run with another binding mode in every set that uses a device."""
-    sets = (replace(part, pod=replace(part.pod, binding=binding)) if part.slots else part for part in spec.sets)
+    sets = (
+        replace(part, pod=replace(part.pod, binding=binding), may_use_cpu=False) if part.slots else part
+        for part in spec.sets
+    )
     return replace(spec, sets=tuple(sets))
+
+
+_GPU_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_SIMULATED = ("l2r", "l2r/L2R-v0")
+"""Environments that drive a simulator, which may render on a GPU: our own name, and that for Gymnasium."""
+
+
+def cpu_reason(spec: RunSpec, part: SetSpec) -> str:
+    """Return why the processes of a set compute on no GPU; empty where they may, or where nobody can know.
+
+    Only our own programs are known: a command or template of the user's may use a GPU, and so may a simulator. A
+    learner uses a GPU unless its settings say ``device: cpu``; workers and evaluators act on the CPU.
+    """
+    is_ours = part.command[:2] == ("l2r-runtime", str(part.role)) and not part.template
+    if not is_ours or any(name in _GPU_VARIABLES for name, _ in (*spec.env, *part.env)):
+        return ""
+    train = json.loads(spec.train)
+    if part.role is Role.LEARNER:
+        return "it learns on the CPU" if train.get("device") == "cpu" else ""
+    if train.get("environment", "racing") not in _SIMULATED:
+        return "its environment needs no GPU"
+    options = train.get("environment_options")
+    simulator = options.get("simulator") if isinstance(options, dict) else None
+    is_reference = isinstance(simulator, dict) and simulator.get("kind") == "reference"
+    return "the reference simulator needs no GPU" if is_reference else ""
 
 
 def with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:

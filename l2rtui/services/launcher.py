@@ -16,7 +16,7 @@ from l2rtui.backends.base import Backend
 from l2rtui.config import user_name
 from l2rtui.domain.change import apply
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, place
+from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, place
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone, plan_launch, plan_pod
 from l2rtui.domain.preflight import Finding, preflight, refusals
 from l2rtui.domain.receipt import DestroyProgress, Receipt
@@ -86,7 +86,7 @@ async def prepare_runs(
     """Place runs on free slots and check the plan. Nothing is created.
 
     Args:
-        overcommit: Use occupied slots where no slot is free.
+        overcommit: Use occupied slots where no slot is free; several pods then share one.
         wave: Pods that are started at a time, before the next are; 0 starts all at once.
         binding: How pods get their GPU, in place of what the specs say.
         notes: Findings of the import of a file, shown with the plan.
@@ -94,6 +94,8 @@ async def prepare_runs(
     snapshot = await backend.snapshot()
     if binding is not None:
         specs = [with_binding(spec, binding) for spec in specs]
+    # Written into the spec that is launched: a later scale, and whoever reads the run, finds the mode that it got.
+    specs = bound_to_cpu(specs, snapshot.ledger, pins, overcommit=overcommit)
     placement = place(specs, snapshot.ledger, policy=policy, pins=pins, overcommit=overcommit)
     # Made here and not by a backend: a launch that fails is rolled back by exactly these ids.
     uids = [uuid.uuid4().hex for _ in specs]

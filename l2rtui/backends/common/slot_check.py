@@ -56,8 +56,6 @@ def refuse_taken_slots(
                 raise RefusedError(f"There is no slot {slot_id} for {pod.name}.", "See `l2rtui slots`.")
             # The plan's own pods count too: two of them on one slot would both be started.
             if slot_id not in allowed and (slot.state is not SlotState.FREE or slot_id in taken_by):
-                holder = slot.pod or taken_by.get(slot_id, "")
-                by = f" by {holder}" if holder else ""
-                sentence = f"Slot {slot_id} is {slot.state}{by}, so {pod.name} cannot sit there."
-                raise RefusedError(sentence, "Plan again.")
+                use = slot.use if slot.state is not SlotState.FREE else f"planned for {taken_by[slot_id]}"
+                raise RefusedError(f"Slot {slot_id} is {use}, so {pod.name} cannot sit there.", "Plan again.")
             taken_by[slot_id] = pod.name

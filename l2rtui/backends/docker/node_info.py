@@ -11,7 +11,7 @@ from typing import Any
 from l2rtui.backends.common.node_info import dns_label
 from l2rtui.backends.common.nvml import GpuReport, cpu_device
 from l2rtui.config import Settings
-from l2rtui.domain.node import Node
+from l2rtui.domain.node import CPU, Node
 
 
 def node_name(info: Mapping[str, Any]) -> str:
@@ -25,7 +25,14 @@ def has_gpu_runtime(info: Mapping[str, Any]) -> bool:
 
 
 def node(info: Mapping[str, Any], settings: Settings, report: GpuReport) -> Node:
-    """Return the one node; without a GPU it has the cpu device."""
+    """Return the one node; its cpu device stands beside its GPUs, or alone where it has none."""
     name, cores = node_name(info), float(info.get("NCPU", 1))
-    gpus = report.gpus or (cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots),)
-    return Node(name, gpus, cpu_cores=cores, memory_bytes=int(info.get("MemTotal", 0)), message=report.problem)
+    cpu = cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots, index=CPU if report.gpus else 0)
+    return Node(
+        name,
+        report.gpus or (cpu,),
+        cpu_cores=cores,
+        memory_bytes=int(info.get("MemTotal", 0)),
+        message=report.problem,
+        cpu=cpu if report.gpus else None,
+    )

@@ -146,7 +146,7 @@ class FakeBackend:
 
     async def launch(self, plan: LaunchPlan) -> AsyncGenerator[StepDone, None]:
         """Carry out a plan; slots and names are checked before the first step."""
-        self._refuse_taken(plan.runs)
+        self._refuse_taken(plan)
         steps = iter(plan.steps())
         for run in plan.runs:
             record = self._add_run(run, self.now())
@@ -326,10 +326,10 @@ class FakeBackend:
             self._pods[pod.uid] = replace(self._pods[pod.uid], is_terminating=True, ready=False)
         self._wake()
 
-    def _refuse_taken(self, runs: Sequence[RunPlan]) -> None:
+    def _refuse_taken(self, plan: LaunchPlan) -> None:
         snapshot = self._present()
-        refuse_taken_slots((pod for run in runs for pod in run.pods), snapshot)
-        for run in runs:
+        refuse_taken_slots((pod for run in plan.runs for pod in run.pods), snapshot, plan.overcommitted)
+        for run in plan.runs:
             if snapshot.run_named(run.spec.name):
                 raise run_exists(run.spec.name)
 

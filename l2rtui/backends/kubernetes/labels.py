@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from l2rtui.domain.node import device_name
+
 MANAGED_BY: Final = "l2rtui"
 PREFIX: Final = "l2rtui.io/"
 
@@ -35,7 +37,7 @@ SEED: Final = f"{PREFIX}seed"
 HOST: Final = f"{PREFIX}host"
 """Node that the pod is pinned to."""
 GPU: Final = f"{PREFIX}gpu"
-"""Index of the device that the pod is pinned to."""
+"""Index of the device that the pod is pinned to; ``cpu`` for the CPU of a node that has GPUs."""
 SLOT: Final = f"{PREFIX}slot"
 """First slot of the device that the pod holds; only where one controller makes one pod."""
 
@@ -109,4 +111,4 @@ def controller_name(run: str, set_name: str, group: int = 0) -> str:
 
 def slot_lease(node: str, gpu: int) -> str:
     """Name of the Lease through which slots of one device are claimed."""
-    return f"l2r-claim-{node}-{gpu}"[:253]
+    return f"l2r-claim-{node}-{device_name(gpu)}"[:253]

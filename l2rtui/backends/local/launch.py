@@ -36,7 +36,7 @@ async def write_records(root: StateFolder, settings: Settings, plan: LaunchPlan,
         BackendError: the state folder cannot be written; what was written was removed.
     """
     pods = [pod for run in plan.runs for pod in run.pods]
-    refuse_taken_slots(pods, snapshot)
+    refuse_taken_slots(pods, snapshot, plan.overcommitted)
     for run in plan.runs:
         names = (run.spec.name, *(set_spec.name for set_spec in run.spec.sets))
         if problem := next(filter(None, map(name_problem, names)), ""):

@@ -57,6 +57,15 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
     )
 
 
+def unbound_sets(form: schema.SpecForm) -> frozenset[str]:
+    """Return the names of sets for which neither the set nor the run names a binding."""
+    if not isinstance(form, schema.LearnerWorkersForm) or form.pod.binding is not None:
+        return frozenset()
+    sets: tuple[schema.LearnerForm | schema.WorkersForm | schema.EvaluatorForm, ...] = (form.learner, *form.workers)
+    evaluators = (form.evaluator,) if form.evaluator else ()
+    return frozenset(part.name for part in (*sets, *evaluators) if part.pod.binding is None)
+
+
 def _elastic(
     nodes: schema.NodesForm,
     rendezvous_form: schema.RendezvousForm,

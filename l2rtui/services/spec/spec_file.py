@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import RunSpec
+from l2rtui.domain.workload import RunSpec, cpu_reason
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_helm
-from l2rtui.services.spec.decode import kind_of, sets_of, variables
+from l2rtui.services.spec.decode import kind_of, sets_of, unbound_sets, variables
 from l2rtui.services.spec.mistakes import explain_mistake
 from l2rtui.services.spec.schema import SpecForm
 from l2rtui.services.spec.yaml_lines import Locations, apply_override, dotted, parse_yaml, read_bytes
@@ -84,10 +84,21 @@ def load(path: str, overrides: Sequence[str] = (), name: str = "", *, binding: s
         raise explain_mistake(error, data, locations) from None
     except ValueError as error:
         raise SpecError(f"{path}: {error}.") from None
+    unbound = unbound_sets(form)
     # The setting is weaker than the file: a spec that names a mode was tried with that mode.
     if binding and form.pod.binding is None:
         form.pod = msgspec.structs.replace(form.pod, binding=binding)
-    return replace(_request_of(form, locations), notes=notes)
+    request = _request_of(form, locations)
+    return replace(request, spec=_with_choice(request.spec, unbound), notes=notes)
+
+
+def _with_choice(spec: RunSpec, unbound: Collection[str]) -> RunSpec:
+    """Return the spec with the sets marked that placement may bind to the CPU, because they compute on no GPU."""
+    sets = (
+        replace(part, may_use_cpu=part.name in unbound and part.needs_device and bool(cpu_reason(spec, part)))
+        for part in spec.sets
+    )
+    return replace(spec, sets=tuple(sets))
 
 
 def _refuse_secrets(data: Any, locations: Locations) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from l2rtui.config import user_name
 from l2rtui.domain.ledger import Ledger, SlotState
-from l2rtui.domain.node import SlotId
+from l2rtui.domain.node import SlotId, device_name
 from l2rtui.domain.placement import PlacementPolicy, parse_seeds
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot
@@ -103,9 +103,8 @@ class PlacementEditor:
             return f"Every replica of {name} has a slot. tab: next set, digits: another number."
         entry = ledger.slots[slot]
         if entry.state is not SlotState.FREE:
-            holder = f" by {entry.pod}" if entry.pod else ""
-            return f"Slot {slot} is {entry.state}{holder}."
-        return f"{slot.node}/{slot.gpu} has too few free slots after {slot} for one replica of {name}."
+            return f"Slot {slot} is {entry.use}."
+        return f"{slot.node}/{device_name(slot.gpu)} has too few free slots after {slot} for one replica of {name}."
 
     def fill(self, policy: PlacementPolicy, ledger: Ledger) -> None:
         """Place all replicas that are left."""

@@ -41,5 +41,5 @@ def test_pods_are_restricted_unless_something_loosens_them():
     )
 
 
-def test_only_some_modes_say_which_gpu_it_is():
-    assert [mode for mode in Binding if mode.chooses_gpu] == [Binding.ENV, Binding.HAMI, Binding.DRA]
+def test_only_some_modes_say_which_device_it_is():
+    assert [mode for mode in Binding if mode.chooses_gpu] == [Binding.ENV, Binding.HAMI, Binding.DRA, Binding.CPU]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l2rtui.domain.ledger import Basis, DeviceUsage, Holder, Ledger, SlotState, build_ledger
-from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 
 
 def node(name="n", gpus=2, slots=4, **state):
@@ -209,3 +209,33 @@ def test_building_on_an_earlier_ledger_gives_the_same_as_building_anew(nodes, ho
         anew.unplaced,
         set(anew.problems),
     )
+
+
+def workstation(**state):
+    return Node("n", (Gpu("n", 0),), cpu=Gpu("n", CPU, slots=3, is_cpu=True), **state)
+
+
+def test_cpu_slots_are_held_and_counted_beside_those_of_gpus():
+    ledger = build_ledger([workstation()], [holder("p", DeviceUsage(CPU, 1)), holder("q", DeviceUsage(0, 1))])
+    assert (states(ledger), states(ledger, gpu=CPU)) == (".B..", ".B.")
+    assert [slot.is_cpu for slot in ledger.slots.values()] == [False] * 4 + [True] * 3
+    assert ledger.count(SlotState.FREE) == 5
+    assert ledger.slots[SlotId("n", CPU, 1)].use == "held by p"
+    assert ledger.slots[SlotId("n", CPU, 0)].use == "free"
+
+
+def test_a_gpu_that_is_not_known_is_no_cpu():
+    ledger = build_ledger([workstation()], [holder("p", DeviceUsage(None))])
+    assert (states(ledger), states(ledger, gpu=CPU)) == ("????", "...")
+
+
+def test_cpu_slots_whose_use_cannot_be_seen_are_unknown():
+    ledger = build_ledger([workstation(is_use_known=False)], [])
+    assert states(ledger, gpu=CPU) == "???"
+    assert (ledger.has_cpu_slots(), ledger.has_cpu_slots(is_use_known=False)) == (False, True)
+    assert not build_ledger([node()], []).has_cpu_slots(is_use_known=False)
+
+
+def test_a_cpu_that_is_not_there_is_named():
+    ledger = build_ledger([node()], [holder("p", DeviceUsage(CPU, 0))])
+    assert ledger.problems == ("p names device cpu of n, which has no such device",)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
+from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId, device_index, device_name
 
 
-@pytest.mark.parametrize("text", ["phortx1/3.2", "n/0.0", "a.b-c/10.31", "NODE/1.1"])
+@pytest.mark.parametrize("text", ["phortx1/3.2", "n/0.0", "a.b-c/10.31", "NODE/1.1", "n/cpu.7"])
 def test_a_slot_is_written_as_it_is_read(text):
     assert str(SlotId.parse(text)) == text
 
@@ -39,6 +39,20 @@ def test_a_gpu_has_its_slots_and_a_label():
     assert Gpu("n", 3, slots=2).slot_ids() == (SlotId("n", 3, 0), SlotId("n", 3, 1))
     assert Gpu("n", 3).label == "GPU3"
     assert Gpu("n", 0, is_cpu=True).label == "cpu"
+
+
+def test_a_device_is_written_as_it_is_read():
+    assert [device_name(index) for index in (0, 11, CPU)] == ["0", "11", "cpu"]
+    assert [device_index(text) for text in ("0", "11", "cpu", "", "-1", "x")] == [0, 11, CPU, None, None, None]
+
+
+def test_the_cpu_stands_beside_the_gpus():
+    cpu = Gpu("n", CPU, slots=2, is_cpu=True)
+    node = Node("n", (Gpu("n", 0),), cpu=cpu)
+    assert node.gpus == (Gpu("n", 0),)
+    assert node.devices == (Gpu("n", 0), cpu)
+    assert node.gpu(CPU) is cpu
+    assert [str(slot) for slot in cpu.slot_ids()] == ["n/cpu.0", "n/cpu.1"]
 
 
 def test_a_node_finds_its_gpu_by_index():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, Holder, SlotState, build_ledger
-from l2rtui.domain.node import Gpu, Node, SlotId
-from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, parse_pins, parse_seeds, place
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId
+from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, parse_pins, parse_seeds, place
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 
@@ -92,7 +93,7 @@ def test_pins_are_used_alone_and_in_their_order():
 def test_pins_that_cannot_be_had_are_named_with_their_holder():
     placed = place([run("r", workers(1))], ledger(held=["n0/0.0"]), pins=parse_pins("n0/0.0,n0/9,n5/0.1,n0/1"))
     assert placed.conflicts == (
-        "slot n0/0.0 is busy by other-0",
+        "slot n0/0.0 is held by other-0",
         "there is no slot n0/9; `l2rtui slots` lists them",
         "there is no slot n5/0.1; `l2rtui slots` lists them",
     )
@@ -239,10 +240,116 @@ def test_overcommit_takes_free_slots_first_and_says_which_are_held():
     assert placed.conflicts == ()
 
 
-def test_overcommit_goes_no_further_than_two_on_a_slot():
-    placed = place([run("r", workers(9))], ledger(gpus=1), overcommit=True)
-    assert len(placed.seats) == 8
-    assert placed.conflicts
+def test_overcommit_puts_as_many_on_a_slot_as_it_takes_and_evenly():
+    placed = place([run("r", workers(11))], ledger(gpus=1), overcommit=True)
+    assert sorted(Counter(slot for seat in placed.seats for slot in seat.slots).values()) == [2, 3, 3, 3]
+    assert placed.conflicts == ()
+    assert placed.overcommitted == tuple(SlotId("n0", 0, slot) for slot in range(4))
+
+
+def test_overcommit_finds_no_room_where_no_device_is_large_enough():
+    placed = place([run("r", workers(1, slots=5))], ledger(gpus=1), overcommit=True)
+    assert "1 of 1 replicas of 5 slots on one device find no free slot" in placed.conflicts[0]
+
+
+def workstation(gpus=1, cpus=6, held=(), **state):
+    """A node with GPUs of 4 slots and a CPU beside them."""
+    cpu = Gpu("n", CPU, slots=cpus, is_cpu=True)
+    node = Node("n", tuple(Gpu("n", index, slots=4) for index in range(gpus)), cpu=cpu, **state)
+    return build_ledger([node], holders(held))
+
+
+def holders(held):
+    return [
+        Holder(f"u{number}", f"other-{number}", slot.node, "u1", "", "", (DeviceUsage(slot.gpu, slot.slot),))
+        for number, slot in enumerate(map(SlotId.parse, held))
+    ]
+
+
+def without_gpu(replicas=1, name="w", slots=1, role=Role.WORKER):
+    return SetSpec(name, role, ("w",), replicas=replicas, slots=slots, may_use_cpu=True)
+
+
+FIRST_EXAMPLE = (workers(1, name="learner"), without_gpu(4), without_gpu(1, "eval"))
+
+
+def test_sets_without_a_gpu_sit_on_the_cpu_beside_it():
+    placed = place([run("r", *FIRST_EXAMPLE)], workstation())
+    assert placed.conflicts == ()
+    assert slots_of(placed) == ["n/0.0", "n/cpu.0", "n/cpu.1", "n/cpu.2", "n/cpu.3", "n/cpu.4"]
+
+
+def test_a_set_that_needs_a_gpu_never_takes_the_cpu_beside_it():
+    placed = place([run("r", workers(5))], workstation())
+    assert placed.conflicts == (
+        "r/w: 1 of 5 replicas find no free slot (4 of 4 slots are free for the whole plan)",
+    )
+    assert "n/cpu" not in " ".join(slots_of(placed))
+
+
+def test_cpu_slots_end_and_say_so():
+    placed = place([run("r", without_gpu(7))], workstation())
+    assert placed.conflicts == (
+        "r/w: 1 of 7 replicas find no free CPU slot (6 of 6 CPU slots are free for the whole plan)",
+    )
+
+
+def test_both_kinds_are_overcommitted_each_on_its_own():
+    placed = place([run("r", workers(6, name="g"), without_gpu(14, "c"))], workstation(), overcommit=True)
+    assert placed.conflicts == ()
+    counts = Counter(slot for seat in placed.seats for slot in seat.slots)
+    assert sorted(count for slot, count in counts.items() if slot.gpu == 0) == [1, 1, 2, 2]
+    assert sorted(count for slot, count in counts.items() if slot.gpu == CPU) == [2, 2, 2, 2, 3, 3]
+    assert all((slot.gpu == CPU) == (seat.set_name == "c") for seat in placed.seats for slot in seat.slots)
+
+
+def test_a_node_without_gpus_takes_every_set():
+    alone = build_ledger([Node("n", (Gpu("n", 0, slots=6, is_cpu=True),))], [])
+    assert slots_of(place([run("r", *FIRST_EXAMPLE)], alone)) == [f"n/0.{slot}" for slot in range(6)]
+
+
+@pytest.mark.parametrize("policy", PlacementPolicy)
+def test_a_gpu_comes_before_the_cpu_of_a_node_without_any(policy):
+    nodes = [Node("a", (Gpu("a", 0, is_cpu=True),)), Node("b", (Gpu("b", 0),))]
+    placed = place([run("r", workers(5), without_gpu(1, "c"))], build_ledger(nodes, []), policy=policy)
+    assert slots_of(placed) == ["b/0.0", "b/0.1", "b/0.2", "b/0.3", "a/0.0", "a/0.1"]
+
+
+def test_without_cpu_slots_a_set_sits_where_it_always_did():
+    assert slots_of(place([run("r", without_gpu(2))], ledger(gpus=1))) == ["n0/0.0", "n0/0.1"]
+    hidden = workstation(is_use_known=False)
+    assert place([run("r", without_gpu(1))], hidden).seats == ()  # as its GPU slots, they may be in use
+    bound = replace(without_gpu(1), pod=PodSettings(binding=Binding.CPU))
+    assert slots_of(place([run("r", bound)], hidden)) == [""]
+    assert slots_of(place([run("r", without_gpu(1))], hidden, overcommit=True)) == ["n/cpu.0"]
+
+
+def test_slots_that_are_named_are_used_whatever_their_kind():
+    spec = run("r", workers(1, name="learner"), without_gpu(2))
+    assert slots_of(place([spec], workstation(), pins=parse_pins("n/0"))) == ["n/0.0", "n/0.1", "n/0.2"]
+    assert slots_of(place([spec], workstation(), pins=parse_pins("n/cpu"))) == ["n/cpu.0", "n/cpu.1", "n/cpu.2"]
+    # Of whole devices each set takes its own kind first; single slots are taken one after the other.
+    assert slots_of(place([spec], workstation(), pins=parse_pins("n/cpu,n/0"))) == ["n/0.0", "n/cpu.0", "n/cpu.1"]
+    exact = parse_pins("n/cpu.1,n/0.2,n/cpu.5")
+    assert slots_of(place([spec], workstation(), pins=exact)) == ["n/cpu.1", "n/0.2", "n/cpu.5"]
+
+
+def test_cpu_is_a_name_for_the_device_of_a_node_without_gpus():
+    alone = build_ledger([Node("n", (Gpu("n", 0, slots=6, is_cpu=True),))], [])
+    assert slots_of(place([run("r", workers(2))], alone, pins=parse_pins("n/cpu.3-4"))) == ["n/0.3", "n/0.4"]
+    assert place([run("r", workers(1))], ledger(), pins=parse_pins("n0/cpu")).conflicts[0] == (
+        "there is no slot n0/cpu; `l2rtui slots` lists them"
+    )
+
+
+def test_the_choice_is_written_into_the_spec_unless_gpus_are_named():
+    (bound,) = bound_to_cpu([run("r", *FIRST_EXAMPLE)], workstation())
+    assert [part.pod.binding for part in bound.sets] == [Binding.ENV, Binding.CPU, Binding.CPU]
+    assert not any(part.may_use_cpu for part in bound.sets)
+    (named,) = bound_to_cpu([run("r", *FIRST_EXAMPLE)], workstation(), parse_pins("n/0"))
+    assert named == run("r", *FIRST_EXAMPLE)
+    (without,) = bound_to_cpu([run("r", without_gpu(2, slots=0))], workstation())
+    assert without.sets[0].pod.binding is Binding.ENV
 
 
 def test_a_named_slot_that_is_held_may_be_overcommitted_but_not_one_that_is_off():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage, build_ledger
-from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.placement import Placement, Seat, place
-from l2rtui.domain.plan import LaunchPlan, PlanStep, StepVerb, device_env, plan_launch, planned_view
+from l2rtui.domain.plan import LaunchPlan, PlanStep, StepVerb, device_env, plan_launch, plan_pod, planned_view
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
 SPEC = RunSpec(
@@ -102,3 +103,13 @@ def test_the_view_of_a_planned_pod_has_its_slots_and_the_node_that_the_backend_c
     assert (view.set_name, view.role, view.index, view.seed, view.created) == ("w", Role.WORKER, 0, 5, 7.0)
     assert (view.devices, view.slots) == ((DeviceUsage(0, 0),), (SlotId("n", 0, 0),))
     assert planned_view(learner, "r", "me", 5, node="elsewhere").node == "elsewhere"
+
+
+def test_a_pod_that_is_bound_to_the_cpu_sees_no_gpu_wherever_it_sits():
+    node = Node("n", (Gpu("n", 0, "GPU-1"),), cpu=Gpu("n", CPU, is_cpu=True))
+    part = SetSpec("w", Role.WORKER, ("w",), pod=PodSettings(binding=Binding.CPU))
+    spec = RunSpec(Kind.JOB, "r", "r", (part,))
+    for slot in (SlotId("n", CPU, 0), SlotId("n", 0, 0)):
+        planned = plan_pod(spec, part, Seat("r", "w", 0, (slot,)), {"n": node})
+        assert planned.gpu is node.gpu(slot.gpu)
+        assert dict(planned.env) == {"NVIDIA_VISIBLE_DEVICES": "none", "CUDA_VISIBLE_DEVICES": ""}

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.node import Gpu, Node, SlotId
-from l2rtui.domain.placement import place
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId
+from l2rtui.domain.placement import bound_to_cpu, place
 from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
@@ -120,9 +121,44 @@ def test_what_is_overcommitted_is_told_with_who_is_there():
     placement = place(specs, snapshot.ledger, overcommit=True)
     plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=["1"])
     assert sentences(preflight(plan, snapshot), Severity.WARNING) == [
-        "n/0.0 is over-committed: other sits there too"
+        "n/0.0 is over-committed: other and another worker of this plan sit there too"
     ]
     free = replace(plan, overcommitted=(SlotId("n", 0, 7),))
-    assert "n/0.7 is over-committed: another worker of this plan sits there too" in sentences(
+    assert "n/0.7 is over-committed: others may sit there too" in sentences(
         preflight(free, snapshot), Severity.WARNING
     )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "holder", "who"),
+    [
+        (1, "other", "other sits"),
+        (2, "", "another worker of this plan sits"),
+        (4, "", "3 other workers of this plan sit"),
+        (3, "other", "other and 2 other workers of this plan sit"),
+    ],
+)
+def test_a_shared_slot_names_all_that_sit_on_it(replicas, holder, who):
+    node = Node("n", (Gpu("n", 0, slots=1),))
+    pods = {"u": PodView("u", holder, "n", devices=(DeviceUsage(0, 0),))} if holder else {}
+    snapshot = ClusterSnapshot({"n": node}, pods)
+    specs = [RunSpec(Kind.JOB, "r", "r", (SetSpec("w", Role.JOB, ("w",), replicas=replicas),))]
+    placement = place(specs, snapshot.ledger, overcommit=True)
+    plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=["1"])
+    assert len(plan.runs[0].pods) == replicas
+    assert sentences(preflight(plan, snapshot), Severity.WARNING) == [f"n/0.0 is over-committed: {who} there too"]
+
+
+def test_the_plan_says_why_a_set_sits_on_cpu_slots():
+    node = Node("n", (Gpu("n", 0),), cpu=Gpu("n", CPU, slots=8, is_cpu=True))
+    snapshot = ClusterSnapshot({"n": node})
+    sets = (
+        SetSpec("learner", Role.LEARNER, ("l2r-runtime", "learner")),
+        SetSpec("w", Role.WORKER, ("l2r-runtime", "worker"), replicas=2, may_use_cpu=True),
+        SetSpec("own", Role.WORKER, ("mine",), pod=PodSettings(binding=Binding.CPU)),
+    )
+    specs = bound_to_cpu([RunSpec(Kind.LEARNER_WORKERS, "r", "r", sets)], snapshot.ledger)
+    placement = place(specs, snapshot.ledger)
+    plan = plan_launch(specs, placement, snapshot.nodes, owner="me", uids=["1"])
+    findings = [finding for finding in preflight(plan, snapshot) if "CPU slots" in finding.sentence]
+    assert findings == [Finding(Severity.OK, "r/w", "it sits on CPU slots: its environment needs no GPU")]

@@ -17,6 +17,7 @@ from l2rtui.domain.workload import (
     Role,
     RunSpec,
     SetSpec,
+    cpu_reason,
     name_problem,
     pod_name,
     with_binding,
@@ -115,3 +116,41 @@ def test_a_set_needs_a_device_unless_it_wants_none(slots, binding, needs):
 def test_how_many_replicas_a_set_may_have(one, replicas, problem):
     found = one.scale_problem(replicas)
     assert (problem in found) if problem else found == ""
+
+
+def simulated(kind):
+    return f'{{"environment": "l2r", "environment_options": {{"simulator": {{"kind": "{kind}"}}}}}}'
+
+
+def ours(role, *, train="{}", env=(), command=None, run_env=(), template=""):
+    part = SetSpec("s", role, command or ("l2r-runtime", str(role)), env=env, template=template)
+    return replace(SPEC, sets=(part,), train=train, env=run_env), part
+
+
+@pytest.mark.parametrize(
+    ("role", "options", "reason"),
+    [
+        (Role.WORKER, {}, "its environment needs no GPU"),
+        (Role.EVALUATOR, {"train": '{"environment": "CartPole-v1"}'}, "its environment needs no GPU"),
+        (Role.WORKER, {"train": '{"environment": "l2r"}'}, ""),
+        (Role.WORKER, {"train": '{"environment": "l2r/L2R-v0", "environment_options": 3}'}, ""),
+        (Role.WORKER, {"train": simulated("sidecar")}, ""),
+        (Role.WORKER, {"train": simulated("reference")}, "the reference simulator needs no GPU"),
+        (Role.WORKER, {"command": ("python", "mine.py")}, ""),
+        (Role.WORKER, {"command": ("l2r-runtime", "elastic")}, ""),
+        (Role.WORKER, {"template": "{}"}, ""),
+        (Role.WORKER, {"env": (("CUDA_VISIBLE_DEVICES", "0"),)}, ""),
+        (Role.WORKER, {"run_env": (("NVIDIA_VISIBLE_DEVICES", "3"),)}, ""),
+        (Role.LEARNER, {}, ""),
+        (Role.LEARNER, {"train": '{"device": "cuda"}'}, ""),
+        (Role.LEARNER, {"train": '{"device": "cpu"}'}, "it learns on the CPU"),
+    ],
+)
+def test_why_a_set_computes_on_no_gpu(role, options, reason):
+    assert cpu_reason(*ours(role, **options)) == reason
+
+
+def test_a_mode_that_is_named_is_no_choice_any_more():
+    part = SetSpec("w", Role.WORKER, ("w",), may_use_cpu=True)
+    (bound,) = with_binding(replace(SPEC, sets=(part,)), Binding.ENV).sets
+    assert not bound.may_use_cpu

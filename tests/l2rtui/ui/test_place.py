@@ -121,7 +121,7 @@ async def test_slots_that_are_held_cannot_be_put_on_and_those_that_others_take_g
         await one.until(lambda: one.cluster.snapshot.pods)
         await open_place(one)
         await one.press("space")
-        assert any("Slot n0/0.0 is busy by theirs" in sentence for sentence in one.says())
+        assert any("Slot n0/0.0 is held by theirs" in sentence for sentence in one.says())
         await one.press("right", "space")
         assert staged(one)
         cluster.put_pod(PodView("u2", "late", node="n0", devices=(DeviceUsage(0, 1),), phase=Phase.RUNNING))

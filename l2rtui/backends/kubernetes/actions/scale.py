@@ -20,7 +20,7 @@ from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, Slo
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import render
-from l2rtui.domain.node import SlotId
+from l2rtui.domain.node import SlotId, device_index, device_name
 from l2rtui.domain.plan import PodPlan, RunPlan, ScalePlan
 from l2rtui.domain.workload import SetSpec
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
@@ -116,7 +116,10 @@ class _Scale:
                 continue
             device = _device(controller)
             if device is not None:
-                freed |= {SlotId(*device, slot) for index, slots in seats if index in removed for slot in slots}
+                # A slot that is over-committed stays claimed for the replica that goes on using it.
+                used = {slot for _, slots in remaining for slot in slots}
+                gone = {slot for index, slots in seats if index in removed for slot in slots}
+                freed |= {SlotId(*device, slot) for slot in gone - used}
             if remaining:
                 await self._resize(controller, remaining)
             else:  # its pods go with it
@@ -155,7 +158,7 @@ class _Scale:
             by_device[own_labels.get(labels.HOST, ""), own_labels.get(labels.GPU, "")] = controller
         missing: list[PodPlan] = []
         for group in render.groups_of(self._run.pods):
-            key = (labels.label_value(group.node), "" if group.gpu is None else str(group.gpu))
+            key = (labels.label_value(group.node), "" if group.gpu is None else device_name(group.gpu))
             existing = by_device.get(key)
             if existing is None:
                 missing.extend(group.pods)
@@ -205,7 +208,8 @@ def _device(controller: Manifest) -> Device | None:
     selector = controller["spec"]["template"]["spec"].get("nodeSelector") or {}
     gpu = (controller["metadata"].get("labels") or {}).get(labels.GPU, "")
     node = selector.get(labels.HOSTNAME, "")
-    return (node, int(gpu)) if node and gpu.isdecimal() else None
+    index = device_index(gpu)
+    return (node, index) if node and index is not None else None
 
 
 def _number(controller: Manifest, run: str, set_name: str) -> int:

@@ -1,8 +1,8 @@
 """Slot Leases: where a slot is claimed. Of two launches that place on the same slot at once, exactly one wins.
 
-One Lease (``coordination.k8s.io/v1``) stands for one GPU. An annotation on it maps slot indices to claims,
-``{run, run_id, namespace, until}``. A claim is written by compare and swap: the Lease is read, and replaced only if
-its ``resourceVersion`` is still the same (Kubernetes API concepts, "Updates to existing resources").
+One Lease (``coordination.k8s.io/v1``) stands for one GPU, or for the CPU of one node. An annotation on it maps slot
+indices to claims, ``{run, run_id, namespace, until}``. A claim is written by compare and swap: the Lease is read, and
+replaced only if its ``resourceVersion`` is still the same (Kubernetes API concepts, "Updates to existing resources").
 
 A claim is valid until its time is over, and after that as long as a controller of its run would start a pod on the
 slot. The claims of a launch that died therefore expire without anybody's help.
@@ -23,7 +23,7 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
-from l2rtui.domain.node import SlotId
+from l2rtui.domain.node import SlotId, device_index, device_name
 from l2rtui.errors import BackendError, RefusedError
 
 CLAIM_SECONDS: Final = 120.0
@@ -35,7 +35,7 @@ _ATTEMPTS: Final = 50
 _SELECTOR: Final = f"{labels.MANAGED},{labels.APP_COMPONENT}=slot-claims"
 
 Device = tuple[str, int]
-"""Node and index of a GPU."""
+"""Node and index of a device."""
 Claims = dict[str, dict[str, Any]]
 """Claims on one device by slot index, which is text in JSON."""
 Edit = Callable[[Claims], Awaitable[Claims]]
@@ -212,7 +212,7 @@ class SlotLeases:
             if await self._is_valid(device, slot, other):
                 run = other.get("run") or "another run"
                 raise RefusedError(
-                    f"Slot {device[0]}/{device[1]}.{slot} was claimed by {run} just now, "
+                    f"Slot {SlotId(*device, int(slot))} was claimed by {run} just now, "
                     f"so {claim['run']} cannot sit there.",
                     "Plan again.",
                 )
@@ -234,7 +234,7 @@ class SlotLeases:
         if ((run_object["metadata"].get("labels")) or {}).get(labels.RUN_ID) != run_id:
             return False  # another launch under the same name
         host = labels.label_value(device[0])
-        selector = f"{labels.RUN_ID}={run_id},{labels.HOST}={host},{labels.GPU}={device[1]}"
+        selector = f"{labels.RUN_ID}={run_id},{labels.HOST}={host},{labels.GPU}={device_name(device[1])}"
         for kind in ("Job", "ReplicaSet"):
             for controller in await self._api.list(kind, namespace, labels=selector):
                 if not _has_ended(controller) and any(int(slot) in slots for _, slots in seats_of(controller)):
@@ -287,7 +287,7 @@ class SlotLeases:
         meta = {
             "namespace": self._namespace,
             "labels": {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.APP_COMPONENT: "slot-claims"},
-            "annotations": {labels.CLAIMS: _json(claims), labels.HOST: f"{device[0]}/{device[1]}"},
+            "annotations": {labels.CLAIMS: _json(claims), labels.HOST: _written(device)},
         }
         spec = {"holderIdentity": labels.MANAGED_BY, "acquireTime": _now(), "renewTime": _now()}
         return new_object("Lease", labels.slot_lease(*device), meta=meta, spec=spec)
@@ -311,7 +311,8 @@ def device_of(lease: Mapping[str, Any]) -> Device | None:
     # By the annotation and not by the name: names are cut at 253 characters.
     annotations = (lease.get("metadata") or {}).get("annotations") or {}
     node, _, gpu = str(annotations.get(labels.HOST, "")).rpartition("/")
-    return (node, int(gpu)) if node and gpu.isdecimal() else None
+    index = device_index(gpu)
+    return (node, index) if node and index is not None else None
 
 
 def seats_of(controller: Mapping[str, Any]) -> list[tuple[int, tuple[int, ...]]]:
@@ -333,7 +334,11 @@ def _has_ended(controller: Mapping[str, Any]) -> bool:
 
 
 def _busy(device: Device) -> BackendError:
-    return BackendError(f"The claims on {device[0]}/{device[1]} change all the time.", "Try again.")
+    return BackendError(f"The claims on {_written(device)} change all the time.", "Try again.")
+
+
+def _written(device: Device) -> str:
+    return f"{device[0]}/{device_name(device[1])}"
 
 
 def _json(claims: Claims) -> str:

@@ -61,10 +61,10 @@ class GpuBinding:
 def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
     """Return the additions to the pod of a seat; RefusedError if the mode needs a UUID that is not known."""
     gpu = pod.gpu
-    if gpu is None or gpu.is_cpu or not pod.seat.slots:
+    mode = pod.set_spec.pod.binding
+    if gpu is None or gpu.is_cpu or not pod.seat.slots or mode is Binding.CPU:
         # Set even without a GPU: images of CUDA ask for all devices by default.
         return GpuBinding(env=_NO_GPU)
-    mode = pod.set_spec.pod.binding
     if mode is Binding.DEVICE_PLUGIN:
         return GpuBinding(limits={WHOLE_GPU: "1"})
     if mode is Binding.SHARED:
@@ -119,7 +119,8 @@ def resource_claim(name: str, gpu: Gpu, version: tuple[int, int]) -> dict[str, A
 
 def explain(run: RunPlan, cuda: CudaIndex) -> tuple[Finding, ...]:
     """Return findings that say how the pods of a run get their GPUs, one for each binding mode."""
-    pods = [pod for pod in run.pods if pod.gpu is not None and not pod.gpu.is_cpu and pod.seat.slots]
+    with_gpu = (pod for pod in run.pods if pod.gpu is not None and not pod.gpu.is_cpu and pod.seat.slots)
+    pods = [pod for pod in with_gpu if pod.set_spec.pod.binding is not Binding.CPU]
     modes = dict.fromkeys(pod.set_spec.pod.binding for pod in pods)
     return tuple(
         _explained(run.spec.name, mode, [pod for pod in pods if pod.set_spec.pod.binding is mode], cuda)

@@ -23,6 +23,7 @@ from l2rtui.backends.kubernetes.manifests.pod_parts import (
     restricted_pod,
 )
 from l2rtui.domain.containers import Mount, PodSettings, Security, Toleration
+from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import Role
@@ -239,7 +240,9 @@ def _placement(pod: PodPlan, settings: PodSettings, server: ServerFacts) -> dict
     tolerations = [*settings.tolerations]
     if pod.node:
         selector[labels.HOSTNAME] = server.hostname(pod.node)
-    if pod.gpu is not None and not pod.gpu.is_cpu and _GPU_TAINT not in tolerations:
+    # A worker on the CPU of a node with GPUs meets the taint that keeps other pods away from them, too.
+    is_beside_gpus = pod.gpu is not None and (not pod.gpu.is_cpu or pod.gpu.index == CPU)
+    if is_beside_gpus and _GPU_TAINT not in tolerations:
         tolerations.append(_GPU_TAINT)
     if selector:
         fields["nodeSelector"] = selector

@@ -21,6 +21,7 @@ from l2rtui.backends.kubernetes.manifests import dns_names, gpu_binding, program
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, extra_name, pod_template
 from l2rtui.domain.containers import Binding
+from l2rtui.domain.node import device_name
 from l2rtui.domain.plan import LaunchPlan, PlanStep, PodPlan, RunPlan, StepVerb
 from l2rtui.domain.workload import RestartPolicy, Role, RunSpec, SetSpec, pod_name
 from runtime.base.contract import DATA_PORT
@@ -143,7 +144,7 @@ def planned_steps(plan: LaunchPlan, leases: Sequence[str] = ()) -> tuple[PlanSte
     steps = [
         _creation("ConfigMap", labels.run_object(name), f"the run {name}, which owns the rest") for name in names
     ]
-    steps += [PlanStep(StepVerb.CLAIM, "Lease", name, "slots of one GPU") for name in leases]
+    steps += [PlanStep(StepVerb.CLAIM, "Lease", name, "slots of one device") for name in leases]
     for run in plan.runs:
         steps += _without_pods(run)
         steps += [_controller_step(run, group) for group in run_groups(run)]
@@ -186,7 +187,7 @@ def group_labels(run: RunPlan, group: Group) -> dict[str, str]:
     if set_spec.port:
         own_labels[labels.STABLE] = "true"
     if group.gpu is not None:
-        own_labels[labels.GPU] = str(group.gpu)
+        own_labels[labels.GPU] = device_name(group.gpu)
     if len(group.pods) == 1 and group.gpu is not None:
         own_labels[labels.SLOT] = str(group.pods[0].seat.slots[0].slot)
     return own_labels

@@ -22,6 +22,7 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct
 from l2rtui.backends.kubernetes.state.node_devices import MIG, SHARED, WHOLE, NodeDevices, quantity
 from l2rtui.domain.ledger import DeviceUsage
+from l2rtui.domain.node import device_index, device_name
 
 NVIDIA = "NVIDIA_VISIBLE_DEVICES"
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -110,12 +111,12 @@ def _own_pod_usage(
     if host and node and host != labels.label_value(node):
         flags[f"is on {node}, its plan says {host}"] = None
         return usages
-    if not label.isdigit():
+    gpu = device_index(label)
+    if gpu is None:
         return usages
-    gpu = int(label)
     others = sorted({usage.gpu for usage in usages if usage.gpu is not None} - {gpu})
     if others and devices.has_gpus:
-        flags[f"names device {', '.join(map(str, others))}, its plan says {gpu}"] = None
+        flags[f"names device {', '.join(map(str, others))}, its plan says {device_name(gpu)}"] = None
         return usages
     if planned_slots:
         return tuple(DeviceUsage(gpu, slot) for slot in planned_slots)

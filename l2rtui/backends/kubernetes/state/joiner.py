@@ -42,7 +42,7 @@ from l2rtui.backends.kubernetes.state.views import (
     undecoded_pod_view,
 )
 from l2rtui.domain.change import Change, NodeChanged, NodeGone, PodChanged, PodGone, RunChanged, RunGone
-from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.node import CPU, Gpu, Node
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Phase
 
@@ -254,7 +254,9 @@ class Joiner:
         rows = [pod_view(pod, blank, None, (), 0.0) for pod in pods if pod.status.phase not in _OVER]
         indices = [claim.gpu for row in rows for claim in row.devices if claim.gpu is not None]
         gpus = tuple(Gpu(name, index, slots=self._rule.per_gpu) for index in range(max(indices, default=-1) + 1))
-        return Node(name, gpus, is_use_known=False, message="known from its pods alone: nodes cannot be listed")
+        cpu = Gpu(name, CPU, slots=self._rule.most_on_cpu, is_cpu=True) if CPU in indices else None
+        message = "known from its pods alone: nodes cannot be listed"
+        return Node(name, gpus, is_use_known=False, message=message, cpu=cpu)
 
     def _assign_replicas(self) -> None:
         dirty, self._dirty_controllers = self._dirty_controllers, set()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta, Quantities
 from l2rtui.config import Settings
-from l2rtui.domain.node import Gpu
+from l2rtui.domain.node import CPU, Gpu
 from l2rtui.domain.quantity import parse_quantity
 
 WHOLE = "nvidia.com/gpu"
@@ -34,7 +34,7 @@ class SlotRule:
 
     per_gpu: int = 4
     by_product: Mapping[str, int] = field(default_factory=dict)
-    per_core: int = 4
+    per_core: int = 8
     most_on_cpu: int = 64
 
     @classmethod
@@ -50,7 +50,7 @@ class NodeDevices:
     """Devices of a node, against which the GPU usage of its pods is read.
 
     Attributes:
-        gpus: The GPUs, or the single ``cpu`` device of a node without any.
+        gpus: The GPUs, or the single ``cpu`` device of a node without any. cpu: that device beside GPUs.
         uuids: UUID → index, as far as known.
         counts_shares: ``nvidia.com/gpu`` counts time-sliced shares of GPUs here.
     """
@@ -59,6 +59,7 @@ class NodeDevices:
     gpus: tuple[Gpu, ...]
     uuids: Mapping[str, int] = field(default_factory=dict)
     counts_shares: bool = False
+    cpu: Gpu | None = None
 
     @property
     def has_gpus(self) -> bool:
@@ -78,10 +79,11 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     uuids = dict(_uuids(meta))
     replicas = _number(meta.label(labels.GPU_REPLICAS), 1)
     count = _count(meta, capacity, replicas, len(uuids))
+    cores = quantity(node.status.allocatable or capacity, "cpu")
+    cpu_slots = min(max(1, int(cores * rule.per_core)), rule.most_on_cpu)
+    cpu = Gpu(name, CPU if count else 0, slots=cpu_slots, is_cpu=True)
     if not count:
-        cores = quantity(node.status.allocatable or capacity, "cpu")
-        slots = min(max(1, int(cores * rule.per_core)), rule.most_on_cpu)
-        return NodeDevices(name, (Gpu(name, 0, slots=slots, is_cpu=True),))
+        return NodeDevices(name, (cpu,))
     # GPU feature discovery appends -SHARED to the product of a time-sliced GPU.
     product = meta.label(labels.GPU_PRODUCT)
     slots = (
@@ -99,7 +101,8 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     )
     # With renameByDefault the device plugin calls shares nvidia.com/gpu.shared, and nvidia.com/gpu stays exact.
     is_sliced = replicas > 1 and not quantity(capacity, SHARED)
-    return NodeDevices(name, gpus, uuids, is_sliced)
+    # No cores to count: a node that has just joined, whose kubelet has not reported yet.
+    return NodeDevices(name, gpus, uuids, is_sliced, cpu if cores else None)
 
 
 def quantity(quantities: Quantities | None, name: str) -> float:

@@ -71,6 +71,7 @@ def node_view(
         taints=tuple(Taint(item.key, item.value or "", item.effect) for item in node.spec.taints or ()),
         labels=tuple(sorted((meta.labels or {}).items())),
         message="; ".join(filter(None, messages)),
+        cpu=devices.cpu,
     )
 
 

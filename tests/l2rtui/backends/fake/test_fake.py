@@ -72,7 +72,7 @@ async def test_a_slot_that_is_taken_meanwhile_is_refused(backend):
     other = RunSpec(Kind.JOB, "other", "other", SPEC.sets)
     late = await planned(backend, other)
     await launched(backend)
-    with pytest.raises(RefusedError, match=r"Slot n/0\.0 is busy by r-job-0"):
+    with pytest.raises(RefusedError, match=r"Slot n/0\.0 is held by r-job-0"):
         await anext(backend.launch(late))
     assert len((await backend.snapshot()).runs) == 1
 

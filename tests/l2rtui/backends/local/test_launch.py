@@ -32,7 +32,7 @@ async def test_of_launches_on_the_last_slot_exactly_one_wins(lab):
     results = await asyncio.gather(*(drain(lab.another(), plan) for plan in plans), return_exceptions=True)
     refused = [result for result in results if isinstance(result, RefusedError)]
     assert len(refused) == 3
-    assert all("is busy by run-" in str(result) for result in refused)
+    assert all("is held by run-" in str(result) for result in refused)
     assert len((await lab.backend.snapshot()).runs) == 1
     assert len(lab.processes()) == 2
 
@@ -43,7 +43,7 @@ async def test_a_name_is_taken_once(lab):
     await drain(lab.backend, plan)
     with pytest.raises(RefusedError, match="A run named run exists"):
         await drain(lab.backend, other)
-    with pytest.raises(RefusedError, match="is busy by run-w-0"):
+    with pytest.raises(RefusedError, match="is held by run-w-0"):
         await drain(lab.backend, plan)
 
 

@@ -15,7 +15,7 @@ from l2rtui.backends.common.nvml import GpuReader, cpu_device
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.ledger import DeviceUsage, SlotState
-from l2rtui.domain.node import GpuUse
+from l2rtui.domain.node import CPU, GpuUse
 from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH = 9, 12, 18
@@ -68,7 +68,8 @@ async def test_a_broken_driver_is_a_problem_and_no_reason_to_stop(tmp_path):
     backend = LocalBackend(Settings(), state=tmp_path, nvml=nvml)
     snapshot = await backend.snapshot()
     assert snapshot.problems == ("the GPUs cannot be read: NVML says RM has detected an NVML/RM version mismatch.",)
-    assert snapshot.ledger.slots == {}
+    # Its CPU can be used all the same, and stands beside GPUs that are there and cannot be read.
+    assert {slot.gpu for slot in snapshot.ledger.slots} == {CPU}
     findings = {finding.subject: finding for finding in await backend.doctor()}
     assert findings["gpu"].severity == "warning"
     await backend.close()

@@ -191,7 +191,7 @@ async def test_a_set_is_scaled_down_and_up(lab):
     assert spec.sets[0].replicas == 1
     slots = snapshot.pods_of("run")[0].slots
     seat = Seat("run", "w", 1, slots)
-    with pytest.raises(RefusedError, match="is busy by run-w-0"):
+    with pytest.raises(RefusedError, match="is held by run-w-0"):
         await lab.backend.scale(ScalePlan("run", "w", 2, (plan_pod(spec, spec.sets[0], seat, snapshot.nodes),), ()))
     seat = Seat("run", "w", 1, snapshot.ledger.free()[:1])
     await lab.backend.scale(ScalePlan("run", "w", 2, (plan_pod(spec, spec.sets[0], seat, snapshot.nodes),), ()))
@@ -225,7 +225,7 @@ async def test_a_replica_that_is_wanted_again_while_it_ends_gets_a_slot_of_its_o
     (added,) = again.added
     used_slots = {pod.slots for pod in (await lab.backend.snapshot()).pods_of("run") if pod.name == "run-w-1"}
     assert used_slots == {before.slots, added.seat.slots}
-    with pytest.raises(RefusedError, match=r"Slot .* is busy by run-w-1"):
+    with pytest.raises(RefusedError, match=r"Slot .* is held by run-w-1"):
         await lab.backend.scale(again)
     after = await lab.pod(lambda pod: pod.ready and pod.uid != before.uid, "run-w-1")
     assert after.slots == added.seat.slots
