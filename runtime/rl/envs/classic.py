@@ -6,33 +6,35 @@ no transition may come from; stepping single copies costs 20 times as much as th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.rl.envs.base import EpisodeSummary, StepResult, VectorEnv
+from runtime.rl.envs.base import EpisodeSummary, StepResult
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from runtime.tracks.vehicle import Namespace
 
 Floats = NDArray[np.float64]
 
 
-class _Physics(Protocol):
-    """One environment: arrays of states in, arrays of states out."""
+class Physics(Protocol):
+    """One environment: arrays of states in, arrays of states out, of whichever library ``xp``."""
 
     obs_space: ObsSpace
     action_space: ActionSpace
     step_seconds: float
     max_steps: int
+    start_bounds: tuple[float, ...]
+    """(D,) an episode begins at a state that is drawn evenly between minus these and these."""
 
-    def start(self, count: int, rng: np.random.Generator) -> Floats:
-        """Draw the states (D, count) of new episodes."""
+    def advance(
+        self, state: Floats, action: NDArray[Any], xp: Namespace = np
+    ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+        """Return the next states (D, B), rewards (B,), and which episodes terminate."""
 
-    def advance(self, state: Floats, action: NDArray[Any]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-        """Return the next states, rewards, and which episodes terminate."""
-
-    def observe(self, state: Floats) -> NDArray[np.float32]:
+    def observe(self, state: Floats, xp: Namespace = np) -> NDArray[np.float32]:
         """(B, obs_space.width) of the states (D, B)."""
 
 
@@ -43,26 +45,27 @@ class _CartPole:
     action_space = ActionSpace(1, (2,))
     step_seconds = 0.02
     max_steps = 500
+    start_bounds = (0.05,) * 4
 
-    def start(self, count: int, rng: np.random.Generator) -> Floats:
-        return rng.uniform(-0.05, 0.05, (4, count))
-
-    def advance(self, state: Floats, action: NDArray[Any]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    def advance(
+        self, state: Floats, action: NDArray[Any], xp: Namespace = np
+    ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         x, x_dot, theta, theta_dot = state
-        force = np.where(action[:, 0] == 1, 10.0, -10.0)
-        cos, sin = np.cos(theta), np.sin(theta)
-        push = (force + 0.05 * np.square(theta_dot) * sin) / 1.1
-        theta_acc = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * np.square(cos) / 1.1))
+        force = 20.0 * (action[:, 0] == 1) - 10.0
+        cos, sin = xp.cos(theta), xp.sin(theta)
+        push = (force + 0.05 * xp.square(theta_dot) * sin) / 1.1
+        theta_acc = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * xp.square(cos) / 1.1))
         x_acc = push - 0.05 * theta_acc * cos / 1.1
         tau = self.step_seconds
-        after = np.stack(
+        after = xp.stack(
             (x + tau * x_dot, x_dot + tau * x_acc, theta + tau * theta_dot, theta_dot + tau * theta_acc)
         )
-        fallen = (np.abs(after[0]) > 2.4) | (np.abs(after[2]) > 12 * 2 * np.pi / 360)
-        return after, np.ones(len(action)), fallen
+        fallen = (xp.abs(after[0]) > 2.4) | (xp.abs(after[2]) > 12 * 2 * np.pi / 360)
+        return after, xp.ones_like(x), fallen
 
-    def observe(self, state: Floats) -> NDArray[np.float32]:
-        return state.T.astype(np.float32)
+    def observe(self, state: Floats, xp: Namespace = np) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = xp.asarray(state.T, dtype=xp.float32)
+        return rows
 
 
 class _Pendulum:
@@ -72,28 +75,30 @@ class _Pendulum:
     action_space = ActionSpace(1)
     step_seconds = 0.05
     max_steps = 200
+    start_bounds = (np.pi, 1.0)
 
-    def start(self, count: int, rng: np.random.Generator) -> Floats:
-        return rng.uniform([[-np.pi], [-1.0]], [[np.pi], [1.0]], (2, count))
-
-    def advance(self, state: Floats, action: NDArray[Any]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    def advance(
+        self, state: Floats, action: NDArray[Any], xp: Namespace = np
+    ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
         theta, theta_dot = state
-        torque = 2.0 * np.clip(action[:, 0].astype(np.float64), -1.0, 1.0)
+        torque = 2.0 * xp.asarray(action[:, 0], dtype=theta.dtype).clip(-1.0, 1.0)
         lean = (theta + np.pi) % (2 * np.pi) - np.pi
-        cost = np.square(lean) + 0.1 * np.square(theta_dot) + 0.001 * np.square(torque)
-        theta_dot = np.clip(theta_dot + (15.0 * np.sin(theta) + 3.0 * torque) * self.step_seconds, -8.0, 8.0)
-        after = np.stack((theta + theta_dot * self.step_seconds, theta_dot))
-        return after, -cost, np.zeros(len(action), dtype=np.bool_)
+        cost = xp.square(lean) + 0.1 * xp.square(theta_dot) + 0.001 * xp.square(torque)
+        theta_dot = (theta_dot + (15.0 * xp.sin(theta) + 3.0 * torque) * self.step_seconds).clip(-8.0, 8.0)
+        after = xp.stack((theta + theta_dot * self.step_seconds, theta_dot))
+        return after, -cost, xp.zeros_like(theta, dtype=xp.bool)
 
-    def observe(self, state: Floats) -> NDArray[np.float32]:
+    def observe(self, state: Floats, xp: Namespace = np) -> NDArray[np.float32]:
         theta, theta_dot = state
-        return np.stack((np.cos(theta), np.sin(theta), theta_dot), axis=1).astype(np.float32)
+        rows = xp.stack((xp.cos(theta), xp.sin(theta), theta_dot), axis=1)
+        observed: NDArray[np.float32] = xp.asarray(rows, dtype=xp.float32)
+        return observed
 
 
 class ClassicVectorEnv:
     """Copies of one of them; see ``runtime.rl.envs.base.VectorEnv`` for the methods."""
 
-    def __init__(self, physics: _Physics, num_envs: int) -> None:
+    def __init__(self, physics: Physics, num_envs: int) -> None:
         self._physics = physics
         self.num_envs = num_envs
         self.obs_space = physics.obs_space
@@ -104,7 +109,7 @@ class ClassicVectorEnv:
     def reset(self, seed: int) -> NDArray[Any]:
         """Start every copy anew."""
         self._rng = np.random.default_rng(seed)
-        self.state = self._physics.start(self.num_envs, self._rng)
+        self.state = self._draw_states(self.num_envs)
         self._steps = np.zeros(self.num_envs, dtype=np.int64)
         self._return = np.zeros(self.num_envs)
         return self._physics.observe(self.state)
@@ -121,14 +126,17 @@ class ClassicVectorEnv:
         if len(ended):
             steps, returns = self._steps, self._return
             episodes = tuple(EpisodeSummary(env, int(steps[env]), float(returns[env])) for env in ended.tolist())
-            self.state[:, ended] = self._physics.start(len(ended), self._rng)
+            self.state[:, ended] = self._draw_states(len(ended))
             self._steps[ended] = 0
             self._return[ended] = 0.0
             obs = self._physics.observe(self.state)
         return StepResult(obs, reward.astype(np.float32), terminated, truncated, final_obs, episodes)
 
+    def _draw_states(self, count: int) -> Floats:
+        """(D, count) states of new episodes."""
+        bounds = np.array(self._physics.start_bounds)[:, None]
+        return self._rng.uniform(-bounds, bounds, (len(bounds), count))
 
-CLASSIC: Final[Mapping[str, Callable[[int], VectorEnv]]] = {
-    "CartPole-v1": lambda num_envs: ClassicVectorEnv(_CartPole(), num_envs),
-    "Pendulum-v1": lambda num_envs: ClassicVectorEnv(_Pendulum(), num_envs),
-}
+
+PHYSICS: Final[Mapping[str, Physics]] = {"CartPole-v1": _CartPole(), "Pendulum-v1": _Pendulum()}
+"""Gymnasium's id to the environment."""

@@ -125,8 +125,9 @@ class Cars:
         """NumPy cars in ``state``, near the start line, whose episodes begin."""
         count = len(state.x)
         near = track.project(state.x, state.y, np.zeros(count, dtype=np.intp))
-        zeros = (np.zeros(count) for _ in range(3))
-        return cls(state, near, np.zeros((count, 2)), *zeros, np.zeros(count, dtype=np.int64), np.zeros(count))
+        progress, farthest, checkpoint, returns = (np.zeros(count) for _ in range(4))
+        steps = np.zeros(count, dtype=np.intp)
+        return cls(state, near, np.zeros((count, 2)), progress, farthest, checkpoint, steps, returns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class Outcome:
 
 
 class RacingRules:
-    """The task on one track; its methods neither wait for a device nor depend on values, so they can be captured."""
+    """The task on one track. Its methods neither wait for a device nor branch on values: they can be captured."""
 
     act_dim = 2
     obs_dim = 11 + len(LOOK_AHEAD) - 1

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from runtime.rl.envs.base import VectorEnv
+from runtime.rl.envs.device import DeviceArrays, DeviceEnv
 
 
 def _racing(num_envs: int, options: Mapping[str, Any]) -> VectorEnv:
@@ -56,10 +57,49 @@ def make_vector_env(name: str, num_envs: int, *, options: Mapping[str, Any]) -> 
         raise ValueError(f"num_envs is {num_envs}; an environment needs at least 1 copy")
     if name in VECTOR_ENVS:
         return VECTOR_ENVS[name](num_envs, options)
-    from runtime.rl.envs.classic import CLASSIC
+    from runtime.rl.envs.classic import PHYSICS, ClassicVectorEnv
 
-    if name in CLASSIC and not options:
-        return CLASSIC[name](num_envs)
+    if name in PHYSICS and not options:
+        return ClassicVectorEnv(PHYSICS[name], num_envs)
     from runtime.rl.envs.gym import GymVectorEnv
 
     return GymVectorEnv(name, num_envs, options, known_names=sorted(VECTOR_ENVS))
+
+
+def _racing_on_device(num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays) -> DeviceEnv:
+    from runtime.rl.envs.device_racing import DeviceRacing
+    from runtime.rl.envs.racing_rules import RacingOptions
+
+    return DeviceRacing(num_envs, RacingOptions.from_mapping(options), arrays)
+
+
+def _classic_on_device(name: str) -> Callable[[int, Mapping[str, Any], DeviceArrays], DeviceEnv]:
+    def make(num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays) -> DeviceEnv:
+        from runtime.rl.envs.classic import PHYSICS
+        from runtime.rl.envs.device_classic import DeviceClassic
+
+        for option in options:
+            raise ValueError(f"{name} has no option {option!r} where the learner collects by itself; it has none")
+        return DeviceClassic(PHYSICS[name], num_envs, arrays)
+
+    return make
+
+
+DEVICE_ENVS: Final[Mapping[str, Callable[[int, Mapping[str, Any], DeviceArrays], DeviceEnv]]] = {
+    "racing": _racing_on_device,
+    **{name: _classic_on_device(name) for name in ("CartPole-v1", "Pendulum-v1")},
+}
+"""Name in a spec to factory, for learners that collect by themselves."""
+
+
+def make_device_env(name: str, num_envs: int, options: Mapping[str, Any], arrays: DeviceArrays) -> DeviceEnv:
+    """Make ``num_envs`` copies of the environment ``name`` on a device.
+
+    Raises ValueError for an environment that has no such form, and for an option that it does not know.
+    """
+    if name not in DEVICE_ENVS:
+        raise ValueError(
+            f"environment {name} has no device form, so the learner cannot collect by itself; take workers, or one "
+            f"of {', '.join(DEVICE_ENVS)}"
+        )
+    return DEVICE_ENVS[name](num_envs, options, arrays)
