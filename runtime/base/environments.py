@@ -1,0 +1,118 @@
+"""Environments by name, for launchers, which import none of them: what exists, and what its data takes.
+
+The registry of the runtime makes environments; a test compares this file with what it makes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+BUILT_IN: Final = ("racing", "l2r", "digits")
+"""Names that are no ids of Gymnasium."""
+DEFAULT: Final = "racing"
+"""Default of the setting ``environment``."""
+FRAME_STACK: Final = "frame_stack"
+"""Option of every Gymnasium id: how many of the latest observations are one."""
+_CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
+_VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), "digits": (64, 1), **_CLASSIC}
+"""Numbers of an observation and of an action."""
+_VIEW: Final = (6, (32, 32, 1))
+"""Numbers and picture of racing with ``observation: view``."""
+_L2R_POSE: Final = 30
+_CAMERA: Final = (384, 512)
+"""Height and width of a camera of l2r/L2R-v0 that states none."""
+# A module to import, a namespace or a version; Gymnasium's own names begin with a capital, and without a version it
+# takes the newest.
+_GYMNASIUM_ID: Final = re.compile(r"[:/]|-v[0-9]+$|^[A-Z]")
+
+
+@dataclass(frozen=True, slots=True)
+class DataShape:
+    """Observation and action of an environment, as the exchange carries them: 4 bytes a number, 1 a channel.
+
+    Attributes:
+        numbers: Of an observation, beside its pictures. pictures: height, width and channels of each.
+        actions: Numbers of an action.
+    """
+
+    numbers: int
+    actions: int
+    pictures: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def observation_bytes(self) -> int:
+        """Bytes of an observation."""
+        return 4 * self.numbers + sum(map(math.prod, self.pictures))
+
+    @property
+    def action_bytes(self) -> int:
+        """Bytes of an action."""
+        return 4 * self.actions
+
+    def __str__(self) -> str:
+        parts = ["x".join(map(str, picture)) for picture in self.pictures]
+        # Beside a picture a few numbers do not count, and are not worth their place in a sentence.
+        return " and ".join(parts) if parts else f"{self.numbers} numbers"
+
+
+def name_problem(environment: str) -> str:
+    """Return why a name cannot be an environment, empty for one that is built in or may be an id of Gymnasium."""
+    is_misspelt = environment.lower() in BUILT_IN
+    if environment in BUILT_IN or (_GYMNASIUM_ID.search(environment) and not is_misspelt):
+        return ""
+    near = difflib.get_close_matches(environment.lower(), BUILT_IN, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(BUILT_IN)}, and ids such as CartPole-v1"
+    return f"there is no environment {environment!r}; {hint}"
+
+
+def data_shape(environment: str, options: Mapping[str, Any]) -> DataShape | None:
+    """Return the shape of an environment's data; None where only the environment itself knows it."""
+    _, _, gymnasium_id = environment.rpartition(":")  # a module to import may stand before it
+    if environment == "racing" or gymnasium_id == "l2r/Racing-v0":
+        shape = DataShape(_VIEW[0], 2, (_VIEW[1],)) if options.get("observation") == "view" else _vector("racing")
+    elif gymnasium_id == "l2r/L2R-v0":
+        shape = _cameras(options)
+    elif environment in _VECTORS:
+        shape = _vector(environment)
+    else:
+        return None
+    if shape is None or environment in BUILT_IN:
+        return shape
+    return _stacked(shape, options.get(FRAME_STACK, 1))
+
+
+def _vector(environment: str) -> DataShape:
+    numbers, actions = _VECTORS[environment]
+    return DataShape(numbers, actions)
+
+
+def _cameras(options: Mapping[str, Any]) -> DataShape | None:
+    """Shape of l2r/L2R-v0: ``cameras`` are names, or name to parameters; None for any other value."""
+    cameras = options.get("cameras", ())
+    if isinstance(cameras, Mapping):
+        parameters = list(cameras.values())
+    elif isinstance(cameras, Sequence) and not isinstance(cameras, str):
+        parameters = [{} for _ in cameras]
+    else:
+        return None
+    pictures = []
+    for camera in parameters:
+        if not isinstance(camera, Mapping):
+            return None
+        height, width = camera.get("Height", _CAMERA[0]), camera.get("Width", _CAMERA[1])
+        if not (isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0):
+            return None
+        pictures.append((height, width, 3))
+    return DataShape(_L2R_POSE, 2, tuple(pictures))
+
+
+def _stacked(shape: DataShape, frames: object) -> DataShape | None:
+    if type(frames) is not int or frames < 1:
+        return None
+    pictures = tuple((height, width, channels * frames) for height, width, channels in shape.pictures)
+    return DataShape(shape.numbers * frames, shape.actions, pictures)
