@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rich.cells import cell_len
+
 from l2rtui.ui.dialogs.detail import DetailScreen
 from l2rtui.ui.keys.palette import COMMANDS
 from l2rtui.ui.keys.table import KeyContext, KeyTable
@@ -20,11 +22,30 @@ GREYED: Final = (KeyContext.CLUSTER, KeyContext.SIMULATOR, KeyContext.VOLUME, Ke
 """Contexts in which a forbidden key shows the reason."""
 
 
-class HelpScreen(DetailScreen):
-    """Every key and what it does."""
+COMMANDS_HEADING: Final = "Commands, after :"
+FILTERS_HEADING: Final = "Filters"
 
-    def __init__(self, keys: KeyTable, may: Callable[[str], str] = lambda _: "") -> None:
+
+class HelpScreen(DetailScreen):
+    """Every key and what it does; it opens at one of its headings, a ``KeyContext`` or one of those above."""
+
+    def __init__(self, keys: KeyTable, may: Callable[[str], str] = lambda _: "", start: str = "") -> None:
         super().__init__(help_lines(keys, may), "Keys", name="help")
+        self._start = start
+
+    def on_mount(self) -> None:
+        """Scroll to the heading; what else there is stands above and below it."""
+        super().on_mount()
+        if self._start:
+            self.call_after_refresh(self._scroll_to_start)
+
+    def _scroll_to_start(self) -> None:
+        lines = "".join(f"{''.join(span.text for span in line)}\n" for line in self._lines).split("\n")
+        # Long lines are wrapped in a narrow terminal: the heading stands lower by the rows that they take more.
+        width = max(1, self.query_one("#lines").size.width)
+        above = lines[: lines.index(self._start)]
+        row = sum(max(1, -(-cell_len(line) // width)) for line in above)
+        self.query_one("#body").scroll_to(y=row, animate=False, force=True)
 
 
 def help_lines(keys: KeyTable, may: Callable[[str], str]) -> list[Line]:
@@ -37,10 +58,10 @@ def help_lines(keys: KeyTable, may: Callable[[str], str]) -> list[Line]:
             note = (Span(f"  off: {reason}", TextStyle.WARN),) if reason else ()
             text = Span(key.tooltip, TextStyle.DIM if reason else TextStyle.PLAIN)
             lines.append((Span(f"  {key.face:<12}", TextStyle.DIM if reason else TextStyle.STRONG), text, *note))
-    lines.append((Span("\nCommands, after :", TextStyle.ACCENT),))
+    lines.append((Span(f"\n{COMMANDS_HEADING}", TextStyle.ACCENT),))
     for command in COMMANDS:
         usage = f"{command.name} {command.takes}"
         lines.append((Span(f"  {usage:<28}", TextStyle.STRONG), Span(command.tooltip)))
-    lines.append((Span("\nFilters", TextStyle.ACCENT),))
+    lines.append((Span(f"\n{FILTERS_HEADING}", TextStyle.ACCENT),))
     lines += [(Span(f"  {form:<28}", TextStyle.STRONG), Span(meaning)) for form, meaning in _FILTERS]
     return lines

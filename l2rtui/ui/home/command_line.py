@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_actions import LogActions
 from l2rtui.ui.home.prompt import Prompt, PromptMode
 from l2rtui.ui.home.selection import Pane
-from l2rtui.ui.keys.palette import COMMANDS, command_named, complete
+from l2rtui.ui.keys.palette import command_named, complete, hint_for
 from l2rtui.ui.state.spec_files import example_specs
 
+_HELP = {PromptMode.FILTER: "Filters", PromptMode.COMMAND: "Commands, after :"}
+"""Heading of the help screen that a lone ``?`` opens."""
 _OF_LOG = (PromptMode.SEARCH, PromptMode.INCLUDE, PromptMode.EXCLUDE, PromptMode.SAVE)
 
 
 class CommandLine:
     """Controller of the prompt."""
 
-    def __init__(self, view: HomeView, filters: FilterActions, logs: LogActions) -> None:
+    def __init__(
+        self, view: HomeView, filters: FilterActions, logs: LogActions, help_about: Callable[[str], None]
+    ) -> None:
         self._view = view
         self._filters = filters
         self._logs = logs
+        self._help_about = help_about
         self.prompt = Prompt(self._complete, self._changed, self._submitted)
 
     @property
@@ -61,7 +68,10 @@ class CommandLine:
             self.ask(PromptMode[what.upper()], getattr(self._view.panes.log_pane.log_filter, what))
 
     def _changed(self, mode: PromptMode, value: str) -> None:
-        if mode is PromptMode.SEARCH:
+        if value == "?" and mode in _HELP:
+            self.close(keep=False)
+            self._help_about(_HELP[mode])
+        elif mode is PromptMode.SEARCH:
             self._view.panes.log_pane.find(value)
         elif mode is PromptMode.FILTER:
             self._filters.set_filter(self._view.panes.last_list, value)
@@ -85,9 +95,7 @@ class CommandLine:
             return
         command = command_named(word)
         if command is None:
-            likely = " ".join(command.name for command in COMMANDS if command.name[:1] == word[:1])
-            hint = f" Did you mean {likely}?" if likely else " `:help` lists them."
-            self._view.say(f"There is no command {word!r}.{hint}", is_error=True)
+            self._view.say(f"There is no command {word!r}. {hint_for(word)}", is_error=True)
             return
         name, _, arguments = command.action.partition("(")
         if reason := self._view.ctx.forbidden(name):

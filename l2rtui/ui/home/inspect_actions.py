@@ -5,16 +5,32 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.home.home_view import HomeView
+from l2rtui.ui.home.layout import SELECTING
+from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.messages import RefreshRequested
-from l2rtui.ui.text import Line, Span
+from l2rtui.ui.text import Line, Span, TextStyle, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from l2rtui.backends.base import Inspector
+    from l2rtui.domain.node import Node
     from l2rtui.domain.snapshot import PodView, RunView
+
+
+def _devices(node: Node) -> list[Line]:
+    """Return a line for each device of a node."""
+    lines: list[Line] = []
+    for gpu in node.gpus:
+        memory = format_bytes(gpu.memory_bytes) if gpu.memory_bytes else ""
+        name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else "")
+        facts = "   ".join(filter(None, (gpu.label, name, memory, plural(gpu.slots, "slot"), sanitize(gpu.uuid))))
+        lines.append((Span("   device    ", TextStyle.DIM), Span(facts)))
+    return lines
 
 
 class InspectActions:
@@ -27,8 +43,7 @@ class InspectActions:
     def action_detail(self) -> None:
         """Describe the selection: everything that the backend knows about it."""
         view = self._view
-        target = view.selected_pod or view.selected_run
-        lines = view.content.about()
+        target, lines = self._target()
         if not lines:
             view.say("Nothing is selected.")
             return
@@ -39,7 +54,19 @@ class InspectActions:
         work = self._describe(target, inspector, lines)
         self._ctx.background.start(work, group="describe", what="the description", is_exclusive=True)
 
-    async def _describe(self, target: PodView | RunView, inspector: Inspector, lines: Sequence[Line]) -> None:
+    def _target(self) -> tuple[PodView | RunView | Node | None, Sequence[Line]]:
+        """Return what is selected, and lines about it; of lists that select no run, the row under the cursor."""
+        view, panes = self._view, self._view.panes
+        table = panes.table
+        if table is None or panes.last_list in SELECTING:
+            return view.selected_pod or view.selected_run, view.content.about()
+        row = table.model.rows.get(table.cursor_key or "")
+        node = view.snapshot.nodes.get(table.cursor_key or "") if panes.last_list is Pane.NODES else None
+        return node, [*(table.model.described(row) if row is not None else ()), *(_devices(node) if node else ())]
+
+    async def _describe(
+        self, target: PodView | RunView | Node, inspector: Inspector, lines: Sequence[Line]
+    ) -> None:
         description = await inspector.describe(target)
         self._read(target.name, [*lines, (Span(""),), *((Span(sanitize(line)),) for line in description)])
 
@@ -84,10 +111,16 @@ class InspectActions:
         self._view.screen.app.push_screen(ArtifactsScreen(self._ctx, store))
 
     def action_help(self) -> None:
-        """Show all keys."""
+        """Show all keys, those of the focused pane first in sight."""
+        contexts = {Pane.SLOTS: KeyContext.GRID, Pane.LOG: KeyContext.LOG}
+        pane = self._view.panes.focused_pane
+        self.help_about(contexts.get(pane, KeyContext.CLUSTER) if pane is not None else KeyContext.CLUSTER)
+
+    def help_about(self, heading: str) -> None:
+        """Show all keys, at one heading of the help screen."""
         from l2rtui.ui.dialogs.help import HelpScreen
 
-        self._view.screen.app.push_screen(HelpScreen(self._ctx.keys, self._ctx.forbidden))
+        self._view.screen.app.push_screen(HelpScreen(self._ctx.keys, self._ctx.forbidden, heading))
 
     def action_look_again(self) -> None:
         """Request a fresh snapshot, and load the events or leaks again where they are shown."""

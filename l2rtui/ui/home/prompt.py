@@ -18,7 +18,7 @@ MAX_REMEMBERED: Final = 50
 class PromptMode(StrEnum):
     """Meaning of the text in the prompt; the value is its placeholder."""
 
-    FILTER = "filter: words, !word, column=x  column~x  column>=2"
+    FILTER = "filter: words, !word, column=x  column~x  column>=2; ? explains"
     SEARCH = "search the log; n and N go from hit to hit"
     INCLUDE = "show only lines that match this pattern"
     EXCLUDE = "hide lines that match this pattern"

@@ -91,10 +91,10 @@ class ClusterScreen(Screen[None]):
         self.view = HomeView(self, ctx)
         self.panes, self.content, self.navigation = self.view.panes, self.view.content, self.view.navigation
         self.filters, self.log_actions = FilterActions(self.view), LogActions(self.view)
-        self.command_line = CommandLine(self.view, self.filters, self.log_actions)
+        self.inspect_actions = InspectActions(self.view)
+        self.command_line = CommandLine(self.view, self.filters, self.log_actions, self.inspect_actions.help_about)
         self.run_actions = RunActions(self.view)
         self.pod_actions = PodActions(self.view, self.command_line)
-        self.inspect_actions = InspectActions(self.view)
         self._settling: Timer | None = None
         self._was_resumed = False
 

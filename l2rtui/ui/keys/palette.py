@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Final
 
 
@@ -42,6 +44,7 @@ COMMANDS: Final = (
     Command("destroy", "[RUN]", "Destroy a run, or all that are `mine`", "destroy(%)", "runs", changes=True),
     Command("kill", "[RUN[/SET[/INDEX]]]", "Kill pods, which come back", "kill(%)", "runs", changes=True),
     Command("relaunch", "[RUN]", "Launch again, also what is gone", "relaunch(%)", "runs", changes=True),
+    Command("describe", "", "All that is known of the selection", "detail"),
     Command("edit", "", "Edit the run's spec or scale in $EDITOR", "edit", changes=True),
     Command("shell", "", "Open a shell beside the pod's process", "shell", changes=True),
     Command("attach", "", "Only this pod's output, on the whole screen", "attach"),
@@ -69,8 +72,37 @@ COMMANDS: Final = (
 )  # fmt: skip
 
 
+ALIASES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "runs": "seeds",
+        "ls": "seeds",
+        "po": "pods",
+        "top": "nodes",
+        "logs": "log",
+        "ev": "events",
+        "delete": "destroy",
+    }
+    | {"rm": "destroy", "apply": "launch", "desc": "describe", "?": "help", "q!": "quit", "exit": "quit"}
+)
+"""Words of kubectl, k9s and shells, by which people look for a command."""
+_AT_START: Final[Mapping[str, str]] = MappingProxyType(
+    dict.fromkeys(("ctx", "context", "contexts"), "--context")
+    | dict.fromkeys(("ns", "namespace", "namespaces"), "--namespace")
+)
+
+
+def hint_for(word: str) -> str:
+    """Return the next step after a command that is not there."""
+    if option := _AT_START.get(word):
+        return f"It is chosen at the start: `l2rtui {option} NAME`."
+    likely = get_close_matches(word, [*(command.name for command in COMMANDS), *ALIASES], n=2)
+    names = dict.fromkeys(ALIASES.get(name, name) for name in likely)
+    return f"Did you mean {' or '.join(names)}?" if names else "`:?` lists them."
+
+
 def command_named(word: str) -> Command | None:
-    """Return the command with this name, or the only one with this prefix."""
+    """Return the command with this name or alias, or the only one with this prefix."""
+    word = ALIASES.get(word, word)
     exact = next((command for command in COMMANDS if command.name == word), None)
     matching = [command for command in COMMANDS if word and command.name.startswith(word)]
     return exact or (matching[0] if len(matching) == 1 else None)

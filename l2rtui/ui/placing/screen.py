@@ -209,7 +209,7 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         """Show all keys."""
         from l2rtui.ui.dialogs.help import HelpScreen
 
-        self.app.push_screen(HelpScreen(self._ctx.keys, self._ctx.forbidden))
+        self.app.push_screen(HelpScreen(self._ctx.keys, self._ctx.forbidden, KeyContext.PLACEMENT))
 
     def action_ask(self, field: str) -> None:
         """Ask for ``seeds`` or ``name``."""

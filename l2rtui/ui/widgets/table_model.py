@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from l2rtui.ui.state.filters import Test, compile_filter, misread_columns
-from l2rtui.ui.text import NOTHING, Span, age
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, age
 
 S = TypeVar("S")
 
@@ -165,6 +165,15 @@ class RowModel:
         if not self.columns[number].is_age:
             return row.cells[number].text
         return age(self.clock() + row.sort[number]) if row.sort[number] else NOTHING
+
+    def described(self, row: Row) -> list[Line]:
+        """Return a line for each cell of a row that says something, with the title of its column."""
+        width = max(len(column.title) for column in self.columns) + 2
+        return [
+            (Span(f"   {column.title:<{width}}", TextStyle.DIM), Span(text, row.cells[number].style))
+            for number, column in enumerate(self.columns)
+            if (text := self.text(row, number)) not in ("", NOTHING)
+        ]
 
     def set_filter(self, *, text: str | None = None, faults_only: bool | None = None) -> None:
         """Change the filter."""

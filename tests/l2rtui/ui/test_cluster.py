@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from textual import events
 
 from l2rtui.backends.fake import FakeBackend
@@ -379,3 +380,52 @@ async def test_slots_without_a_node_that_matches_say_so(desk):
         await one.until(lambda: "No node matches the filter. esc shows all." in one.words())
         await one.press("escape")
         await one.until(lambda: "No node matches" not in one.words())
+
+
+async def test_a_node_is_described_and_not_the_run_beside_it(desk):
+    async with desk(ready=False) as one:
+        await one.press("4", "d")
+        await one.until(lambda: one.top == "DetailScreen")
+        text = "\n".join("".join(span.text for span in line) for line in one.app.screen._lines)
+        node = one.cluster.snapshot.nodes[one.cluster.panes.nodes.cursor_key]
+        assert node.name in text
+        assert text.count("device") == len(node.gpus)
+        assert not any(run.name in text for run in one.cluster.snapshot.runs.values())
+
+
+@pytest.mark.parametrize(
+    ("keys", "heading"),
+    [
+        (["question_mark"], "Everywhere on the cluster screen"),
+        (["slash", "question_mark"], "Filters"),
+        (["colon", "question_mark"], "Commands, after :"),
+        (["5", "question_mark"], "In the log"),
+        (["1", "question_mark"], "In the slot grid"),
+    ],
+)
+async def test_help_opens_where_it_was_asked_for(desk, keys, heading):
+    async with desk(ready=False) as one:
+        await one.press(*keys)
+        await one.until(lambda: one.top == "HelpScreen")
+        await one.until(lambda: f" {heading} " in one.words())
+        await one.press("escape")
+        await one.until(lambda: one.top == "ClusterScreen")
+        assert not one.cluster.command_line.is_open
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("descrbe", "There is no command 'descrbe'. Did you mean describe?"),
+        ("ctx", "There is no command 'ctx'. It is chosen at the start: `l2rtui --context NAME`."),
+        ("kil", "kill"),
+        ("zzzz", "There is no command 'zzzz'. `:?` lists them."),
+    ],
+)
+async def test_a_command_that_is_not_there_names_the_likely_one(desk, word, sentence):
+    async with desk(ready=False) as one:
+        await one.press("colon", *word, "enter")
+        if word == "kil":
+            await one.until(lambda: one.top == "ConfirmScreen" or one.says())
+        else:
+            await one.until(lambda: sentence in one.says())
