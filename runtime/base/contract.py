@@ -69,6 +69,9 @@ ENV_POD_IP: Final = "L2R_POD_IP"
 """Address at which the other processes of the run reach this one."""
 ENV_ROUND: Final = "L2R_ROUND"
 """Set by a node of an elastic job in the training processes that it starts: the round of the rendezvous, from 0."""
+ENV_NODE_DIR: Final = "L2R_NODE_DIR"
+"""Set by a node of an elastic job in its training processes: a folder on this node's own disk, empty when the node
+starts, for state that outlives a round. In the next round the newest state of all nodes counts."""
 
 # --- the exchange over TCP ------------------------------------------------------------------------------
 DATA_PORT: Final = 5555

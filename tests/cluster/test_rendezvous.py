@@ -5,11 +5,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
-from runtime.jobs.elastic.completion_flag import FINISHED, EtcdCompletionFlag
 from runtime.jobs.elastic.plan import ADDRESS_FILE
+from runtime.jobs.elastic.rendezvous_session import state_key
+from runtime.jobs.elastic.round_state import FINISHED, RoundState
+from runtime.jobs.elastic.shared_values import EtcdValues
 from tests.runtime.jobs.elastic_jobs import come_and_go
 from tests.runtime.programs import Programs, wait_for
 
@@ -28,14 +31,14 @@ def test_an_etcd_that_is_slow_for_a_while_is_waited_for():
         address = Path(folder, "meeting", ADDRESS_FILE)
         wait_for(lambda: "rendezvous etcd-v2 at" in host.text(), "the etcd", host)
         name, _, port = address.read_text().strip().rpartition(":")
+        values = EtcdValues(name, int(port))
         (etcd,) = psutil.Process(host.process.pid).children()
         etcd.suspend()
-        for _ in range(2):  # the second ends after the host's own first
-            with pytest.raises(TimeoutError):
-                EtcdCompletionFlag(name, int(port), "slow").read()
+        with pytest.raises(TimeoutError):  # it ends after the host's own first
+            values.read(state_key("slow"))
         etcd.resume()
-        wait_for(lambda: EtcdCompletionFlag(name, int(port), "slow").read() is None, "its answer", host)
+        wait_for(lambda: values.read(state_key("slow")) == "", "its answer", host)
         assert host.process.poll() is None
-        EtcdCompletionFlag(name, int(port), "slow").write(FINISHED)
+        assert values.replace(state_key("slow"), "", msgspec.json.encode(RoundState(end=FINISHED)).decode())
         assert host.code() == 0
         assert "the training has finished" in host.text()

@@ -31,7 +31,7 @@ def evaluate(data: Path | None, folder: Path, device: str, console: Console) -> 
     where = torch.device(device_kind(device))
     if not (folder / "checkpoints").is_dir():
         raise FailedError(f"{folder} holds no snapshot; `l2r-runtime classify train` makes some")
-    checkpoint, _ = Checkpoints(folder / "checkpoints", keep=1_000_000).load()
+    checkpoint, _ = Checkpoints(folder / "checkpoints", keep=1, is_read_only=True).load()
     if checkpoint is None:
         raise FailedError(
             f"{folder / 'checkpoints'} holds no whole snapshot; `l2r-runtime classify train` makes some"

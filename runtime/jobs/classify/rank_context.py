@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -13,6 +14,8 @@ import torch.distributed as dist
 
 from runtime.base import contract
 from runtime.base.errors import FailedError, SetupError
+from runtime.jobs.elastic.newest_state import gather_texts
+from runtime.jobs.elastic.plan import node_name
 
 
 def device_kind(option: str) -> str:
@@ -22,17 +25,47 @@ def device_kind(option: str) -> str:
     return "cuda" if option != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def gpu_index(local_rank: int, gpus: int, *, is_shared: bool) -> int:
+    """Return the GPU of a process of a node. Raises SetupError where two would share one that must not."""
+    if local_rank >= gpus and not is_shared:
+        raise SetupError(
+            f"process {local_rank} of this node has no GPU of its own: torch sees {gpus} here, and NCCL takes one "
+            f"process for each; leave --nproc-per-node out, or share on purpose with --shared-gpu"
+        )
+    return local_rank % gpus
+
+
+def shared_gpu(gpus: Sequence[str]) -> str:
+    """Return a sentence where two ranks have the same GPU, else the empty text; `gpus` are unique ids by rank."""
+    ranks: defaultdict[str, list[str]] = defaultdict(list)
+    for rank, gpu in enumerate(gpus):
+        ranks[gpu].append(str(rank))
+    gpu, sharers = max(ranks.items(), key=lambda item: len(item[1]))
+    if len(sharers) == 1:
+        return ""
+    return (
+        f"ranks {' and '.join(sharers)} share the GPU {gpu}, and NCCL takes one process for each; place each node "
+        f"on a GPU of its own (placement: {{policy: spread}}), or share on purpose with --shared-gpu"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingRank:
-    """One process of `world_size`; alone it is rank 0 of 1."""
+    """One process of `world_size`; alone it is rank 0 of 1.
+
+    `is_shared` allows ranks on one GPU; gradients are then summed by Gloo.
+    """
 
     rank: int
     world_size: int
     round: int
     device: torch.device
+    local_rank: int = 0
+    node: str = ""
+    is_shared: bool = False
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str], device: str) -> TrainingRank:
+    def from_environment(cls, environ: Mapping[str, str], device: str, *, is_shared: bool = False) -> TrainingRank:
         """Return the rank that the variables state. Raises SetupError."""
         try:
             rank, world, local, number = (
@@ -42,8 +75,14 @@ class TrainingRank:
         except ValueError as error:
             raise SetupError(f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers: {error}") from error
         kind = device_kind(device)
-        gpu = f":{local % torch.cuda.device_count()}" if kind == "cuda" else ""
-        return cls(rank, world, number, torch.device(kind + gpu))
+        index = gpu_index(local, torch.cuda.device_count(), is_shared=is_shared) if kind == "cuda" else None
+        where = torch.device(kind) if index is None else torch.device(kind, index)
+        return cls(rank, world, number, where, local, node_name(environ), is_shared)
+
+    @property
+    def backend(self) -> str:
+        """Backend of the process group. CPU tensors need one too: by them ranks compare themselves before NCCL."""
+        return "cpu:gloo,cuda:nccl" if self.device.type == "cuda" and not self.is_shared else "gloo"
 
     @contextlib.contextmanager
     def group(self, timeout: timedelta) -> Iterator[None]:
@@ -54,21 +93,34 @@ class TrainingRank:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
         try:
-            dist.init_process_group("nccl" if self.device.type == "cuda" else "gloo", timeout=timeout)
+            dist.init_process_group(self.backend, timeout=timeout)
         except (RuntimeError, ValueError) as error:
             raise FailedError(
                 f"the processes of round {self.round} do not find each other: "
                 f"{self.short_reason(RuntimeError(str(error)))}"
             ) from error
         try:
+            self._check_gpus()
             yield
         finally:
             dist.destroy_process_group()
 
+    def _check_gpus(self) -> None:
+        """Raise FailedError on all ranks where two have one GPU: NCCL would only say ``invalid usage``."""
+        if "nccl" not in self.backend:
+            return
+        # NCCL connects at the first operation on a GPU, so this comparison over Gloo comes before it.
+        properties = torch.cuda.get_device_properties(self.device)
+        unique = str(getattr(properties, "uuid", "")) or f"{self.node}:{self.device.index}"
+        if sentence := shared_gpu(gather_texts(unique)):
+            raise FailedError(sentence)
+
     def wait_for_all(self) -> None:
-        """Wait for all ranks at a barrier."""
+        """Wait for all ranks."""
         if self.world_size > 1:
-            dist.barrier()
+            # Not `barrier`: on a GPU that one has to guess the device.
+            dist.all_reduce(present := torch.ones(1, device=self.device))
+            present.item()
 
     @staticmethod
     def short_reason(error: RuntimeError) -> str:

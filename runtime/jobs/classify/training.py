@@ -2,8 +2,7 @@
 
 The result of a step does not depend on the number of processes: the images of each batch follow from the seed, each
 process takes its share, and the gradients are summed. So a round with more or fewer nodes continues the same
-computation from the last snapshot. Rank 0 reads and writes snapshots and broadcasts what it read, so that only one
-volume has to be right.
+computation from the newest state that any of its nodes has.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.jobs.classify import network as net
 from runtime.jobs.classify.rank_context import TrainingRank
+from runtime.jobs.classify.snapshots import Snapshots
 from runtime.jobs.datasets import cifar
-from runtime.rl.checkpoints.checkpoint_files import Checkpoints
+from runtime.jobs.elastic.newest_state import StateOrigin, take_newest
 
 RECORD_SECONDS: Final = 1.0
-SNAPSHOTS_KEPT: Final = 3
 LOCK_SECONDS: Final = 20.0
 """Wait of rank 0 for the lock on the snapshots, which rank 0 of the previous round may still have."""
 _MARGIN: Final = 2
@@ -55,6 +54,7 @@ class TrainingPlan:
     timeout_seconds: float
     threads: int
     device: str
+    shared_gpu: bool = False
 
 
 def train(plan: TrainingPlan, data: Path | None, folder: Path, stop: Stop, console: Console) -> int:
@@ -63,7 +63,7 @@ def train(plan: TrainingPlan, data: Path | None, folder: Path, stop: Stop, conso
     Raises FailedError, InterruptedWorkError, NotFiniteError and OSError with a sentence.
     """
     torch.set_num_threads(plan.threads)
-    place = TrainingRank.from_environment(os.environ, plan.device)
+    place = TrainingRank.from_environment(os.environ, plan.device, is_shared=plan.shared_gpu)
     if place.world_size > 1:
         # A process that hangs in a collective operation cannot run a Python signal handler, so the signal has to
         # end it. Steps after the last snapshot are lost.
@@ -101,8 +101,9 @@ class _Training:
         torch.manual_seed(seed)
         self._network = net.Classifier(len(names)).to(place.device)
         self._optimiser = net.FlatSGD(self._network)
-        self._checkpoints = Checkpoints(folder / "checkpoints", SNAPSHOTS_KEPT) if place.rank == 0 else None
-        self._step = self._resume()
+        self._snapshots = Snapshots(folder, place, os.environ)
+        self._origin = self._resume()
+        self._step = self._origin.step
         self._loss, self._num_correct, self._num_seen = 0.0, 0, 0
 
     def run(self, stop: Stop) -> None:
@@ -130,35 +131,25 @@ class _Training:
         place.wait_for_all()  # no rank reports the end before the last snapshot is on the disk
         self._console.say(f"trained to the end: {plan.epochs} epochs, {self._end} steps")
 
-    def _resume(self) -> int:
-        """Load the newest snapshot in all processes and return its step."""
-        arrays: Any = {}
-        step = 0
-        if self._checkpoints is not None:
-            checkpoint, aside = self._checkpoints.load()
-            for sentence in aside:
-                self._console.say(sentence)
-            if checkpoint is not None:
-                arrays = checkpoint.tensors
-                try:
-                    net.load_network(self._network, arrays)
-                    net.load_momentum(self._optimiser, arrays)
-                    step = int(checkpoint.facts["step"])
-                except (ValueError, KeyError, TypeError) as error:
-                    raise FailedError(
-                        f"{checkpoint.name} does not fit: {error}; take the options of before, or another folder"
-                    ) from error
-                self._console.say(f"resumed {checkpoint.name}: epoch {step / self._steps_each:.2f}, step {step}")
-        if self._place.world_size > 1:
-            step = self._share(step)
-        return step
+    def _resume(self) -> StateOrigin:
+        """Load the newest state of all ranks into each, and say where it came from."""
+        place = self._place
+        step = self._snapshots.load(self._network, self._optimiser, self._console.say)
+        origin = StateOrigin(step, place.rank, place.node)
+        if place.world_size > 1:
+            origin = take_newest(step, place.node, (self._optimiser.weights, self._optimiser.momentum))
+        if place.local_rank == 0:
+            self._console.say(self._beginning(origin))
+        return origin
 
-    def _share(self, step: int) -> int:
-        """Broadcast network, momentum and step of rank 0."""
-        steps = torch.tensor([step], device=self._place.device)
-        for tensor in (steps, self._optimiser.weights, self._optimiser.momentum):
-            dist.broadcast(tensor, 0)
-        return int(steps.item())
+    def _beginning(self, origin: StateOrigin) -> str:
+        """Return the sentence about where training begins: lost progress must not go unnoticed."""
+        if origin.step:
+            epoch = origin.step / self._steps_each
+            return f"continues from epoch {epoch:.2f}, step {origin.step}, of node {origin.node}"
+        if self._place.round:
+            return f"begins again at epoch 0: no node of round {self._place.round} has state"
+        return "begins at epoch 0: no node has state"
 
     def _learn(self) -> None:
         """Take one step by the gradient of the batch, summed over all processes."""
@@ -197,8 +188,8 @@ class _Training:
         return pixels, labels, weight
 
     def _snapshot(self) -> None:
-        """Write a snapshot on rank 0."""
-        if self._checkpoints is None:
+        """Write a snapshot on rank 0, and on one process of each other node."""
+        if not self._snapshots.is_writer:
             return
         progress = {"step": self._step, "epoch": self._step / self._steps_each}
         facts = {"kind": "classifier", **progress, "world_size": self._place.world_size}
@@ -206,7 +197,7 @@ class _Training:
         # A snapshot of NaN would be resumed for ever; better none.
         if not all(np.isfinite(array).all() for array in arrays.values()):
             raise NotFiniteError(f"the network holds values that are not finite at step {self._step}; lower --lr")
-        self._checkpoints.save(self._step, self._step * self._batch, arrays, facts)
+        self._snapshots.save(self._step, self._step * self._batch, arrays, facts)
 
     def _tell(self) -> None:
         fields = {
@@ -217,6 +208,8 @@ class _Training:
             "step": self._step,
             "loss": self._loss / self._num_seen if self._num_seen else None,
             "accuracy": self._num_correct / self._num_seen if self._num_seen else None,
+            "resumed_step": self._origin.step,
+            "resumed_from": self._origin.node if self._origin.step else None,
         }
         self._loss, self._num_correct, self._num_seen = 0.0, 0, 0
         self._console.record(record("elastic", fields))

@@ -1,5 +1,5 @@
-"""Elastic jobs: torch's elastic agents around a rendezvous of their own, so that nodes come and go while it trains.
+"""Elastic jobs: torch's public launcher around a rendezvous of their own; nodes come and go while it trains.
 
-``rendezvous`` hosts the meeting point, ``node`` runs the agent of one node over ``connection``, ``handler`` and
-``agent``. What torchrun leaves to its defaults is set for pods here: see each file.
+``rendezvous`` hosts the meeting point; ``node`` is one node of a job: ``rendezvous_session`` and ``round_state``
+say who trains in which round, ``rendezvous_handler`` says it to torch, ``launch`` runs the program.
 """

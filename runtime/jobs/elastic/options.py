@@ -24,7 +24,7 @@ examples:
 It listens where L2R_PEERS says for --set and L2R_INDEX, or else at L2R_ENDPOINT; for ipc:///DIR at a free port of
 this machine alone, which it writes to DIR/rendezvous. It ends with 0 a moment after a node has said that the
 training is done, with 1 when a node has given it up. Started anew it has forgotten everything: the nodes meet
-again, and training goes on from the last snapshot.
+again, and training goes on from the newest state.
 """
 _ELASTIC: Final = """\
 train as one node of an elastic job
@@ -37,8 +37,9 @@ examples:
   l2r-runtime elastic --nodes 2:8 --nproc-per-node 4 -- train.py --epochs 3
 
 The program runs as torchrun runs it (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, …; L2R_ROUND is the round) and is
-started anew in each round: when a node has come, has left or died. It must keep snapshots and go on from the last.
-Without a program, `l2r-runtime classify train` runs.
+started anew in each round: when a node has come, has left or died. It must keep snapshots, one on each node in
+L2R_NODE_DIR, and go on from the newest of all nodes. Without a program, `l2r-runtime classify train` runs, which
+does that. NCCL takes one process for each GPU.
 Exit codes: 0 trained to the end, also by others; 1 given up; 2 wrong use; 143 left the training (SIGTERM).
 """
 
@@ -54,7 +55,12 @@ def add_parser(commands: Commands) -> None:
     usage = "l2r-runtime elastic [--nodes MIN:MAX] [--nproc-per-node N] [options] [-- PROGRAM ARGUMENTS...]"
     add = add_command(commands, "elastic", _ELASTIC, start_node, usage).add_argument
     add("--nodes", default="1:1", metavar="MIN:MAX", help="fewest and most nodes that train (%(default)s)")
-    add("--nproc-per-node", type=int, default=1, metavar="N", help="processes of each node (%(default)s)")
+    add(
+        "--nproc-per-node",
+        default="auto",
+        metavar="N",
+        help="processes of each node (auto: one for each GPU, or 1)",
+    )
     add("--backend", choices=BACKENDS, default="c10d", help="of the rendezvous (%(default)s)")
     add("--rendezvous", default="", metavar="SET", help="set of L2R_PEERS that is the rendezvous (L2R_ENDPOINT)")
     add("--id", default="", metavar="ID", help="of the rendezvous; nodes of one job have the same (L2R_RUN_ID)")
@@ -79,9 +85,11 @@ def start_node(options: argparse.Namespace, stop: Stop) -> int:
     least, most = (int(nodes[1]), int(nodes[2] or nodes[1])) if nodes else (0, 0)
     if not 1 <= least <= most:
         raise SetupError(f"--nodes is {options.nodes!r}; it must be MIN:MAX with 1 <= MIN <= MAX, for example 1:4")
-    for name in ("nproc_per_node", "gather_seconds"):
-        if getattr(options, name) < 1:
-            raise SetupError(f"--{name.replace('_', '-')} must be at least 1")
+    processes = options.nproc_per_node
+    if processes != "auto" and not re.fullmatch(r"[1-9]\d{0,3}", processes):
+        raise SetupError(f"--nproc-per-node must be at least 1, or auto; it is {processes!r}")
+    if options.gather_seconds < 1:
+        raise SetupError("--gather-seconds must be at least 1")
     plan = ElasticPlan.from_environment(
         os.environ,
         backend=options.backend,
@@ -89,7 +97,7 @@ def start_node(options: argparse.Namespace, stop: Stop) -> int:
         run_id=options.id,
         min_nodes=least,
         max_nodes=most,
-        processes=options.nproc_per_node,
+        processes=None if processes == "auto" else int(processes),
         max_restarts=max(0, options.max_restarts),
         gather_seconds=options.gather_seconds,
         command=tuple(options.command) or ("l2r-runtime", "classify", "train"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,21 +21,26 @@ ADDRESS_FILE: Final = "rendezvous"
 """In the folder of an ``ipc://`` endpoint: HOST:PORT of the rendezvous on this machine."""
 
 
+MAX_NAME: Final = 63
+"""Characters of a node's name."""
+
+
 @dataclass(frozen=True, slots=True)
 class ElasticPlan:
-    """One node's part."""
+    """One node's part; `processes` is None for one process for each GPU."""
 
     backend: str
     endpoint: Endpoint
     run_id: str
     min_nodes: int
     max_nodes: int
-    processes: int
+    processes: int | None
     max_restarts: int
     gather_seconds: int
     command: tuple[str, ...]
     local_address: str
     token: str = field(repr=False)
+    name: str
     folder: Path | None
 
     @classmethod
@@ -60,6 +67,7 @@ class ElasticPlan:
             run_id=run_id or id_of_run(environ),
             local_address=address,
             token=token,
+            name=node_name(environ),
             folder=Path(folder) if folder else None,
         )
 
@@ -89,6 +97,12 @@ class ElasticPlan:
             host, _, port = text.strip().rpartition(":")
             return host, int(port)
         return None
+
+
+def node_name(environ: Mapping[str, str]) -> str:
+    """Return the name of this node for people: its pod's, or the machine's."""
+    # Other nodes print it, so it is plain text of bounded length whatever the variables hold.
+    return re.sub(r"[^A-Za-z0-9._-]", "_", environ.get(contract.ENV_POD) or socket.gethostname())[:MAX_NAME]
 
 
 def meeting_point(environ: Mapping[str, str], set_name: str, index: int) -> Endpoint:

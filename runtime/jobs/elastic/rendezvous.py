@@ -15,26 +15,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from runtime.base import addresses, contract
 from runtime.base.atomic_files import write_atomic
 from runtime.base.cli_options import run_folder, run_id
 from runtime.base.endpoint import Endpoint
 from runtime.base.errors import FailedError
+from runtime.base.launch_context import read_token
 from runtime.base.metrics import Console
 from runtime.base.signals import Stop
-from runtime.jobs.elastic.completion_flag import FAILED, CompletionFlag, EtcdCompletionFlag, StoreCompletionFlag
 from runtime.jobs.elastic.plan import ADDRESS_FILE, meeting_point
+from runtime.jobs.elastic.round_state import FAILED
 from runtime.jobs.steps.markers import StepMarkers, checked_name
+
+if TYPE_CHECKING:  # it imports torch, which takes longer than a port may stay untaken
+    from runtime.jobs.elastic.shared_values import SharedValues
 
 POLL_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 5.0
 """How long it stays when the job is over: nodes that only now come here still learn of it."""
 START_SECONDS: Final = 30.0
 _BACKLOG: Final = 256
-ReadFlag = Callable[[], str | None]
-"""`CompletionFlag.read` of the meeting point; None while the job goes on."""
+ReadEnd = Callable[[], str]
+"""Reads how the job ended; the empty text while it goes on. Raises OSError and RendezvousStateError."""
 
 
 def host(
@@ -49,21 +53,21 @@ def host(
         return contract.EXIT_DONE
     with _listening(endpoint, port) as listener:
         address = listener.getsockname()[:2]
-        with _store(listener, environ) if backend == "c10d" else _etcd(listener, environ, stop) as read_flag:
+        with _store(listener, environ) if backend == "c10d" else _etcd(listener, environ, stop) as read_end:
             _announce(endpoint, address[0], address[1])
             console.say(f"rendezvous {backend} at {address[0]} port {address[1]} for {run_id(environ)}")
-            return _attend(read_flag, marks, until, stop, console)
+            return _attend(read_end, marks, until, stop, console)
 
 
-def _attend(read_flag: ReadFlag, marks: StepMarkers | None, until: str, stop: Stop, console: Console) -> int:
+def _attend(read_end: ReadEnd, marks: StepMarkers | None, until: str, stop: Stop, console: Console) -> int:
     """Wait for the end of the job."""
     over: float | None = None
-    word: str | None = None
+    word = ""
     while not stop.is_set():
         if marks is not None and marks.is_done(until):
             console.say(f"step {until} is done")
             return contract.EXIT_DONE
-        if over is None and (word := read_flag()) is not None:
+        if over is None and (word := read_end()):
             over = time.monotonic()
             console.say(f"the training has {word}")
         if over is not None and time.monotonic() - over >= QUIET_SECONDS:
@@ -101,7 +105,7 @@ def _announce(endpoint: Endpoint, host_name: str, port: int) -> None:
 
 
 @contextlib.contextmanager
-def _store(listener: socket.socket, environ: Mapping[str, str]) -> Iterator[ReadFlag]:
+def _store(listener: socket.socket, environ: Mapping[str, str]) -> Iterator[ReadEnd]:
     """Serve torch's store on the socket."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -116,12 +120,25 @@ def _store(listener: socket.socket, environ: Mapping[str, str]) -> Iterator[Read
         # torch takes the descriptor over; binding here first gives our sentence when the port is taken.
         master_listen_fd=listener.detach(),
     )
-    yield StoreCompletionFlag(store, run_id(environ)).read
+    from runtime.jobs.elastic.shared_values import StoreValues
+
+    yield _reader(StoreValues(store), environ)
+
+
+def _reader(values: SharedValues, environ: Mapping[str, str]) -> ReadEnd:
+    """Return what reads the job's end from the nodes' state."""
+    from runtime.jobs.elastic.rendezvous_session import decode_state, state_key
+    from runtime.jobs.elastic.shared_values import signed
+
+    values = signed(values, read_token(environ.get(contract.ENV_TOKEN_FILE)), run_id(environ))
+    return lambda: decode_state(values.read(state_key(run_id(environ)))).end
 
 
 @contextlib.contextmanager
-def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> Iterator[ReadFlag]:
+def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> Iterator[ReadEnd]:
     """Run an etcd at the socket's address: its state lasts as long as this process, as the store's does."""
+    from runtime.jobs.elastic.shared_values import EtcdValues
+
     binary = shutil.which("etcd")
     if binary is None:
         raise FailedError("there is no etcd here; install Debian's etcd-server, or take --backend c10d")
@@ -145,16 +162,16 @@ def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> It
         process = subprocess.Popen(argv, stdout=log, stderr=log, env=clean)
     try:
         local = "::1" if ":" in host_name else "127.0.0.1"
-        completion_flag = EtcdCompletionFlag(local, port, run_id(environ))
-        _await_etcd(process, completion_flag, folder / "log", stop)
+        read_end = _reader(EtcdValues(local, port), environ)
+        _await_etcd(process, read_end, folder / "log", stop)
 
-        def read() -> str | None:
+        def read() -> str:
             # An etcd may be slow on a busy machine, and all that it knows would be lost with this process.
             try:
-                return completion_flag.read()
+                return read_end()
             except OSError:
                 if process.poll() is None:
-                    return None
+                    return ""
                 raise FailedError(f"etcd ended with {process.returncode}: {_last_line(folder / 'log')}") from None
 
         yield read
@@ -168,13 +185,13 @@ def _etcd(listener: socket.socket, environ: Mapping[str, str], stop: Stop) -> It
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _await_etcd(process: subprocess.Popen[bytes], completion_flag: CompletionFlag, log: Path, stop: Stop) -> None:
+def _await_etcd(process: subprocess.Popen[bytes], read_end: ReadEnd, log: Path, stop: Stop) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not stop.is_set():
         if process.poll() is not None:
             raise FailedError(f"etcd ended with {process.returncode}: {_last_line(log)}")
         with contextlib.suppress(OSError):
-            completion_flag.read()
+            read_end()
             return
         if time.monotonic() > deadline:
             raise FailedError(f"etcd does not answer within {START_SECONDS:g} s: {_last_line(log)}")

@@ -1,89 +1,109 @@
-"""torch's dynamic rendezvous handler, adapted to pods.
+"""Rendezvous handler for torch's launcher, registered under a name of its own.
 
-- A node that gets SIGTERM leaves the round at once, instead of after its heartbeats are missed.
-- A node of the round that is gone begins a new round even where nothing fails by itself: a connection to a machine
-  that lost its power is silent, and a collective operation would wait for its own patience.
-- Heartbeats are missed after 10 seconds (30 over etcd), so that a killed node is noticed within that and a moment.
+torch's own handler keeps its state as a pickle, which runs code when it is read, counts restarts over the life of
+a node, and does not notice a node that is gone while nothing fails by itself. This one is built on
+`RendezvousSession`, and on nothing of torch but its public interface.
 """
 
 from __future__ import annotations
 
-import time
-from datetime import timedelta
+import os
+from collections.abc import Callable
 from typing import Final
 
-from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousInfo
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
-    DynamicRendezvousHandler,
-    RendezvousTimeout,
-    _RendezvousExitOp,
-)
+from torch.distributed.elastic import rendezvous
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousInfo, RendezvousParameters
 
+from runtime.base import contract
 from runtime.jobs.elastic.plan import ElasticPlan
-from runtime.jobs.elastic.rendezvous_client import RendezvousConnection
+from runtime.jobs.elastic.rendezvous_session import RendezvousSession, state_key
+from runtime.jobs.elastic.round_state import RoundState
+from runtime.jobs.elastic.round_store import RoundStore
 
-BEAT_SECONDS: Final = 2
-BEATS_MISSED: Final = 5
-BEATS_MISSED_ETCD: Final = 15
-"""A beat over etcd is a request and a file: on a busy machine it takes longer than one to torch's store."""
-JOIN_SECONDS: Final = 60
-"""Interval at which a node that waits for the minimum of nodes reports that."""
-_LEAVE_SECONDS: Final = 3.0
+BACKEND: Final = "l2r"
+"""Name in torch's registry."""
+_HANDLER: Final = "handler"
+Announce = Callable[[RoundState | None, int], None]
+"""Reports this node's state: None while it waits, the round and the node's number in it when it trains."""
 
 
-class RendezvousHandler(DynamicRendezvousHandler):
+class GivenUpError(RendezvousError):
+    """The program has failed too often with the same nodes."""
+
+
+class RendezvousHandler(rendezvous.RendezvousHandler):
     """Rendezvous handler of one node."""
 
-    _participants: frozenset[object] = frozenset()
+    def __init__(self, session: RendezvousSession, plan: ElasticPlan, announce: Announce) -> None:
+        self._session, self._plan, self._announce = session, plan, announce
+        self._nodes: frozenset[str] = frozenset()
+        self._num_failures = 0
+        self._is_change_reported = True
 
-    @classmethod
-    def over(cls, connection: RendezvousConnection, plan: ElasticPlan) -> RendezvousHandler:
-        """Make a handler."""
-        made: RendezvousHandler = cls.from_backend(
-            plan.run_id,
-            connection.store,
-            connection.backend,
-            plan.min_nodes,
-            plan.max_nodes,
-            plan.local_address,
-            RendezvousTimeout(
-                join=timedelta(seconds=JOIN_SECONDS),
-                last_call=timedelta(seconds=plan.gather_seconds),
-                close=timedelta(seconds=5),
-                heartbeat=timedelta(seconds=5 if plan.backend == "c10d" else 15),
-            ),
-            keep_alive_interval=BEAT_SECONDS,
-            keep_alive_max_attempt=BEATS_MISSED if plan.backend == "c10d" else BEATS_MISSED_ETCD,
-        )
-        return made
+    def get_backend(self) -> str:
+        """Return the name in torch's registry."""
+        return BACKEND
 
     @property
-    def round(self) -> int:
-        """The round that this node is in."""
-        return int(self._state_holder.state.round)
-
-    @property
-    def participants(self) -> frozenset[object]:
-        """The nodes of the round that this node joined."""
-        return self._participants
+    def use_agent_store(self) -> bool:
+        """Say that training processes make a store of their own: this one ends with the round."""
+        return False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Join the next round."""
-        info = super().next_rendezvous()
-        self._participants = frozenset(self._state_holder.state.participants)
-        return info
+        """Join the next round. Raises GivenUpError, and what `RendezvousSession.join` raises."""
+        # torch's agent comes here at first, after it was told of other nodes, or since its program failed.
+        self._num_failures += not self._is_change_reported
+        if self._num_failures > self._plan.max_restarts:
+            raise GivenUpError(f"the program has failed {self._num_failures} times with the same nodes")
+        self._announce(None, 0)
+        state = self._session.join()
+        nodes = frozenset(member.id for member in state.members)
+        if nodes != self._nodes:
+            # With other members, earlier failures may have been theirs: the budget begins again.
+            self._nodes, self._num_failures = nodes, 0
+        self._is_change_reported = False
+        os.environ[contract.ENV_ROUND] = str(state.round)  # the processes inherit it
+        rank = next(rank for rank, member in enumerate(state.members) if member.id == self._session.id)
+        self._announce(state, rank)
+        store = RoundStore(self._session, f"{state_key(self._plan.run_id)}/{state.round}/")
+        first = state.members[0]
+        # Address and port come from the signed state: in torch's own store anybody could lead the ranks elsewhere.
+        where = rendezvous.RendezvousStoreInfo(first.address, first.port)
+        return RendezvousInfo(store, rank, len(state.members), where)
 
     def num_nodes_waiting(self) -> int:
-        """Return how many nodes wait for a new round, and count those that are gone from this one."""
-        waiting = super().num_nodes_waiting()
-        # torch counts only nodes that wait. Counting those that vanished too makes the agent start a new round.
-        return int(waiting) + len(self._participants.difference(self._state_holder.state.participants))
+        """Return 1 when the round is over, so that the agent restarts its processes, else 0."""
+        self._is_change_reported = self._session.is_round_over()
+        return int(self._is_change_reported)
 
-    def leave(self) -> None:
-        """Leave the round; a rendezvous that is gone counts as left."""
-        self._stop_heartbeats()
-        try:
-            with self._heartbeat_lock:
-                self._op_executor.run(_RendezvousExitOp(), time.monotonic() + _LEAVE_SECONDS)
-        except RendezvousError:
-            pass
+    def is_closed(self) -> bool:
+        """Say whether the job is over."""
+        return bool(self._session.end_of_job())
+
+    def set_closed(self) -> None:
+        """Leave the end of the job to the node, which knows how its program ended."""
+
+    def get_run_id(self) -> str:
+        """Return the id of the run."""
+        return self._plan.run_id
+
+    def shutdown(self) -> bool:
+        """Stay: torch's launcher calls this after any error, and the node comes here again after most."""
+        return True
+
+
+def configuration(handler: RendezvousHandler) -> dict[str, object]:
+    """Return the launcher's rendezvous configuration that leads to a handler."""
+    return {_HANDLER: handler}
+
+
+def register() -> None:
+    """Register the handler with torch's launcher; again does nothing."""
+    rendezvous.rendezvous_handler_registry.register(BACKEND, _of_parameters)
+
+
+def _of_parameters(parameters: RendezvousParameters) -> rendezvous.RendezvousHandler:
+    handler = parameters.get(_HANDLER)
+    if not isinstance(handler, RendezvousHandler):
+        raise TypeError(f"the rendezvous {BACKEND} is for `l2r-runtime elastic`, which hands its session over")
+    return handler

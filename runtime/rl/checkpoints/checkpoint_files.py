@@ -39,13 +39,18 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run. Only one process may write; the learner's lock on its folder sees to that."""
+    """The checkpoints of one run. Only one process may write; the learner's lock on its folder sees to that.
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    With `is_read_only` the folder is left as it is: another process may be writing there.
+    """
+
+    def __init__(self, folder: Path, keep: int, *, is_read_only: bool = False) -> None:
         self._folder = folder
         self._keep = keep
-        folder.mkdir(parents=True, exist_ok=True)
-        self._sweep()
+        self._is_read_only = is_read_only
+        if not is_read_only:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._sweep()
 
     def save(self, updates: int, env_steps: int, tensors: Tensors, facts: Mapping[str, Any]) -> str:
         """Write a checkpoint, remove the oldest beyond those kept, and return its name.
@@ -75,6 +80,8 @@ class Checkpoints:
             except (OSError, ValueError, safetensors.SafetensorError) as error:
                 if isinstance(error, OSError) and error.errno not in _DAMAGE:
                     raise
+                if self._is_read_only:
+                    continue  # its writer may just have removed it
                 self._set_aside(name)
                 aside.append(f"checkpoint {name} is damaged ({error}); it was set aside as {name}.*.damaged")
         return None, aside

@@ -1,0 +1,216 @@
+"""One node at the rendezvous: its heartbeats, its look at the others, and the rounds that it joins.
+
+A thread beats and looks, also while torch's agent waits for processes to end: whoever stops beating is lost to the
+others. Heartbeats are missed after 10 seconds (30 over etcd).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousStateError
+
+from runtime.base.metrics import Console
+from runtime.jobs.elastic.plan import ElasticPlan
+from runtime.jobs.elastic.round_state import (
+    BeatWatch,
+    RendezvousNode,
+    RoundState,
+    completed,
+    ended,
+    joined,
+    with_beat,
+    without,
+)
+from runtime.jobs.elastic.shared_values import SharedValues
+
+BEAT_SECONDS: Final = 2.0
+PATIENCE_SECONDS: Final = 10.0
+PATIENCE_SECONDS_ETCD: Final = 30.0
+"""A beat over etcd is a request and a file: on a busy machine it takes longer than one to torch's store."""
+_POLL_SECONDS: Final = 0.25
+_POLL_SECONDS_ETCD: Final = 0.5
+_SAY_SECONDS: Final = 60.0
+_END_SECONDS: Final = 20.0
+Transition = Callable[[RoundState], RoundState]
+
+
+def state_key(run_id: str) -> str:
+    """Return the key of a job's state."""
+    return f"l2r/elastic/{run_id}"
+
+
+def decode_state(text: str) -> RoundState:
+    """Return the state of its text. Raises RendezvousStateError."""
+    try:
+        return msgspec.json.decode(text, type=RoundState) if text else RoundState()
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise RendezvousStateError(f"the state of the rendezvous cannot be read: {error}") from error
+
+
+class RendezvousSession:
+    """Session of one node with one rendezvous."""
+
+    def __init__(self, values: SharedValues, plan: ElasticPlan, processes: int, console: Console) -> None:
+        self.values = values
+        self._plan, self._console = plan, console
+        self._key = state_key(plan.run_id)
+        self._node = RendezvousNode(uuid.uuid4().hex, plan.name, plan.local_address, 0, processes)
+        is_etcd = plan.backend != "c10d"
+        self._poll_seconds = _POLL_SECONDS_ETCD if is_etcd else _POLL_SECONDS
+        patience = PATIENCE_SECONDS_ETCD if is_etcd else PATIENCE_SECONDS
+        self._watch = BeatWatch(patience, 4 * self._poll_seconds)
+        self._state = RoundState()
+        self._joined_round = -1
+        self._last_beat = 0.0
+        # Guards the connection too: torch's store serves one request at a time.
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._attend, name="rendezvous", daemon=True)
+
+    @property
+    def id(self) -> str:
+        """Id of this node."""
+        return self._node.id
+
+    def start(self) -> None:
+        """Begin to beat and to look."""
+        self._thread.start()
+
+    def join(self) -> RoundState:
+        """Join the next round and return it once it is complete.
+
+        Raises RendezvousClosedError when the job is over, RendezvousStateError for a state of others' making, and
+        OSError when the rendezvous is gone.
+        """
+        node = replace(self._node, port=_free_port(self._node.address))
+        state = self._exchange(lambda state: state if state.end else joined(state, node, self._plan.max_nodes))
+        enough_since: float | None = None
+        last_sentence = time.monotonic()
+        while not (state.is_complete and state.has_member(self.id)):
+            if state.end:
+                raise RendezvousClosedError(f"the training has {state.end}")
+            now = time.monotonic()
+            if not state.is_enough(self._plan.min_nodes):
+                enough_since = None
+            elif enough_since is None:
+                enough_since = now
+            if now - last_sentence >= _SAY_SECONDS:
+                last_sentence = now
+                self._console.say(self._why_it_waits(state))
+            is_due = enough_since is not None and now - enough_since >= self._plan.gather_seconds
+            if not is_due and len(state.members) < self._plan.max_nodes:
+                time.sleep(self._poll_seconds)
+            state = self._exchange(self._gathering(node, is_due=is_due))
+        self._joined_round = state.round
+        return state
+
+    def _gathering(self, node: RendezvousNode, *, is_due: bool) -> Transition:
+        """Return this node's part in gathering a round; it completes the round if it `is_due`."""
+        max_nodes = self._plan.max_nodes
+
+        def transition(state: RoundState) -> RoundState:
+            if state.end:
+                return state
+            if not state.has_member(self.id):  # no room until now, or taken for lost
+                return joined(state, node, max_nodes)
+            is_ready = is_due or len(state.members) >= max_nodes
+            return completed(state) if is_ready and state.is_enough(self._plan.min_nodes) else state
+
+        return transition
+
+    def is_round_over(self) -> bool:
+        """Say whether the round that this node joined is over: a node came, left or was lost.
+
+        Raises what the rendezvous answered the thread.
+        """
+        self._check()
+        state = self._state
+        return state.round != self._joined_round or not state.has_member(self.id)
+
+    def end_of_job(self) -> str:
+        """Return FINISHED or FAILED, or the empty text while the job goes on. Raises OSError."""
+        return self._exchange(lambda state: state).end
+
+    def finish(self, word: str) -> str:
+        """Say that the job has ended and return how: the first word stands. Raises OSError."""
+        deadline = time.monotonic() + _END_SECONDS
+        while True:
+            try:
+                return self._exchange(lambda state: ended(state, word)).end
+            except OSError:
+                # Others wait for this word, so a short outage must not lose it.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(self._poll_seconds)
+
+    def leave(self) -> None:
+        """Leave the round; a rendezvous that is gone counts as left."""
+        self.close()
+        try:
+            self._exchange(lambda state: without(state, {self.id}))
+        except (OSError, RendezvousStateError):
+            pass
+
+    def close(self) -> None:
+        """Stop beating."""
+        self._is_closed.set()
+
+    def _attend(self) -> None:
+        """Beat and look until the session is closed or the rendezvous fails."""
+        while not self._is_closed.wait(self._poll_seconds):
+            try:
+                if time.monotonic() - self._last_beat < BEAT_SECONDS:
+                    self._exchange(lambda state: state)
+                else:
+                    self._exchange(lambda state: with_beat(state, self.id))
+                    self._last_beat = time.monotonic()
+            except Exception as error:  # noqa: BLE001  (the agent's thread raises it)
+                self._error = error
+                return
+
+    def _exchange(self, transition: Transition) -> RoundState:
+        """Read the state, remove lost nodes, apply the transition, write; anew if another node wrote meanwhile."""
+        self._check()
+        with self._lock:
+            while True:
+                text = self.values.read(self._key)
+                state = decode_state(text)
+                if state.version < self._state.version:
+                    # Started anew, or an older signed state was put back: the nodes have to meet again either way.
+                    raise OSError("the rendezvous has forgotten its nodes")
+                lost = self._watch.lost(state.everyone(), self.id, time.monotonic())
+                after = transition(without(state, lost) if lost else state)
+                if after == state:
+                    self._state = state
+                    return state
+                after = replace(after, version=state.version + 1)
+                if self.values.replace(self._key, text, msgspec.json.encode(after).decode()):
+                    self._state = after
+                    return after
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _why_it_waits(self, state: RoundState) -> str:
+        if not state.has_member(self.id):
+            return f"{self._plan.max_nodes} nodes train: waiting until there is room for this one"
+        if state.expected:
+            return f"waiting for {', '.join(node.name for node in state.expected)} to end their processes"
+        return f"fewer than {self._plan.min_nodes} nodes are there: waiting on"
+
+
+def _free_port(address: str) -> int:
+    """Return a free TCP port, for the store of the training processes if this node gets rank 0."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

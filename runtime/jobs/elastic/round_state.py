@@ -1,0 +1,162 @@
+"""State of a rendezvous and its transitions: who trains in which round. Pure: no clock, no I/O, no torch.
+
+A round gathers nodes, then is complete. Whoever comes, leaves or is lost begins the next round. The nodes of the
+round before are *expected* there until they join it, or are lost themselves: they still have to end their
+processes, and a round that did not wait for them would be over as soon as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+"""Ends of a job."""
+
+
+class RendezvousNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One node at the rendezvous.
+
+    Attributes:
+        id: Of the node's process; a replacement has another.
+        name: For people. address, port: where this node's first process listens if it gets rank 0.
+        processes: Number of training processes of this node.
+        since: First round of the node that was complete; the oldest nodes get the lowest ranks.
+        beat: Counts up while the node lives. A counter, since clocks of nodes differ.
+    """
+
+    id: str
+    name: str
+    address: str
+    port: int
+    processes: int
+    since: int = -1
+    beat: int = 0
+
+
+Members = tuple[RendezvousNode, ...]
+
+
+class RoundState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that the nodes of a job share.
+
+    Attributes:
+        version: Counts changes; a lower one than before is a rendezvous that began anew.
+        members: Nodes of the round; by rank once it is complete.
+        expected: Nodes of the round before that have not joined yet.
+        waiting: Nodes for which there is no room.
+        end: How the job ended; empty while it goes on.
+    """
+
+    version: int = 0
+    round: int = 0
+    is_complete: bool = False
+    members: Members = ()
+    expected: Members = ()
+    waiting: Members = ()
+    end: str = ""
+
+    def everyone(self) -> Members:
+        """Return all nodes."""
+        return self.members + self.expected + self.waiting
+
+    def has_member(self, node: str) -> bool:
+        """Say whether a node is in the round."""
+        return any(member.id == node for member in self.members)
+
+    def is_enough(self, min_nodes: int) -> bool:
+        """Say whether the round may begin as far as its nodes go."""
+        return not self.is_complete and len(self.members) >= min_nodes and not self.expected
+
+
+def joined(state: RoundState, node: RendezvousNode, max_nodes: int) -> RoundState:
+    """Return the state with a node in the next round, or among those that wait for room.
+
+    A node of a complete round that joins has to restart its processes, so all others of that round have to.
+    """
+    before = next((member for member in state.everyone() if member.id == node.id), None)
+    if before is not None:
+        node = replace(node, since=before.since, beat=before.beat)
+    others = _except(state.members if state.is_complete else state.members + state.expected, {node.id})
+    if len(others) >= max_nodes:
+        is_there = any(member.id == node.id for member in state.waiting)
+        return state if is_there else replace(state, waiting=(*state.waiting, node))
+    if state.is_complete:
+        state = _next_round(state, others)
+    state = _removed(state, {node.id})
+    return replace(state, members=(*state.members, node))
+
+
+def without(state: RoundState, nodes: Collection[str]) -> RoundState:
+    """Return the state without nodes that left or were lost; a complete round that loses one is over."""
+    is_broken = state.is_complete and any(member.id in nodes for member in state.members)
+    state = _removed(state, nodes)
+    return _next_round(state, state.members) if is_broken else state
+
+
+def completed(state: RoundState) -> RoundState:
+    """Return the state with the gathered nodes in a complete round, in the order of their ranks."""
+    # The oldest first: they have the newest weights, and rank 0, which writes snapshots, changes seldom.
+    members = (replace(node, since=state.round if node.since < 0 else node.since) for node in state.members)
+    return replace(state, is_complete=True, members=tuple(sorted(members, key=lambda node: (node.since, node.id))))
+
+
+def with_beat(state: RoundState, node: str) -> RoundState:
+    """Return the state with a node's counter raised; as it was if the node is not in it any more."""
+
+    def raised(members: Members) -> Members:
+        return tuple(replace(member, beat=member.beat + 1) if member.id == node else member for member in members)
+
+    return replace(
+        state, members=raised(state.members), expected=raised(state.expected), waiting=raised(state.waiting)
+    )
+
+
+def ended(state: RoundState, word: str) -> RoundState:
+    """Return the state with the job's end; of two nodes that end at once the first decides."""
+    return replace(state, end=state.end or word)
+
+
+def _next_round(state: RoundState, expected: Members) -> RoundState:
+    return replace(state, round=state.round + 1, is_complete=False, members=(), expected=expected)
+
+
+def _removed(state: RoundState, nodes: Collection[str]) -> RoundState:
+    return replace(
+        state,
+        members=_except(state.members, nodes),
+        expected=_except(state.expected, nodes),
+        waiting=_except(state.waiting, nodes),
+    )
+
+
+def _except(members: Iterable[RendezvousNode], nodes: Collection[str]) -> Members:
+    return tuple(member for member in members if member.id not in nodes)
+
+
+class BeatWatch:
+    """Silence of other nodes as one node notices it.
+
+    A look counts for at most `longest_seconds`, however long ago the last was: a node that was stopped itself for
+    a minute must not take all others for lost.
+    """
+
+    def __init__(self, patience_seconds: float, longest_seconds: float) -> None:
+        self._patience, self._longest = patience_seconds, longest_seconds
+        self._beats: dict[str, tuple[int, float]] = {}
+        self._last_look: float | None = None
+
+    def lost(self, members: Members, own_id: str, now: float) -> frozenset[str]:
+        """Return the nodes that have not raised their counter for the patience; `now` in seconds."""
+        elapsed = 0.0 if self._last_look is None else min(now - self._last_look, self._longest)
+        self._last_look = now
+        beats = {}
+        for member in members:
+            beat, silent = self._beats.get(member.id, (-1, 0.0))
+            beats[member.id] = (member.beat, silent + elapsed if beat == member.beat else 0.0)
+        self._beats = beats
+        return frozenset(node for node, (_, silent) in beats.items() if silent >= self._patience and node != own_id)
