@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
+from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import planned_view
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView, has_finished
@@ -59,6 +60,7 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
                 "free": states.count(SlotState.FREE),
             }
         )
+    cpu = [slot.state for gpu in node.devices if gpu.is_cpu for slot in ledger.of_gpu(node.name, gpu.index)]
     return {
         "node": node.name,
         "ready": node.ready,
@@ -66,6 +68,8 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
         "use_known": node.is_use_known,
         "slots": sum(gpu.slots for gpu in node.gpus),
         "free": sum(gpu["free"] for gpu in gpus),
+        "cpu_slots": len(cpu),
+        "cpu_free": cpu.count(SlotState.FREE),
         "cpu_cores": node.cpu_cores,
         "cpu_used": node.cpu_used,
         "memory_bytes": node.memory_bytes,
@@ -83,7 +87,9 @@ def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
     return {
         "id": str(slot.id),
         "node": slot.id.node,
-        "gpu": slot.id.gpu,
+        # The CPU beside GPUs has no index; that of a node without GPUs has been 0 since the first version.
+        "gpu": slot.id.gpu if slot.id.gpu != CPU else None,
+        "kind": "cpu" if slot.is_cpu else "gpu",
         "device": gpu.label if gpu else None,
         "slot": slot.id.slot,
         "state": str(slot.state),
@@ -91,6 +97,7 @@ def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
         "run": slot.run or None,
         "set": slot.set_name or None,
         "pod": slot.pod or None,
+        "pods": [slot.pod, *slot.sharing] if slot.pod else [],
         "gpu_use_percent": use.percent if use else None,
         "gpu_memory_used_bytes": use.memory_used_bytes if use else None,
     }

@@ -60,6 +60,17 @@ def _gpus(document: Document) -> str:
     return str(len(devices)) if devices != ["cpu"] else "cpu"
 
 
+def _cpu_slots(document: Document) -> str:
+    """Free and all slots of the CPU beside the GPUs; nothing where SLOTS and FREE count those of the CPU."""
+    return f"{document['cpu_free']}/{document['cpu_slots']}" if _gpus(document) != "cpu" else ""
+
+
+def _holders(document: Document) -> str:
+    """Pod of a slot, and how many more sit there where it is over-committed."""
+    first, *others = document["pods"] or [""]
+    return f"{first} +{len(others)}" if others else first
+
+
 def _gpu_use(document: Document) -> str:
     percents = [gpu["use_percent"] for gpu in document["gpus"]]
     if all(percent is None for percent in percents):
@@ -109,6 +120,7 @@ NODES = View(
         Column("FREE", "free", is_number=True),
         Column("CPU", _used, is_number=True),
         Column("MEMORY", _memory, is_number=True),
+        Column("CPU SLOTS", _cpu_slots, is_number=True),
         Column("GPU%", _gpu_use, is_wide=True),
         Column("GPU MEMORY", _gpu_memory, is_wide=True),
         Column("MODEL", _models, is_wide=True),
@@ -124,7 +136,7 @@ SLOTS = View(
         Column("OWNER", "owner"),
         Column("RUN", "run"),
         Column("SET", "set"),
-        Column("POD", "pod"),
+        Column("POD", _holders),
         Column("GPU%", _percent_of("gpu_use_percent"), is_wide=True, is_number=True),
         Column("GPU MEMORY", _bytes_of("gpu_memory_used_bytes"), is_wide=True, is_number=True),
     ),

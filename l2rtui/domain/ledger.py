@@ -7,7 +7,7 @@ a state of its own: a slot on a node whose pods we may not list is ``unknown``, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from l2rtui.domain.node import CPU, Gpu, Node, SlotId, device_name
@@ -60,7 +60,12 @@ class Holder:
 
 @row(frozen=True, slots=True)
 class Slot:
-    """One slot and its holder; the strings are empty where there is none. ``is_cpu``: of a cpu device."""
+    """One slot and its holder; the strings are empty where there is none.
+
+    Attributes:
+        is_cpu: It is a slot of a cpu device.
+        sharing: Further pods on it, where it is over-committed.
+    """
 
     id: SlotId
     state: SlotState
@@ -70,6 +75,7 @@ class Slot:
     pod: str = ""
     pod_uid: str = ""
     is_cpu: bool = False
+    sharing: tuple[str, ...] = ()
 
     @property
     def use(self) -> str:
@@ -227,6 +233,7 @@ def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
         if slot.pod:
             # The first holder stays in the slot; the sentence names both.
             problem = f"{holder.pod} and {slot.pod} both hold slot {slot.id}"
+            device[number] = replace(slot, sharing=(*slot.sharing, holder.pod))
             continue
         device[number] = Slot(
             slot.id, state, holder.owner, holder.run, holder.set_name, holder.pod, holder.uid, slot.is_cpu

@@ -1,8 +1,8 @@
 """Nodes, their GPUs, and the slots that a device is divided into.
 
 A slot is room for one worker on a GPU or on the CPU of a node. (Determined AI calls a whole device a slot;
-NVIDIA's time-slicing calls the shares of a device replicas.) The CPU is a device as well: the only device, with index
-0, of a node without GPUs, and one beside the GPUs, with the index ``CPU``, of every other node.
+NVIDIA's time-slicing calls the shares of a device replicas.) The CPU is a device as well: the only device, with
+index 0, of a node without GPUs, and one beside the GPUs, with the index ``CPU``, of every other node.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _places(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         yield Finding(Severity.REFUSAL, *((subject, sentence) if colon else ("placement", conflict)), hint)
     slots = [slot for run in plan.runs for pod in run.pods for slot in pod.seat.slots]
     yield from _shared(plan, snapshot)
-    yield from _cpu_sets(plan)
+    yield from cpu_sets(plan)
     if slots and not plan.conflicts and not plan.overcommitted:
         nodes = ", ".join(sorted({slot.node for slot in slots}))
         yield Finding(Severity.OK, "slots", f"{nodes}: every slot that is asked for is free")
@@ -99,7 +99,8 @@ def _shared(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
     for slot_id in plan.overcommitted:
         slot = snapshot.ledger.slots.get(slot_id)
         others = planned[slot_id] - 1
-        sharing = [slot.pod] if slot is not None and slot.pod else []
+        # A slot that was over-committed before has several holders already.
+        sharing = [slot.pod, *slot.sharing] if slot is not None and slot.pod else []
         if others > 0:
             sharing.append("another worker of this plan" if others == 1 else f"{others} other workers of this plan")
         # On a node whose pods cannot all be listed nobody can be named.
@@ -109,8 +110,8 @@ def _shared(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         yield Finding(Severity.WARNING, str(slot_id), sentence, "Leave out --overcommit to refuse this.")
 
 
-def _cpu_sets(plan: LaunchPlan) -> Iterable[Finding]:
-    """Findings on sets that sit beside the GPUs of a node because they need none."""
+def cpu_sets(plan: LaunchPlan) -> Iterable[Finding]:
+    """Return findings on sets that sit beside the GPUs of a node because they need none."""
     for run in plan.runs:
         named = {pod.set_spec.name for pod in run.pods if pod.gpu is not None and pod.gpu.index == CPU}
         for part in run.spec.sets:

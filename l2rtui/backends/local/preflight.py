@@ -27,7 +27,7 @@ from l2rtui.backends.local.secret_files import missing
 from l2rtui.backends.local.supervision import client
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
-from l2rtui.domain.quantity import format_bytes, format_cores
+from l2rtui.domain.quantity import counted, format_bytes, format_cores
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import RunSpec
@@ -92,10 +92,11 @@ def _unsupported(root: StateFolder, plan: LaunchPlan) -> Iterator[Finding]:
 def diagnose(root: StateFolder, reading: NodeReading, scan: RunScan) -> tuple[Finding, ...]:
     """Diagnose this machine."""
     node = reading.node
-    slots = sum(gpu.slots for gpu in node.gpus)
+    slots = counted(sum(gpu.slots for gpu in node.gpus), "slot")
     devices = ", ".join(gpu.model or gpu.label for gpu in node.gpus) or "no device"
+    beside = f", {counted(node.cpu.slots, 'slot')} on its CPU" if node.cpu else ""
     size = f"{format_cores(node.cpu_cores)} cores, {format_bytes(node.memory_bytes)} of memory"
-    summary = Finding(Severity.OK, "node", f"{node.name}: {size}, {slots} slots on {devices}")
+    summary = Finding(Severity.OK, "node", f"{node.name}: {size}, {slots} on {devices}{beside}")
     findings = [summary, _state_folder(root), *_disk(root), _runtime()]
     if reading.problem:
         hint = "Run nvidia-smi; after a driver's upgrade the machine must be restarted."

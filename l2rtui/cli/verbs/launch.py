@@ -14,13 +14,14 @@ from l2rtui.cli.session import Session
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.placement import PlacementPolicy
 from l2rtui.domain.plan import LaunchPlan
-from l2rtui.domain.preflight import Finding, Severity, refusals
+from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, EXIT_REFUSED, LaunchError, UsageError
 from l2rtui.services import launcher, run_history
 from l2rtui.services.spec import spec_file
+from l2rtui.services.training_preflight import MEMORY
 
 _MAX_STEPS = 24
 
@@ -94,6 +95,10 @@ async def run_plan(session: Session) -> int:
     else:
         pods = [json_output.planned_pod(pod, run.spec.name) for run in prepared.plan.runs for pod in run.pods]
         session.out.show_all(table_output.PLANNED, pods)
+    # What fits is worth a line here, too: by it people choose where a set sits, and the size of a replay.
+    in_memory = (item for item in prepared.findings if item.severity is Severity.OK and item.subject == MEMORY)
+    for finding in (*cpu_sets(prepared.plan), *in_memory):
+        session.talk.say(f"{finding.subject}: {finding.sentence}.")
     _say(session, prepared.findings)
     return EXIT_REFUSED if is_refused else EXIT_DONE
 

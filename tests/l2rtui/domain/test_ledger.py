@@ -239,3 +239,9 @@ def test_cpu_slots_whose_use_cannot_be_seen_are_unknown():
 def test_a_cpu_that_is_not_there_is_named():
     ledger = build_ledger([node()], [holder("p", DeviceUsage(CPU, 0))])
     assert ledger.problems == ("p names device cpu of n, which has no such device",)
+
+
+def test_all_pods_on_an_overcommitted_slot_are_named():
+    pods = [holder(pod, DeviceUsage(0, 0)) for pod in "abc"]
+    slot = build_ledger([node()], pods).slots[SlotId("n", 0, 0)]
+    assert (slot.pod, slot.sharing) == ("a", ("b", "c"))
