@@ -26,6 +26,7 @@ from l2rtui.domain.workload import RunSpec, with_binding, with_seeds
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
 from l2rtui.services import journal, run_history
 from l2rtui.services.spec.spec_file import LaunchRequest
+from l2rtui.services.training_preflight import check_training
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +104,8 @@ async def prepare_runs(
     plan = replace(plan, wave=wave)
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
-    return CheckedPlan(plan, preflight(plan, snapshot, (*notes, *await backend.check(plan))))
+    facts = (*notes, *check_training(plan, snapshot), *await backend.check(plan))
+    return CheckedPlan(plan, preflight(plan, snapshot, facts))
 
 
 async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[StepDone, None]:

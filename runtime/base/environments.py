@@ -60,14 +60,16 @@ class DataShape:
         return " and ".join(parts) if parts else f"{self.numbers} numbers"
 
 
-def name_problem(environment: str) -> str:
-    """Return why a name cannot be an environment, empty for one that is built in or may be an id of Gymnasium."""
+def is_possible(environment: str) -> bool:
+    """Return true for a name that is built in, or that may be an id of Gymnasium."""
     is_misspelt = environment.lower() in BUILT_IN
-    if environment in BUILT_IN or (_GYMNASIUM_ID.search(environment) and not is_misspelt):
-        return ""
+    return environment in BUILT_IN or (_GYMNASIUM_ID.search(environment) is not None and not is_misspelt)
+
+
+def suggestion(environment: str) -> str:
+    """Return a sentence that names what a wrong name may have meant."""
     near = difflib.get_close_matches(environment.lower(), BUILT_IN, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(BUILT_IN)}, and ids such as CartPole-v1"
-    return f"there is no environment {environment!r}; {hint}"
+    return f"Did you mean {near[0]}?" if near else f"There are {', '.join(BUILT_IN)}, and ids such as CartPole-v1."
 
 
 def data_shape(environment: str, options: Mapping[str, Any]) -> DataShape | None:

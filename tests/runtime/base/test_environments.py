@@ -8,7 +8,7 @@ import pytest
 
 import runtime.rl.envs.racing_gym  # noqa: F401  (registers its id)
 from runtime.base import environments
-from runtime.base.environments import data_shape, name_problem
+from runtime.base.environments import data_shape, is_possible, suggestion
 from runtime.rl.envs.gym import GymVectorEnv
 from runtime.rl.envs.l2r import L2RVectorEnv
 from runtime.rl.envs.l2r_gym import CAMERA
@@ -91,17 +91,19 @@ def test_what_only_the_environment_knows_is_unknown(name, options):
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"),
+    ("name", "meant"),
     [
         ("racing", ""),
         ("CartPole-v1", ""),
         ("CartPole", ""),
         ("ALE/Pong", ""),
         ("module:Task", ""),
-        ("racin", "there is no environment 'racin'; did you mean racing?"),
-        ("Racing", "there is no environment 'Racing'; did you mean racing?"),
-        ("quake", "there is no environment 'quake'; there are racing, l2r, digits, and ids such as CartPole-v1"),
+        ("racin", "Did you mean racing?"),
+        ("Racing", "Did you mean racing?"),
+        ("quake", "There are racing, l2r, digits, and ids such as CartPole-v1."),
     ],
 )
-def test_a_name_that_is_no_environment_has_a_sentence(name, problem):
-    assert name_problem(name) == problem
+def test_a_name_that_is_no_environment_has_a_suggestion(name, meant):
+    assert is_possible(name) == (not meant)
+    if meant:
+        assert suggestion(name) == meant

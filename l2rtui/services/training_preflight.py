@@ -1,0 +1,159 @@
+"""Preflight of training settings: does the environment exist, and does the learner's data fit where it would live.
+
+A run of the project's own learner is checked on every backend, from its settings and the plan alone; programs of
+others are not. The arithmetic is that of the learner itself (``runtime.base.replay_memory``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan
+from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.workload import Role
+from runtime.base import environments, replay_memory
+from runtime.base.replay_memory import DataMemory
+
+_RUNTIME = "l2r-runtime"
+_ROLES = ("learner", "worker", "evaluator")
+"""Subcommands of the runtime that make the environment of the settings."""
+MEMORY = "memory"
+"""Subject of findings on the memory of replay, rollouts and batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Room that a learner's pod has, in bytes; None where it is unknown or there is none.
+
+    Attributes:
+        card: Of its GPU. card_name: ``GPU0 of n``; empty where it computes on the CPU.
+        host: Of its set's memory limit or its node, the smaller one. host_name: which of them.
+        host_left: Not in use now on its node.
+    """
+
+    card: int | None = None
+    card_name: str = ""
+    host: int | None = None
+    host_name: str = ""
+    host_left: int | None = None
+
+
+def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding, ...]:
+    """Return findings on environments and on the memory of replay, rollouts and batches; each fact once."""
+    findings: dict[tuple[str, str], Finding] = {}
+    for run in plan.runs:
+        settings = _settings(run)
+        if settings is None:
+            continue
+        for finding in (*_environment(run, settings), *_memory(run, settings, snapshot)):
+            # Seeds of an experiment differ in nothing that is checked here.
+            findings.setdefault((finding.subject, finding.sentence), finding)
+    return tuple(findings.values())
+
+
+def _settings(run: RunPlan) -> Mapping[str, Any] | None:
+    """Return the settings of a run with processes of the runtime; None for others, and for text that is none."""
+    commands = (set_spec.command[:2] for set_spec in run.spec.sets if not set_spec.template)
+    if not any(len(command) == 2 and command[0] == _RUNTIME and command[1] in _ROLES for command in commands):
+        return None
+    try:
+        settings = json.loads(run.spec.train or "{}")
+    except ValueError:  # the runtime refuses it with its own sentence
+        return None
+    return settings if isinstance(settings, dict) else None
+
+
+def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
+    name = settings.get("environment", environments.DEFAULT)
+    if isinstance(name, str) and not environments.is_possible(name):
+        sentence = f"train.environment is {name!r}, and there is no such environment"
+        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, environments.suggestion(name))
+
+
+def _memory(run: RunPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    learner = next((pod for pod in run.pods if pod.set_spec.role is Role.LEARNER), None)
+    name, options = settings.get("environment", environments.DEFAULT), settings.get("environment_options") or {}
+    if learner is None or not isinstance(name, str) or not environments.is_possible(name):
+        return
+    shape = environments.data_shape(name, options) if isinstance(options, dict) else None
+    if shape is None:
+        sentence = f"memory of replay and batches is unknown: only {name} knows the size of its observations"
+        yield Finding(Severity.OK, MEMORY, sentence)
+        return
+    try:
+        data = replay_memory.memory_of_settings(settings, shape.observation_bytes, shape.action_bytes)
+    except (TypeError, ValueError, AttributeError, ArithmeticError):  # settings of a wrong type
+        return  # the runtime names them
+    if data.device_bytes:
+        yield _fit(run, settings, data, _place(learner, settings, snapshot), str(shape))
+
+
+def _fit(run: RunPlan, settings: Mapping[str, Any], data: DataMemory, place: _Place, shape: str) -> Finding:
+    """Return the finding for data in a place; a refusal only where no room that it may use is large enough."""
+    facts, setting = _amounts(settings, data, shape), settings.get("replay_device", "auto")
+    if place.card is not None and setting != "host" and replay_memory.fits_device(data, place.card):
+        return Finding(Severity.OK, MEMORY, f"{facts}; it fits {place.card_name}")
+    may_use_card = bool(place.card_name) and setting != "host"
+    card = f"{place.card_name} ({format_bytes(place.card)})" if place.card is not None and may_use_card else ""
+    if card and setting == "device":
+        sentence = f"{facts}: more than {card} holds beside networks"
+        return Finding(Severity.REFUSAL, run.spec.experiment, sentence, _hint(settings, place.card or 0, data))
+    if place.host is None:
+        return Finding(Severity.OK, MEMORY, f"{facts}; how much memory its node has is unknown")
+    host = f"{place.host_name} ({format_bytes(place.host)})"
+    if data.host_bytes > place.host:
+        if may_use_card and not card:
+            sentence = f"{facts}: more than {host} holds, and the memory of {place.card_name} is unknown"
+            return Finding(Severity.WARNING, MEMORY, sentence, _hint(settings, place.host, data))
+        sentence = f"{facts}: more than {' or '.join(filter(None, (card, host)))} holds"
+        most = max(place.host, (place.card or 0) if may_use_card else 0)
+        return Finding(Severity.REFUSAL, run.spec.experiment, sentence, _hint(settings, most, data))
+    if place.host_left is not None and data.host_bytes > place.host_left:
+        sentence = f"{facts}; of {host} only {format_bytes(place.host_left)} are left"
+        return Finding(Severity.WARNING, MEMORY, sentence, "The learner may be killed when its replay fills up.")
+    return Finding(Severity.OK, MEMORY, f"{facts}; it fits {host}")
+
+
+def _amounts(settings: Mapping[str, Any], data: DataMemory, shape: str) -> str:
+    """Return bytes and counts: ``replay takes 26.3Gi (500,000 transitions of 84x84x4), batches 27.6Mi``."""
+    if data.replay_bytes:
+        capacity = settings.get("replay_capacity", replay_memory.REPLAY_CAPACITY)
+        replay = f"replay takes {format_bytes(data.replay_bytes)} ({capacity:,} transitions of {shape})"
+        return f"{replay}, batches {format_bytes(data.batch_bytes)}"
+    return f"rollouts and batches take {format_bytes(data.rollout_bytes)} (observations of {shape})"
+
+
+def _hint(settings: Mapping[str, Any], room: int, data: DataMemory) -> str:
+    """Return the setting to change, with a value that fits half of the room."""
+    if not data.replay_bytes:
+        algorithm = settings.get("algorithm", "sac")
+        return f"Lower train.{algorithm}.batch_steps, or the size of the observations."
+    capacity = settings.get("replay_capacity", replay_memory.REPLAY_CAPACITY)
+    # Rounded down to one digit: a proposal, and not the last byte.
+    share = int(capacity * room / 2 / data.replay_bytes)
+    digit = 10 ** max(0, len(str(share)) - 1)
+    fitting = max(1, share // digit * digit)
+    return f"For example --set train.replay_capacity={fitting}, or smaller observations."
+
+
+def _place(pod: PodPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) -> _Place:
+    """Return the room of a learner where the plan puts it."""
+    node, gpu = snapshot.nodes.get(pod.node), pod.gpu
+    rooms: list[tuple[int, str]] = []
+    if limit := pod.set_spec.resources.memory_bytes:
+        rooms.append((limit, f"the memory limit of {pod.set_spec.name}"))
+    if node is not None and node.memory_bytes:
+        rooms.append((node.memory_bytes, f"the memory of {node.name}"))
+    host, host_name = min(rooms, default=(None, ""))
+    used = None if node is None else node.memory_used_bytes
+    left = None if node is None or used is None or not node.memory_bytes else max(0, node.memory_bytes - used)
+    if gpu is None or gpu.is_cpu or settings.get("device", "auto") not in ("auto", "cuda"):
+        return _Place(host=host, host_name=host_name, host_left=left)
+    use = None if node is None else node.use(gpu.index)
+    card = gpu.memory_bytes or (use.memory_bytes if use is not None else 0)
+    return _Place(card or None, f"{gpu.label} of {gpu.node}", host, host_name, left)
