@@ -15,6 +15,9 @@ from typing import Any, Final
 
 from runtime.base import replay_memory
 
+DEVICE_NUM_ENVS: Final = 1_024
+"""Copies of the environment in a learner that collects by itself. On one core of a CPU more are no faster."""
+
 
 class SettingsError(ValueError):
     """The settings cannot be used; the sentence names the key and what it may be."""
@@ -59,8 +62,17 @@ class Settings:
     impala: Mapping[str, Any] = _setting({}, "Settings of IMPALA, by name.")
     sgd: Mapping[str, Any] = _setting({}, "Settings of gradient descent on examples, by name.")
     # --- collection ---
+    collect: str = _setting(
+        "workers",
+        "Who collects: workers, in processes of their own; or device, the learner itself, with copies of the "
+        "environment beside its networks (racing, CartPole-v1, Pendulum-v1): for thousands of copies on a GPU.",
+        one_of=("workers", "device"),
+    )
     num_envs: int = _setting(
-        replay_memory.NUM_ENVS, "Copies of the environment in each worker, stepped together.", least=1
+        replay_memory.NUM_ENVS,
+        "Copies of the environment in each worker, stepped together; 1,024 in a learner that collects by itself, "
+        "where a GPU wants 4,096 and more.",
+        least=1,
     )
     segment_steps: int = _setting(
         replay_memory.SEGMENT_STEPS,
@@ -119,9 +131,15 @@ class Settings:
     )
     precision: str = _setting(
         "float32",
-        "Of the learner's products of matrices and convolutions: bfloat16 is faster for large networks on recent "
-        "GPUs, and rounds to 3 digits.",
-        one_of=("float32", "bfloat16"),
+        "Of the learner's products of matrices and convolutions: float32 is exact, tf32 rounds their inputs to 3 "
+        "digits where a GPU can, bfloat16 rounds weights and activations as well, to 2 digits, and is the fastest "
+        "for large networks.",
+        one_of=("float32", "tf32", "bfloat16"),
+    )
+    cuda_graphs: bool = _setting(
+        True,
+        "On a GPU the learner launches each update as one CUDA graph; false launches its kernels one by one, which "
+        "is slower for all but very large networks.",
     )
     threads: int = _setting(
         1, "Numerical threads of the learner, at most L2R_CPUS. Small networks are fastest with 1.", least=1
@@ -213,8 +231,12 @@ def from_mapping(overrides: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"there is no setting {name!r}; {hint}")
         _check(name, value, str(declared[name].type), declared[name].metadata)
         values[name] = _frozen(value)
+    if values.get("collect") == "device":
+        # The same on every device, so that a run can be resumed on another one with the copies that it had.
+        values.setdefault("num_envs", DEVICE_NUM_ENVS)
     settings = Settings(**values)
-    if settings.algorithm == "sac" and settings.band_steps < 2 * settings.segment_transitions:
+    has_band = settings.collect == "workers" and settings.algorithm == "sac"
+    if has_band and settings.band_steps < 2 * settings.segment_transitions:
         raise SettingsError(
             f"band_steps is {settings.band_steps}; it must hold at least two segments of num_envs x segment_steps "
             f"= {settings.segment_transitions} env steps"

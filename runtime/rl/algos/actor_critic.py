@@ -1,4 +1,4 @@
-"""Parts that PPO and IMPALA share: a policy, a value network, their optimisers, and values of a rollout."""
+"""Parts that PPO and IMPALA share: a policy, a value network, their optimisers, values and sums over a rollout."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.algorithm import Algorithm, optimiser_tensors
 from runtime.rl.algos.networks import Network, Policy, value_network
 from runtime.rl.algos.optimisers import Adam
-from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.device.precision import DTYPES
 
 
 class ActorCritic(Algorithm):
     """Policy and value network without shared weights, each with an Adam of its own."""
 
-    def __init__(self, shape: ActorShape, lr: float, seed: int, device: str) -> None:
-        super().__init__(shape)
-        initial = torch.Generator().manual_seed(seed)
+    def __init__(
+        self, shape: ActorShape, lr: float, seed: int, device: str, precision: str, capture: bool | None
+    ) -> None:
+        super().__init__(shape, capture)
+        initial, dtype = torch.Generator().manual_seed(seed), DTYPES[precision]
         # Two networks without a shared trunk: the losses need no common scale then (Andrychowicz et al. 2021).
-        self._policy = Policy(shape, initial, device)
-        self._value = value_network(shape, initial, device)
+        self._policy = Policy(shape, initial, device, dtype)
+        self._value = value_network(shape, initial, device, dtype)
         self._optimisers = {"policy": Adam(self._policy.arena.flat, lr), "value": Adam(self._value.arena.flat, lr)}
 
     def _set_learning_rate(self, lr: float, anneal_updates: int | None) -> None:
@@ -28,7 +30,12 @@ class ActorCritic(Algorithm):
         # Never quite 0: a run that goes on beyond its last annealed update would otherwise learn nothing at all.
         factor = 1.0 if anneal_updates is None else max(1.0 - self.updates / anneal_updates, 1e-3)
         for optimiser in self._optimisers.values():
-            optimiser.lr = lr * factor
+            optimiser.set_learning_rate(lr * factor)
+
+    def _refresh(self) -> None:
+        """Round the weights of both networks to the type of their products."""
+        self._policy.arena.refresh()
+        self._value.arena.refresh()
 
     def policy_weights(self) -> Tensor:
         """Return the policy's parameters."""
@@ -41,15 +48,39 @@ class ActorCritic(Algorithm):
 
 
 @torch.no_grad()
-def bootstrap_values(value: Network, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
-    """(T, N) values of each observation, and of the observation that followed it before any reset."""
-    steps, copies = batch.reward.shape
-    values = value(batch.obs.flatten(0, 1)).view(steps, copies)
-    # Where an episode goes on, the next observation is the next row: its value is computed already. Only rows at an
-    # end (the next row belongs to another episode) and the last row are evaluated again.
-    next_values = torch.empty_like(values)
-    next_values[:-1] = values[1:]
-    is_computed_again = batch.ended != 0
+def bootstrap_values(
+    value: Network, obs: Tensor, next_obs: Tensor, ended: Tensor, *, is_captured: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(T, N) values of each observation, and of the observation that followed it before any reset.
+
+    Behind a termination, where no value follows, the second holds any number. Captured, it evaluates all rows of
+    ``next_obs`` (T, N, obs_dim); otherwise only those that it needs, and waits for the device to know which.
+    """
+    steps, copies = ended.shape
+    values = value(obs.flatten(0, 1)).view(steps, copies)
+    # Where an episode goes on, the next observation is the next row: its value is computed already. Only rows at a
+    # truncation (the next row belongs to another episode) and the last row are evaluated again.
+    next_values = torch.cat([values[1:], values[-1:]])
+    is_computed_again = ended == 2
     is_computed_again[-1] = True
-    next_values[is_computed_again] = value(batch.next_obs[is_computed_again]).squeeze(1)
+    if is_captured:
+        again = value(next_obs.flatten(0, 1)).view(steps, copies)
+        return values, torch.where(is_computed_again, again, next_values)
+    next_values[is_computed_again] = value(next_obs[is_computed_again]).squeeze(1)
     return values, next_values
+
+
+def backward_sums(terms: Tensor, decay: Tensor) -> Tensor:
+    """(T, N) sums x[t] = terms[t] + decay[t] * x[t + 1], from the last row, behind which x is 0, to the first."""
+    sums = torch.empty_like(terms)
+    following = torch.zeros_like(terms[0])
+    # One kernel a row: a captured update is as long as its kernels are many.
+    for row, factor, out in zip(*(reversed(part.unbind()) for part in (terms, decay, sums)), strict=True):
+        following = torch.addcmul(row, factor, following, out=out)
+    return sums
+
+
+def normalised(advantage: Tensor) -> Tensor:
+    """Return advantages (B,) with mean 0 and standard deviation 1; 0 for a single row, which has no deviation."""
+    deviation, mean = torch.std_mean(advantage, correction=min(1, len(advantage) - 1))
+    return (advantage - mean) / (deviation + 1e-8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.optimisers import Adam
+from runtime.rl.device.captured import CapturedByShape
+from runtime.rl.device.generators import check_generator, load_generator, saved_generators
 
 
 class Stats:
@@ -20,16 +22,24 @@ class Stats:
 
     __slots__: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, values: Tensor) -> Self:
+        """Return the statistics in a vector of them, as they are now: a captured update writes the next there."""
+        return cls(*values.clone().unbind())
+
     def floats(self) -> dict[str, float]:
         """By name, as numbers; on a GPU this waits for it, so reading them is the caller's choice."""
-        return {name: float(getattr(self, name)) for name in self.__slots__}
+        values: list[float] = torch.stack([getattr(self, name) for name in self.__slots__]).tolist()
+        return dict(zip(self.__slots__, values, strict=True))
 
 
 class Algorithm(ABC):
     """Learning algorithm: its tensors, generators and count of updates."""
 
-    def __init__(self, shape: ActorShape) -> None:
+    def __init__(self, shape: ActorShape, capture: bool | None = None) -> None:
+        """``capture`` is ``enabled`` of `runtime.rl.device.captured.CapturedByShape`."""
         self.shape = shape
+        self.capture = capture
         self.updates = 0
         self.mean: Callable[[Tensor], Tensor] = lambda value: value
         """Mean of a tensor over all devices that share a batch; set by ``runtime.rl.algos.data_parallel``."""
@@ -50,6 +60,15 @@ class Algorithm(ABC):
         """Return every generator that an update draws from, by the name it has in a checkpoint; none by default."""
         return {}
 
+    def captured(self, function: Callable[..., Any]) -> CapturedByShape:
+        """Return a part of an update, which changes `tensors` and draws from `generators`, as CUDA graphs."""
+        return CapturedByShape(
+            function,
+            generators=lambda: tuple(self.generators().values()),
+            state=lambda: tuple(self.tensors().values()),
+            enabled=self.capture,
+        )
+
     def actor_arena(self) -> NDArray[np.float32]:
         """Copy the policy's weights out, in the layout of ``runtime.rl.algos.actor``."""
         arena: NDArray[np.float32] = self.policy_weights().detach().cpu().numpy().copy()
@@ -58,34 +77,48 @@ class Algorithm(ABC):
     def live_state(self) -> dict[str, Tensor]:
         """Return all that the next update depends on, by flat names: the tensors that updates go on changing."""
         live = {name: tensor.detach() for name, tensor in self.tensors().items()}
-        live |= {name: generator.get_state() for name, generator in self.generators().items()}
-        live["updates"] = torch.tensor(self.updates)
-        return live
+        return live | saved_generators(self.generators()) | {"updates": torch.tensor(self.updates)}
 
     def state(self) -> dict[str, Tensor]:
         """Return `live_state` as it is now: copies on the CPU, contiguous."""
         return {name: tensor.to("cpu", copy=True) for name, tensor in self.live_state().items()}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Load what ``state`` returned; the updates that follow are bit for bit those of an uninterrupted run.
-
-        ValueError, with nothing changed, if a tensor is missing or of another shape.
-        """
+    def check_state(self, state: Mapping[str, Tensor]) -> None:
+        """Raise ValueError with a sentence unless `load_state` would take ``state``."""
         tensors, generators = self.tensors(), self.generators()
         for name in (*tensors, *generators, "updates"):
             if name not in state:
                 raise ValueError(f"the saved state has no {name!r}; it is not one of this algorithm")
-            if name in tensors and state[name].shape != tensors[name].shape:
-                raise ValueError(
-                    f"the saved {name} has shape {tuple(state[name].shape)} and this run needs "
-                    f"{tuple(tensors[name].shape)}; resume with the same environment and hidden layers"
-                )
-        # Only after every check: a state that does not fit leaves the algorithm as it was.
         for name, tensor in tensors.items():
-            tensor.detach().copy_(state[name])
+            saved = state[name]
+            if saved.shape != tensor.shape:
+                raise ValueError(
+                    f"the saved {name} has shape {tuple(saved.shape)} and this run needs {tuple(tensor.shape)}; "
+                    "resume with the same environment and hidden layers"
+                )
+            # Not equality: counts of steps were integers in earlier versions.
+            if not torch.can_cast(saved.dtype, tensor.dtype):
+                raise ValueError(f"the saved {name} is {saved.dtype} and this run needs {tensor.dtype}")
         for name, generator in generators.items():
-            generator.set_state(state[name])
+            check_generator(name, generator, state)
+        if state["updates"].numel() != 1:
+            raise ValueError(f"the saved count of updates is {tuple(state['updates'].shape)} numbers")
+
+    def load_state(self, state: Mapping[str, Tensor]) -> list[str]:
+        """Load what ``state`` returned, on this or another device.
+
+        On the same type of device the updates that follow are bit for bit those of an uninterrupted run. On another
+        they draw other random numbers; then a sentence about it is returned.
+
+        ValueError, with nothing changed, if something is missing, of another shape or type, or no generator's.
+        """
+        self.check_state(state)
+        # In place: optimisers, views and captured graphs refer to these tensors by address.
+        for name, tensor in self.tensors().items():
+            tensor.detach().copy_(state[name])
+        notes = [load_generator(name, generator, state) for name, generator in self.generators().items()]
         self.updates = int(state["updates"])
+        return [note for note in notes if note is not None]
 
 
 def optimiser_tensors(optimisers: Mapping[str, Adam]) -> dict[str, Tensor]:

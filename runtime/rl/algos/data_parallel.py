@@ -5,8 +5,8 @@ alike stay alike. The replicas are threads of one process: the batch is in its m
 lost alone, and the interpreter lock is held only while kernels are started.
 
 With a precision of bfloat16 matrix products and convolutions are computed in bfloat16, and everything else
-(sums, losses, weights, moments) in float32; it has float32's range, so losses need not be scaled (Kalamkar et al.
-2019, arXiv:1905.12322).
+(losses, weights, moments) in float32; it has float32's range, so losses need not be scaled (Kalamkar et al. 2019,
+arXiv:1905.12322).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from runtime.rl.algos.algorithm import Algorithm, Stats
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
 from runtime.rl.algos.plan import Plan, build
 from runtime.rl.buffers.tensor_batch import TensorBatch
+from runtime.rl.device.precision import set_float32_products
 from runtime.rl.settings import Settings
 
 
@@ -54,10 +55,9 @@ class MeanBarrier:
 class DataParallel:
     """Replicas of an algorithm, one a device. The first is published and stored in checkpoints."""
 
-    def __init__(self, members: Sequence[Algorithm], devices: Sequence[str], precision: str = "float32") -> None:
+    def __init__(self, members: Sequence[Algorithm], devices: Sequence[str]) -> None:
         self.members = tuple(members)
         self._devices = tuple(devices)
-        self._is_half = precision == "bfloat16"
         self._barrier = MeanBarrier(len(members))
         self._threads: ThreadPoolExecutor | None = None
         if len(members) > 1:
@@ -97,13 +97,8 @@ class DataParallel:
         return stats
 
     def _compute(self, rank: int, share: TensorBatch) -> Stats:
-        device = self._devices[rank]
         try:
-            if not self._is_half:
-                return self.members[rank].update(share.to(device))
-            # Autocast caches weights in bfloat16, and an update changes weights between passes: no cache.
-            with torch.autocast(torch.device(device).type, torch.bfloat16, cache_enabled=False):
-                return self.members[rank].update(share.to(device))
+            return self.members[rank].update(share.to(self._devices[rank]))
         # Whatever failed, ranks at the barrier must not wait for this one for ever.
         except BaseException:
             self._barrier.fail()
@@ -126,7 +121,12 @@ def assemble(plan: Plan, settings: Settings, seed: int, devices: Sequence[str]) 
                 raise ValueError(f"devices is {count} and {name} {size}, which has not so many equal parts")
         if isinstance(plan.config, PPOConfig):
             plan = replace(plan, config=replace(plan.config, minibatch_size=plan.config.minibatch_size // count))
-    return DataParallel([build(plan, seed, device) for device in devices], devices, settings.precision)
+    set_float32_products(settings.precision)
+    # Several devices meet in the middle of an update to form the mean of their gradients: what waits for another
+    # thread cannot be in a CUDA graph.
+    capture = None if settings.cuda_graphs and count == 1 else False
+    make = partial(build, plan, seed, precision=settings.precision, capture=capture)
+    return DataParallel([make(device) for device in devices], devices)
 
 
 def _sizes(plan: Plan, settings: Settings) -> dict[str, int]:

@@ -12,13 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.actor_critic import ActorCritic, bootstrap_values
+from runtime.rl.algos.actor_critic import ActorCritic, backward_sums, bootstrap_values, normalised
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.optimisers import clip_grad_norm
+from runtime.rl.algos.ppo import clipped_loss
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.device.captured import is_captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +39,31 @@ class ImpalaStats(Stats):
 class Impala(ActorCritic):
     """IMPALA, or APPO where ``clip`` is set: rollouts in, weights out."""
 
-    def __init__(self, shape: ActorShape, config: ImpalaConfig, seed: int, device: str = "cpu") -> None:
-        super().__init__(shape, config.lr, seed, device)
+    def __init__(
+        self,
+        shape: ActorShape,
+        config: ImpalaConfig,
+        seed: int,
+        device: str = "cpu",
+        *,
+        precision: str = "float32",
+        capture: bool | None = None,
+    ) -> None:
+        super().__init__(shape, config.lr, seed, device, precision, capture)
         self.config = config
+        self._step = self.captured(self._learn)
 
     def update(self, batch: RolloutBatch) -> ImpalaStats:
         """One gradient step on a batch, or ``epochs`` of them."""
         self._set_learning_rate(self.config.lr, self.config.anneal_updates)
-        stats = [self._step(batch) for _ in range(self.config.epochs)]
+        columns = (batch.obs, batch.action, batch.log_prob, batch.reward, batch.next_obs, batch.ended)
+        steps = [self._step(*columns) for _ in range(self.config.epochs)]
         self.updates += 1
-        return stats[-1]
+        return ImpalaStats.of(steps[-1])
 
-    def _step(self, batch: RolloutBatch) -> ImpalaStats:
-        gradient, stats = self.gradient(batch)
+    def _learn(self, *columns: Tensor) -> Tensor:
+        """One gradient step on the columns of a `RolloutBatch`; return the statistics as a vector."""
+        gradient, stats = self.gradient(RolloutBatch(*columns), is_captured=is_captured(self.capture, *columns))
         gradient = self.mean(gradient)
         size = self._policy.arena.flat.numel()
         self._optimisers["policy"].step(clip_grad_norm(gradient[:size], self.config.max_grad_norm))
@@ -65,33 +80,39 @@ class Impala(ActorCritic):
         self._policy.arena.flat.copy_(torch.from_numpy(weights[:size]))
         self._value.arena.flat.copy_(torch.from_numpy(weights[size:]))
 
-    def gradient(self, batch: RolloutBatch) -> tuple[Tensor, ImpalaStats]:
-        """Return the gradient of the losses (size of the policy + size of the value,), and statistics."""
+    def gradient(self, batch: RolloutBatch, *, is_captured: bool = False) -> tuple[Tensor, Tensor]:
+        """Return the gradient of the losses (size of the policy + size of the value,), and the statistics."""
         config = self.config
         obs, action, log_prob_old = (column.flatten(0, 1) for column in (batch.obs, batch.action, batch.log_prob))
+        self._refresh()
 
-        values, next_value = bootstrap_values(self._value, batch)
+        observed = (batch.obs, batch.next_obs, batch.ended)
+        values, next_value = bootstrap_values(self._value, *observed, is_captured=is_captured)
         log_prob, entropy = self._policy.evaluate(obs, action)
-        ratio = (log_prob - log_prob_old).exp()
-        reward, ratios = config.reward_scale * batch.reward, ratio.detach().view_as(batch.reward)
+        ratio = (log_prob.detach() - log_prob_old).exp()
+        reward, ratios = config.reward_scale * batch.reward, ratio.view_as(batch.reward)
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
         vs, advantage = v_trace(reward, values, next_value, batch.ended, ratios, **bounds)
         mean_entropy = entropy.mean()
-        if config.clip is None:
-            policy_loss = -(log_prob * advantage.flatten()).mean()
-        else:
-            # `v_trace` has weighted the advantage by min(rho_bar, ratio) already. The clipped objective multiplies
-            # by the ratio itself, so that weight is divided out; 1e-6 keeps an impossible action finite.
-            advantage = advantage.flatten() / ratio.detach().clamp(1e-6, config.rho_bar)
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-            clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
-            policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-        value_loss = 0.5 * (self._value(obs).squeeze(1) - vs.flatten()).square().mean()
+        loss, policy_loss = self._policy_losses(log_prob, ratio, advantage.flatten())
+        value_loss = 0.5 * mse_loss(self._value(obs).squeeze(1), vs.flatten())
 
-        policy = self._policy.arena.gradient(policy_loss - config.entropy_cost * mean_entropy)
+        policy = self._policy.arena.gradient(loss - config.entropy_cost * mean_entropy)
         value = self._value.arena.gradient(config.value_cost * value_loss)
-        details = (policy_loss, value_loss, mean_entropy, ratio.mean())
-        return torch.cat([policy, value]), ImpalaStats(*(value.detach() for value in details))
+        stats = (policy_loss, value_loss, mean_entropy, ratio.mean())
+        return torch.cat([policy, value]), torch.stack([part.detach() for part in stats])
+
+    def _policy_losses(self, log_prob: Tensor, ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss whose gradient the policy follows, and the one that is reported."""
+        rho_bar, clip = self.config.rho_bar, self.config.clip
+        if clip is None:
+            loss = -(log_prob * advantage).mean()
+            return loss, loss
+        # `v_trace` has weighted the advantage by min(rho_bar, ratio) already. The clipped objective multiplies by
+        # the ratio itself, so that weight is divided out; 1e-6 keeps an impossible action finite.
+        advantage = normalised(advantage / ratio.clamp(1e-6, rho_bar))
+        unclipped, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
+        return clipped_loss(log_prob, unclipped, clipped), -torch.minimum(unclipped, clipped).mean()
 
 
 def v_trace(
@@ -116,14 +137,8 @@ def v_trace(
     discount = gamma * (ended != 1)
     runs_on = (ended == 0).to(reward.dtype)
     delta = rho * (reward + discount * next_value - value)
-
-    excess = torch.zeros_like(reward[0])  # vs - V of the row behind
-    vs = torch.empty_like(value)
-    next_vs = torch.empty_like(value)
-    for t in range(len(reward) - 1, -1, -1):
-        # Equation 1 in its recursive form; `excess` is v_s - V(x_s) of the row behind.
-        carried = runs_on[t] * excess
-        next_vs[t] = next_value[t] + carried
-        excess = delta[t] + discount[t] * c[t] * carried
-        vs[t] = value[t] + excess
-    return vs, rho * (reward + discount * next_vs - value)
+    # Equation 1 in its recursive form: vs - V(x_s) of each row, and of the row behind it within an episode.
+    excess = backward_sums(delta, discount * c * runs_on)
+    carried = torch.zeros_like(excess)
+    torch.mul(runs_on[:-1], excess[1:], out=carried[:-1])
+    return value + excess, rho * (reward + discount * (next_value + carried) - value)

@@ -3,7 +3,8 @@
 An arena makes a whole network one object to everything that is not the network: the optimiser steps one tensor
 with one fused call, the target follows with one ``lerp_``, a policy is published by one copy and a checkpoint
 stores one array. On small networks, where each torch call costs more than its arithmetic, an update spends half
-the time that it would with a list of parameters.
+the time that it would with a list of parameters. It is also what makes a lower precision cheap: one cast rounds
+all weights of a network, where autocast inserts one for each weight at each use.
 """
 
 from __future__ import annotations
@@ -23,21 +24,51 @@ _LOG_CONSTANT: Final = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 
 
 class Arena:
-    """Parameters that are views of one flat tensor."""
+    """Parameters that are views of one flat float32 tensor, or of a copy of it in a lower precision.
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], device: str) -> None:
+    With the copy, products are computed in its type and the gradients come back as float32, for weights and moments
+    that stay float32 (Micikevicius et al. 2018, arXiv:1710.03740, section 3.1).
+    """
+
+    def __init__(
+        self, shapes: Sequence[tuple[int, ...]], device: str, dtype: torch.dtype = torch.float32, exact: int = 0
+    ) -> None:
+        """``exact`` parameters at the end stay float32 whatever ``dtype`` is: those that enter no product."""
         sizes = [math.prod(shape) for shape in shapes]
         self.flat = torch.zeros(sum(sizes), device=device)
         """(size,) all parameters, in the order of ``shapes``."""
         # Views, so that an optimiser step on `flat` moves the layers, and autograd still sees one leaf for each.
-        parts = zip(shapes, torch.split(self.flat, sizes), strict=True)
-        self.parameters = [values.view(shape).requires_grad_() for shape, values in parts]
+        self.weights = _views(self.flat, shapes)
+        """Parameters as views of `flat`."""
+        self._num_rounded = 0 if dtype is torch.float32 else len(shapes) - exact
+        size = sum(sizes[: self._num_rounded])
+        self._master = self.flat[:size]
+        self._rounded = torch.zeros(size, device=device, dtype=dtype)
+        self.parameters = [*_views(self._rounded, shapes[: self._num_rounded]), *self.weights[self._num_rounded :]]
+        """Parameters as the network computes with them: leaves of autograd."""
+        for parameter in self.parameters:
+            parameter.requires_grad_()
+
+    def refresh(self) -> None:
+        """Round the weights to the type of products, after `flat` has changed; nothing to do in float32."""
+        if self._num_rounded:
+            self._rounded.copy_(self._master)
 
     def gradient(self, loss: Tensor) -> Tensor:
         """(size,) gradient of ``loss`` with respect to these parameters; zero where it does not depend on one."""
         # A network that the loss reaches in part (unused kernels) must still give a gradient of full size.
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([gradient.reshape(-1) for gradient in gradients])
+        parts = [gradient.reshape(-1) for gradient in gradients]
+        if not (count := self._num_rounded):
+            return torch.cat(parts)
+        rounded = torch.cat(parts[:count]).float()
+        return torch.cat([rounded, *parts[count:]]) if count < len(parts) else rounded
+
+
+def _views(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Return consecutive parts of ``flat`` in these shapes."""
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+    return [values.view(shape) for shape, values in zip(shapes, parts, strict=True)]
 
 
 def _fill_uniform(weight: Tensor, fan_in: int, generator: torch.Generator) -> None:
@@ -61,7 +92,7 @@ def encode(shape: ActorShape, kernels: Sequence[Tensor], rows: Tensor) -> Tensor
         return rows
     # A row with images is bytes: the vector's float32 first, then the pixels of each image.
     offset = 4 * shape.obs_space.vector
-    vector = rows[:, :offset].contiguous().view(torch.float32)
+    vector = rows[:, :offset].contiguous().view(torch.float32).to(kernels[0].dtype)
     features: list[Tensor] = []
     depth = 2 * len(shape.convolutions)
     for number, image in enumerate(shape.images):
@@ -74,31 +105,42 @@ def encode(shape: ActorShape, kernels: Sequence[Tensor], rows: Tensor) -> Tensor
 
 def _convolve(pixels: Tensor, kernels: Sequence[Tensor], convolutions: Sequence[Convolution]) -> Tensor:
     """(B, out) of images (B, channels, height, width) of bytes, with kernels (height, width, in, out)."""
-    hidden = pixels.to(torch.float32) / 255.0
-    for weight, bias, (_, _, stride) in zip(kernels[::2], kernels[1::2], convolutions, strict=True):
+    # The first kernel is divided by 255 and not the image, which is thousands of times as large.
+    weights = [kernels[0] / 255.0, *kernels[2::2]]
+    hidden = pixels.to(kernels[0].dtype)
+    for weight, bias, (_, _, stride) in zip(weights, kernels[1::2], convolutions, strict=True):
         hidden = torch.nn.functional.conv2d(hidden, weight.permute(3, 2, 0, 1), bias, stride).relu_()
-    return hidden.permute(0, 2, 3, 1).flatten(1).float()
+    return hidden.permute(0, 2, 3, 1).flatten(1)
 
 
 class Network:
     """Convolutions and dense layers; the arena is laid out as ``ActorShape.parts`` says."""
 
     def __init__(
-        self, shape: ActorShape, generator: torch.Generator, device: str, *, last_gain: float | None = None
+        self,
+        shape: ActorShape,
+        generator: torch.Generator,
+        device: str,
+        *,
+        last_gain: float | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Weights are orthogonal with ``last_gain`` for the last layer, or as in `torch.nn.Linear` without it."""
+        """Weights are orthogonal with ``last_gain`` for the last layer, or as in `torch.nn.Linear` without it.
+
+        Products are computed in ``dtype``, of weights as they were at the last `Arena.refresh`.
+        """
         self.shape = shape
-        self.arena = Arena(shape.parts, device)
-        count = len(shape.convolution_parts)
-        self.kernels = self.arena.parameters[:count]
-        dense = self.arena.parameters[count : count + 2 * len(shape.layers)]
+        count, size = len(shape.convolution_parts), len(shape.convolution_parts) + 2 * len(shape.layers)
+        # What stands behind the layers is the spread of a Gaussian, which enters no product.
+        self.arena = Arena(shape.parts, device, dtype, exact=len(shape.parts) - size)
+        self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:size]
         self._layers = list(zip(dense[::2], dense[1::2], strict=True))
-        weights = [*self.kernels[::2], *dense[::2]]
+        weights = self.arena.weights[:size:2]
         for weight in weights:
             if last_gain is None:
                 _fill_uniform(weight, math.prod(weight.shape[:-1]), generator)
             else:
-                gain = last_gain if weight is dense[-2] else math.sqrt(2.0)
+                gain = last_gain if weight is weights[-1] else math.sqrt(2.0)
                 _fill_orthogonal(weight, gain, generator)
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -107,12 +149,12 @@ class Network:
 
     def head(self, features: Tensor) -> Tensor:
         """(B, outputs) for features (B, features) from ``encode``."""
-        hidden = features
-        for weight, bias in self._layers[:-1]:
-            hidden = torch.addmm(bias, hidden, weight)
-            hidden = hidden.relu_() if self.shape.activation == "relu" else hidden.tanh_()
         weight, bias = self._layers[-1]
-        return torch.addmm(bias, hidden, weight).float()  # under autocast the products are bfloat16
+        hidden = features.to(weight.dtype)
+        for inner, offset in self._layers[:-1]:
+            hidden = torch.addmm(offset, hidden, inner)
+            hidden = hidden.relu_() if self.shape.activation == "relu" else hidden.tanh_()
+        return torch.addmm(bias, hidden, weight).float()
 
 
 class Actor(Network):
@@ -121,7 +163,7 @@ class Actor(Network):
     def distribution(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation, each (B, act_dim), of the Gaussian before squashing."""
         mean, scale = self.head(features).chunk(2, dim=1)
-        return mean, LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (scale.tanh() + 1.0)
+        return mean, 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * scale.tanh() + 0.5 * (LOG_STD_MAX + LOG_STD_MIN)
 
     def sample(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Action (B, act_dim) in [-1, 1] and its log probability (B,), reparameterised by ``noise``.
@@ -131,17 +173,20 @@ class Actor(Network):
         """
         mean, log_std = self.distribution(features)
         u = torch.addcmul(mean, log_std.exp(), noise)
-        # Terms of the noise alone need no gradient: kept apart, they cost nothing in the backward pass.
-        constant = -0.5 * noise.square().sum(dim=1) - self.shape.act_dim * _LOG_CONSTANT
-        log_prob = (2.0 * (u + torch.nn.functional.softplus(-2.0 * u)) - log_std).sum(dim=1) + constant
-        return u.tanh(), log_prob
+        # Each tensor operation is a launch, forward and backward, so the sum is written in few of them; softplus
+        # with beta -2 is softplus(-2u) / -2.
+        growth = torch.add(u, torch.nn.functional.softplus(u, beta=-2.0), alpha=-2.0)
+        surprise = torch.addcmul(torch.add(log_std, growth, alpha=-2.0), noise, noise, value=0.5)
+        return u.tanh(), -self.shape.act_dim * _LOG_CONSTANT - surprise.sum(dim=1)
 
 
 class Policy(Network):
     """Policy of an on-policy method: logits of choices, or a Gaussian whose spread is a parameter of its own."""
 
-    def __init__(self, shape: ActorShape, generator: torch.Generator, device: str) -> None:
-        super().__init__(shape, generator, device, last_gain=0.01)
+    def __init__(
+        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(shape, generator, device, last_gain=0.01, dtype=dtype)
         # State-independent spread, as in the PPO paper: it is a parameter and not an output.
         self._log_std = self.arena.parameters[-1]
         """Log standard deviation of the Gaussian; begins at 0."""
@@ -162,9 +207,11 @@ class Policy(Network):
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
 
-def value_network(policy: ActorShape, generator: torch.Generator, device: str) -> Network:
+def value_network(
+    policy: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
+) -> Network:
     """Return a network of the same sizes with one output, (B, 1)."""
-    return Network(value_shape(policy), generator, device, last_gain=1.0)
+    return Network(value_shape(policy), generator, device, last_gain=1.0, dtype=dtype)
 
 
 class TwinCritic:
@@ -173,17 +220,19 @@ class TwinCritic:
     The encoder's kernels are at the front of the arena, as in an actor's, so that one copy shares them.
     """
 
-    def __init__(self, shape: ActorShape, generator: torch.Generator, device: str) -> None:
+    def __init__(
+        self, shape: ActorShape, generator: torch.Generator, device: str, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.shape = shape
         widths = (shape.features + shape.act_dim, *shape.hidden, 1)
         parts = [part for i, o in pairwise(widths) for part in ((2, i, o), (2, 1, o))]
-        self.arena = Arena([*shape.convolution_parts, *parts], device)
+        self.arena = Arena([*shape.convolution_parts, *parts], device, dtype)
         count = len(shape.convolution_parts)
         self.kernels, dense = self.arena.parameters[:count], self.arena.parameters[count:]
         self._layers = list(zip(dense[::2], dense[1::2], strict=True))
-        for weight in self.kernels[::2]:
+        for weight in self.arena.weights[:count:2]:
             _fill_uniform(weight, math.prod(weight.shape[:-1]), generator)
-        for weight in dense[::2]:
+        for weight in self.arena.weights[count::2]:
             _fill_uniform(weight, weight.shape[1], generator)
 
     def features(self, rows: Tensor) -> Tensor:
@@ -193,8 +242,9 @@ class TwinCritic:
     def __call__(self, features: Tensor, action: Tensor) -> Tensor:
         """(2, B) values of ``action`` (B, act_dim) given ``features`` (B, features)."""
         # One batched product for both critics: half the kernel launches of two networks.
-        hidden = torch.cat([features, action], dim=1).expand(2, -1, -1)
-        for weight, bias in self._layers[:-1]:
-            hidden = torch.baddbmm(bias, hidden, weight).relu_()
         weight, bias = self._layers[-1]
+        rows = torch.cat([features.to(weight.dtype), action.to(weight.dtype)], dim=1)
+        hidden = rows.expand(2, -1, -1)
+        for inner, offset in self._layers[:-1]:
+            hidden = torch.baddbmm(offset, hidden, inner).relu_()
         return torch.baddbmm(bias, hidden, weight).squeeze(2).float()

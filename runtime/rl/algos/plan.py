@@ -5,12 +5,14 @@ Workers and evaluators import this, so it imports no torch; only ``build`` does,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from runtime.exchange.protocol.segment_schema import Layout
 from runtime.rl.algos import configs
 from runtime.rl.algos.actor import ActorShape, Head, value_shape
+from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from runtime.rl.algos.sac import SAC
     from runtime.rl.algos.sgd_server import GradientServer
 
-Store = Replay | Rollouts | Gradients
+Store = Replay | Rollouts | DeviceRollouts | Gradients
+DEVICE_MINIBATCHES: Final = 4
+"""Minibatches of an epoch of PPO where the learner collects by itself and the spec says none."""
 _NEVER: Final = 2**50
 """Env steps before the first update of algorithm `random`, which never learns."""
 
@@ -81,6 +85,13 @@ class Plan:
 def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     """Return the plan. ValueError names a setting that is wrong or does not fit the environment."""
     plan = _plan(settings, obs, action)
+    if settings.collect == "device" and (
+        plan.sends_gradients or settings.remote_inference or settings.algorithm == "random"
+    ):
+        raise ValueError(
+            "collect is device: the learner collects by itself by its own policy, for sac, ppo and impala without "
+            "sends_gradients and remote_inference"
+        )
     if settings.remote_inference and (plan.sends_gradients or settings.algorithm == "random"):
         raise ValueError(
             "remote_inference works where workers act by a policy and send what they see: sac, ppo, impala"
@@ -92,7 +103,10 @@ def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     shared = {"hidden": list(settings.hidden)} if settings.hidden is not None else {}
     convolutions = tuple((out, side, stride) for out, side, stride in settings.convolutions)
     method = "sac" if settings.algorithm == "random" else settings.algorithm
-    config = configs.read(method.upper(), {**shared, **getattr(settings, method)})
+    values = {**shared, **getattr(settings, method)}
+    if settings.collect == "device" and method in {"ppo", "impala"}:
+        values = _device_batch(settings, method, values)
+    config = configs.read(method.upper(), values)
     if isinstance(config, configs.SGDConfig):
         return _sgd_plan(settings, obs, action, config)
     if isinstance(config, configs.SACConfig):
@@ -124,6 +138,19 @@ def _plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
         return Plan(config, action, shape, layout, balance, 1, item_steps=settings.segment_transitions)
     layout, balance = rollout_layout(obs, action), _on_policy(settings, config)
     return Plan(config, action, shape, layout, balance, settings.segment_transitions)
+
+
+def _device_batch(settings: Settings, method: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the method's settings where one rollout of the learner's own copies is the batch of one update."""
+    count = settings.segment_transitions
+    if values.get("batch_steps", count) != count:
+        raise ValueError(
+            f"{method}: batch_steps is {values['batch_steps']}; with collect: device it is num_envs x segment_steps "
+            f"= {count}, so leave it out"
+        )
+    # A few large minibatches: many small ones leave a GPU idle between two of them.
+    shares = {"minibatch_size": max(1, count // DEVICE_MINIBATCHES)} if method == "ppo" else {}
+    return {**shares, **values, "batch_steps": count}
 
 
 def _sgd_plan(settings: Settings, obs: ObsSpace, action: ActionSpace, config: configs.SGDConfig) -> Plan:
@@ -169,13 +196,22 @@ def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = Fals
     if isinstance(config, configs.ImpalaConfig) and config.sends_gradients:
         return Gradients(plan.layout, config.batch_steps // plan.item_steps)
     if not isinstance(config, configs.SACConfig):
+        if settings.collect == "device":
+            return DeviceRollouts(plan.layout)
         return Rollouts(plan.layout, settings.num_envs, plan.segment_transitions, config.batch_steps)
     priority = (config.priority_exponent, config.priority_correction) if config.prioritised else None
     return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, pinned=pinned)
 
 
-def build(plan: Plan, seed: int, device: str) -> SAC | PPO | Impala | GradientServer:
-    """Return the learner's algorithm on ``device``."""
+def build(
+    plan: Plan, seed: int, device: str, *, precision: str = "float32", capture: bool | None = None
+) -> SAC | PPO | Impala | GradientServer:
+    """Return the learner's algorithm on ``device``.
+
+    Args:
+        precision: of its products; see the setting. Gradients that workers send have been computed in float32.
+        capture: see `runtime.rl.device.captured.CapturedByShape`.
+    """
     if isinstance(plan.config, configs.SGDConfig):
         from runtime.rl.algos.sgd_server import gradient_server_for_examples
 
@@ -187,11 +223,11 @@ def build(plan: Plan, seed: int, device: str) -> SAC | PPO | Impala | GradientSe
     if isinstance(plan.config, configs.SACConfig):
         from runtime.rl.algos.sac import SAC
 
-        return SAC(plan.shape, plan.config, seed, device)
+        return SAC(plan.shape, plan.config, seed, device, precision=precision, capture=capture)
     if isinstance(plan.config, configs.PPOConfig):
         from runtime.rl.algos.ppo import PPO
 
-        return PPO(plan.shape, plan.config, seed, device)
+        return PPO(plan.shape, plan.config, seed, device, precision=precision, capture=capture)
     from runtime.rl.algos.impala import Impala
 
-    return Impala(plan.shape, plan.config, seed, device)
+    return Impala(plan.shape, plan.config, seed, device, precision=precision, capture=capture)

@@ -57,7 +57,7 @@ class Captured:
         Raises FailedError if the function cannot be captured.
         """
         self._function = function
-        self.inputs = tuple(None if example is None else _static(example) for example in examples)
+        self.inputs = tuple(None if example is None else static_copy(example) for example in examples)
         """Static buffers, one for each example; who writes a batch into them and passes them saves a copy."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: Outputs = None
@@ -73,13 +73,15 @@ class Captured:
 
     def __call__(self, *arguments: Tensor | None) -> Outputs:
         """Run on ``arguments``, which have the examples' shapes; returns what the function returns."""
-        for buffer, argument in zip(self.inputs, arguments, strict=True):
-            if buffer is None or argument is buffer:
-                continue
-            assert argument is not None  # noqa: S101  (`CapturedByShape` has a graph for each set of columns)
-            # Asynchronous within a device. From the host it waits: a pinned source may be overwritten by its owner
-            # as soon as this returns, so whoever wants to overlap copies hands in tensors of the device.
-            buffer.copy_(argument)
+        pairs = [
+            (buffer, argument)
+            for buffer, argument in zip(self.inputs, arguments, strict=True)
+            if buffer is not None and argument is not None and argument is not buffer
+        ]
+        if pairs:
+            # One launch for all columns of a type. From the host it waits: a pinned source may be overwritten by
+            # its owner as soon as this returns, so whoever wants to overlap copies hands in tensors of the device.
+            torch._foreach_copy_([buffer for buffer, _ in pairs], [argument for _, argument in pairs])
         if self._graph is None:
             return self._function(*self.inputs)
         self._graph.replay()
@@ -123,8 +125,8 @@ class Captured:
 class CapturedByShape:
     """`Captured` for arguments whose shapes may differ: one graph for each set of shapes and dtypes.
 
-    ``enabled`` None captures where the arguments are on a GPU and calls the function itself elsewhere, without
-    static buffers; True and False always go through the buffers.
+    ``enabled`` None captures where the arguments are on a GPU and calls the function itself elsewhere; False never
+    captures; True goes through static buffers on every device, which is how tests on a CPU cover them.
     """
 
     def __init__(
@@ -143,21 +145,29 @@ class CapturedByShape:
 
     def __call__(self, *arguments: Tensor | None) -> Outputs:
         """Run on ``arguments``; the outputs belong to the graph of these shapes."""
-        if self._enabled is None and not any(part is not None and part.is_cuda for part in arguments):
+        if not is_captured(self._enabled, *arguments):
             return self._function(*arguments)
-        key = tuple(None if part is None else (part.shape, part.dtype) for part in arguments)
+        key = shapes_of(arguments)
         captured = self._captured.get(key)
         if captured is None:
             captured = self._captured[key] = Captured(
-                self._function,
-                *arguments,
-                generators=self._generators(),
-                state=self._state(),
-                enabled=self._enabled is not False,
+                self._function, *arguments, generators=self._generators(), state=self._state()
             )
         return captured(*arguments)
 
 
-def _static(example: Tensor) -> Tensor:
-    """Return a contiguous copy of ``example`` on its device."""
+def is_captured(enabled: bool | None, *arguments: Tensor | None) -> bool:
+    """Return whether ``arguments`` go through static buffers; see `CapturedByShape`."""
+    if enabled is not None:
+        return enabled
+    return any(argument is not None and argument.is_cuda for argument in arguments)
+
+
+def shapes_of(arguments: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """Return shape and dtype of each argument: what a graph is captured for."""
+    return tuple(None if argument is None else (argument.shape, argument.dtype) for argument in arguments)
+
+
+def static_copy(example: Tensor) -> Tensor:
+    """Return a contiguous copy of ``example`` on its device, to be written again before each replay."""
     return example.detach().clone(memory_format=torch.contiguous_format)

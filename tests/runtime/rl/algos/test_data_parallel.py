@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,9 +30,9 @@ from tests.runtime.rl.algos.test_sac import make_batch
 SHAPE = ActorShape(3, 1, (16,), head="categorical", choices=(4,), activation="tanh")
 PENDULUM = ActorShape(5, 2, (32, 24))
 MAKE: dict[str, Any] = {
-    "sac": lambda: SAC(PENDULUM, SACConfig(hidden=(32, 24), batch_size=16), 3),
-    "ppo": lambda: PPO(SHAPE, PPOConfig(hidden=(16,), minibatch_size=32, epochs=2, target_kl=0.5), 3),
-    "impala": lambda: Impala(SHAPE, ImpalaConfig(hidden=(16,)), 3),
+    "sac": partial(SAC, PENDULUM, SACConfig(hidden=(32, 24), batch_size=16), 3),
+    "ppo": partial(PPO, SHAPE, PPOConfig(hidden=(16,), minibatch_size=32, epochs=2, target_kl=0.5), 3),
+    "impala": partial(Impala, SHAPE, ImpalaConfig(hidden=(16,)), 3),
 }
 
 
@@ -124,13 +125,12 @@ def test_what_one_of_them_dies_of_is_what_is_raised(place: int) -> None:
 
 @pytest.mark.parametrize("name", MAKE)
 def test_bfloat16_rounds_products_and_nothing_that_is_kept(name: str) -> None:
-    exact, rounded = MAKE[name](), MAKE[name]()
-    whole, half = DataParallel([exact], ["cpu"]), DataParallel([rounded], ["cpu"], "bfloat16")
+    exact, rounded = MAKE[name](), MAKE[name](precision="bfloat16")
     batch = batch_for(exact, 0)
-    wanted, found = whole.update(batch).floats(), half.update(batch).floats()
-    assert found != wanted, "products were rounded"
-    for key, value in wanted.items():
-        assert found[key] == pytest.approx(value, rel=0.05, abs=0.02), key
+    expected, actual = exact.update(batch).floats(), rounded.update(batch).floats()
+    assert actual != expected, "products were rounded"
+    for key, value in expected.items():
+        assert actual[key] == pytest.approx(value, rel=0.05, abs=0.02), key
     assert {each.dtype for each in rounded.tensors().values()} <= {torch.float32, torch.int64}
 
 

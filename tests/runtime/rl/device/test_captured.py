@@ -62,9 +62,9 @@ def test_each_shape_has_buffers_of_its_own_and_a_missing_column_stays_missing() 
     for enabled in (None, False, True):
         shapes.clear()
         captured = CapturedByShape(weighted, enabled=enabled)
-        assert captured(torch.ones(2), None).tolist() == [1.0, 1.0]
-        assert captured(torch.ones(3), torch.full((3,), 2.0)).tolist() == [2.0, 2.0, 2.0]
-        assert captured(torch.full((2,), 7.0), None).tolist() == [7.0, 7.0]
+        two, three, again = torch.ones(2), torch.ones(3), torch.full((2,), 7.0)
+        assert captured(two, None).tolist() == [1.0, 1.0]
+        assert captured(three, torch.full((3,), 2.0)).tolist() == [2.0, 2.0, 2.0]
+        assert captured(again, None).tolist() == [7.0, 7.0]
         assert [size for _, size in shapes] == [2, 3, 2]
-        if enabled is not None:
-            assert shapes[0] == shapes[2], "the same buffers for the same shapes"
+        assert (shapes[0] == shapes[2]) is (enabled is True), "the same buffers for the same shapes"

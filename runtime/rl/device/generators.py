@@ -1,0 +1,62 @@
+"""Random number generators whose state a checkpoint carries to a device of another type.
+
+Each type of device has a generator of its own: the Mersenne Twister on a CPU (5,056 bytes), Philox on a GPU (seed
+and offset, 16 bytes). A state of one means nothing to the other, so there the generator is seeded anew: from the
+saved state itself, by a hash, so that the same checkpoint goes on in the same way each time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+_MARK: Final = ".device"
+"""Ending of the name under which the type of device is saved, as bytes of its name."""
+_SIZES: Final = {5056: "cpu", 16: "cuda"}
+"""Types by the bytes of their states: checkpoints of earlier versions have no mark."""
+
+
+def saved_generators(generators: Mapping[str, torch.Generator]) -> dict[str, Tensor]:
+    """Return the states by name, and beside each the type of its device."""
+    states = {name: generator.get_state() for name, generator in generators.items()}
+    marks = {name + _MARK: _text(generator.device.type) for name, generator in generators.items()}
+    return states | marks
+
+
+def check_generator(name: str, generator: torch.Generator, state: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless `load_generator` would take the state of this name."""
+    saved = state[name]
+    sentence = f"the saved {name} is no state of a random number generator"
+    if saved.dtype != torch.uint8 or saved.dim() != 1:
+        raise ValueError(sentence)
+    if _device_type(name, state) == generator.device.type:
+        try:
+            torch.Generator(generator.device).set_state(saved)
+        except RuntimeError as error:
+            raise ValueError(f"{sentence}: {error}") from error
+
+
+def load_generator(name: str, generator: torch.Generator, state: Mapping[str, Tensor]) -> str | None:
+    """Set a generator to a saved state; return a sentence if it goes on with other numbers there."""
+    saved, origin, target = state[name], _device_type(name, state), generator.device.type
+    if origin == target:
+        # In place: a CUDA graph that has registered the generator reads the new seed and offset at its next replay.
+        generator.set_state(saved)
+        return None
+    digest = hashlib.blake2b(saved.numpy().tobytes(), digest_size=8).digest()
+    generator.manual_seed(int.from_bytes(digest, "little") % 2**63)
+    return f"{name} was saved on {origin or 'another device'} and draws other numbers on {target}"
+
+
+def _device_type(name: str, state: Mapping[str, Tensor]) -> str | None:
+    """Return the type of device that a state was saved on; None if it is not one that can be told."""
+    mark = state.get(name + _MARK)
+    return _SIZES.get(state[name].numel()) if mark is None else mark.numpy().tobytes().decode("ascii", "replace")
+
+
+def _text(text: str) -> Tensor:
+    return torch.tensor(list(text.encode()), dtype=torch.uint8)
