@@ -195,6 +195,11 @@ class LearnerServer:
             self._changed.wait(timeout_seconds)
             return self._limiter.allows_update(self.membership.env_steps, updates)
 
+    def collected(self, transitions: int) -> None:
+        """Count transitions that the learner has collected by itself; they never pass through this server."""
+        with self._changed:
+            self._handle(events.Collected(transitions), None)
+
     def locked_sample(self, sample: Callable[[], T]) -> T:
         """Return the result of `sample`, which reads the store, while no segment is put into it."""
         with self._changed:

@@ -54,13 +54,20 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Collected:
+    """The learner has collected so many transitions by itself."""
+
+    transitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The run is complete and the peers are to end."""
 
     reason: str
 
 
-Event = Arrived | MalformedMessage | Ticked | Published | Saved | Finished
+Event = Arrived | MalformedMessage | Ticked | Published | Saved | Collected | Finished
 
 
 # --- instructions -----------------------------------------------------------------------------------------

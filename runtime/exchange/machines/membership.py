@@ -85,6 +85,9 @@ class Membership:
             case events.Saved():
                 self.accounts.durable = dict(event.last_seqs)
                 self._dirty = dict.fromkeys(self.members)
+            case events.Collected():
+                self.accounts.settle_own(event.transitions)
+                self.env_steps += event.transitions
             case events.MalformedMessage():
                 self.malformed += 1
                 if isinstance(event.error, messages.ForeignVersionError):

@@ -12,6 +12,9 @@ from typing import Any, Final
 MAX_OPEN_ACCOUNTS: Final = 1024
 """Accounts that are stored one by one; older ones are merged into a sum, so that a checkpoint stays small."""
 
+OWN_ACCOUNT: Final = "learner"
+"""Name of the account of a learner that collects by itself."""
+
 
 @dataclass(slots=True)
 class Account:
@@ -98,6 +101,14 @@ class Accounts:
             oldest.lose_before(oldest.sent + 1)  # its worker is long gone, so what is missing never comes
             _add(self.closed, oldest)
         return account
+
+    def settle_own(self, transitions: int) -> None:
+        """Count a rollout that the learner collected by itself, in an account like those of workers."""
+        account = self.open(OWN_ACCOUNT, 0)
+        account.last_seq += 1
+        account.raise_sent(account.last_seq)
+        account.accepted += 1
+        account.transitions += transitions
 
     def durable_seq(self, name: str) -> int:
         """Return the last sequence number of the account that is in a durable checkpoint."""

@@ -145,8 +145,8 @@ def _device_batch(settings: Settings, method: str, values: Mapping[str, Any]) ->
     count = settings.segment_transitions
     if values.get("batch_steps", count) != count:
         raise ValueError(
-            f"{method}: batch_steps is {values['batch_steps']}; with collect: device it is num_envs x segment_steps "
-            f"= {count}, so leave it out"
+            f"{method}: batch_steps is {values['batch_steps']}; with collect: device it is num_envs x segment_steps"
+            f" = {count}; leave it out"
         )
     # A few large minibatches: many small ones leave a GPU idle between two of them.
     shares = {"minibatch_size": max(1, count // DEVICE_MINIBATCHES)} if method == "ppo" else {}

@@ -26,9 +26,24 @@ class RateLimiter:
         # two never wait for each other.
         return self.warmup_steps + math.ceil((updates + 1) / self.updates_per_step) + self.band_steps
 
+    def without_workers(self) -> RateLimiter:
+        """Return the same balance for a learner that collects by itself: a worker that joins gets no credit."""
+        return _WithoutWorkers(self.warmup_steps, self.updates_per_step, self.band_steps)
+
     def allows_update(self, env_steps: int, updates: int) -> bool:
         """Return true if the data for one more update has come in."""
         return (
             env_steps >= self.warmup_steps
             and updates + 1 <= (env_steps - self.warmup_steps) * self.updates_per_step
         )
+
+
+class _WithoutWorkers(RateLimiter):
+    """Limiter that leaves no room for segments from elsewhere."""
+
+    __slots__ = ()
+
+    def ceiling(self, updates: int) -> int:
+        """Return 0: nothing may be collected elsewhere."""
+        del updates
+        return 0

@@ -42,6 +42,8 @@ WORKER_SEEDS: Final = 1
 def run(context: Context, stop: Stop, console: Console) -> None:
     """Collect until the learner says that the run is done or `stop` is set. Raises PeerRefusedError."""
     settings = context.settings
+    if settings.collect == "device":
+        raise SetupError("collect is device: the learner of this run collects by itself and takes no workers")
     env = make_environment(settings, settings.num_envs, {})
     plan = environment_plan(settings, env)
     actor, wants_weights = NumpyActor(plan.shape), not settings.remote_inference

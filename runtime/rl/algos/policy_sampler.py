@@ -1,0 +1,58 @@
+"""Policy network on a device that draws actions there, for a learner that collects by itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from runtime.rl.algos.actor import HALF_LOG_2_PI, LOG_STD_MAX, LOG_STD_MIN, ActorShape
+from runtime.rl.algos.networks import Network
+
+
+class PolicySampler:
+    """Actions as ``NumpyActor`` draws them, in tensors; nothing waits for the device, so it can be captured."""
+
+    def __init__(self, shape: ActorShape, device: str, generator: torch.Generator) -> None:
+        self.shape = shape
+        self._generator = generator
+        self._network = Network(shape, torch.Generator().manual_seed(0), device)
+
+    def load(self, weights: Tensor) -> None:
+        """Copy the policy's weights in, in the layout of ``ActorShape.parts``."""
+        self._network.arena.flat.copy_(weights)
+
+    def draw(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions (B, act_dim) for observations (B, obs_dim), and the log probability (density) of each, (B,).
+
+        A squashed Gaussian's probabilities are not computed: off-policy methods need none, and get zeros.
+        """
+        out = self._network(rows)
+        if self.shape.head == "categorical":
+            return self._choose(out)
+        if self.shape.head == "gaussian":
+            mean, log_std = out, self._network.arena.parameters[-1].expand_as(out)
+        else:
+            mean, scale = out.chunk(2, dim=1)
+            log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (scale.tanh() + 1.0)
+        noise = torch.randn(mean.shape, generator=self._generator, device=mean.device)
+        action = torch.addcmul(mean, log_std.exp(), noise)
+        if self.shape.head == "squashed":
+            return action.tanh_(), torch.zeros_like(action[:, 0])
+        return action, -(0.5 * noise.square() + log_std + HALF_LOG_2_PI).sum(dim=1)
+
+    def draw_at_random(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Even actions, as ``ActionSpace.at_random`` draws them, and zeros."""
+        shape = (len(rows), self.shape.act_dim)
+        draws = torch.rand(shape, generator=self._generator, device=rows.device)
+        return 2.0 * draws - 1.0, torch.zeros_like(draws[:, 0])
+
+    def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """One choice (B, groups) int32 for each group of logits, and the log probability of all of them, (B,)."""
+        chosen, log_probs = [], []
+        for part in torch.split(logits, list(self.shape.choices), dim=1):
+            # Gumbel-max trick, as in NumpyActor: minus the logarithm of an exponential is a Gumbel number.
+            noise = torch.empty_like(part).exponential_(generator=self._generator)
+            choice = (part - noise.log()).argmax(dim=1, keepdim=True)
+            log_probs.append(part.log_softmax(dim=1).gather(1, choice).squeeze(1))
+            chosen.append(choice.to(torch.int32))
+        return torch.cat(chosen, dim=1), sum(log_probs[1:], log_probs[0])

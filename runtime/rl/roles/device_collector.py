@@ -1,0 +1,203 @@
+"""Collection by the learner itself: environment, policy and rollout on its device, as one captured function.
+
+After Hessel et al. 2021 (*Podracer architectures*, arXiv:2104.06272), Anakin: where environment and networks share
+a device, acting and learning take turns and nothing leaves it. One rollout of all copies is one launch; its columns
+stay where they are, and the update reads them there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runtime.base import contract
+from runtime.base.errors import SetupError
+from runtime.exchange.learner_server import LearnerServer
+from runtime.exchange.protocol.segment_schema import Layout
+from runtime.rl.algos.plan import Plan
+from runtime.rl.algos.policy_sampler import PolicySampler
+from runtime.rl.buffers.n_step import sum_over_steps
+from runtime.rl.device.arrays import torch_arrays
+from runtime.rl.device.captured import Captured
+from runtime.rl.device.generators import check_generator, load_generator, saved_generators
+from runtime.rl.envs.registry import make_device_env
+from runtime.rl.roles.rate_limiter import RateLimiter
+from runtime.rl.settings import Settings
+
+COLLECTOR_SEEDS: Final = 3
+"""Separates the collector's random numbers from those of other roles with the same run seed."""
+_SUMS: Final = 5
+"""Numbers of `DeviceStep.episodes`: episodes, returns, steps, metres, laps."""
+
+Columns = dict[str, Tensor]
+"""Columns of a rollout by name, (T, N, …): T steps of N copies."""
+
+
+class DeviceCollector:
+    """Copies of an environment on a device, and the rollout of them by the newest policy."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan,
+        seed: int,
+        device: str,
+        weights: Callable[[], Tensor],
+        deliver: Callable[[Columns], None],
+    ) -> None:
+        """Make the copies and capture a rollout at the first one.
+
+        Args:
+            weights: returns the policy's weights on ``device``.
+            deliver: takes the columns of each rollout; they are overwritten by the next one.
+
+        Raises SetupError if the environment has no form for a device, or the settings do not fit it.
+        """
+        self._plan, self._device = plan, device
+        self._steps, self._count = settings.segment_steps, settings.num_envs
+        self._weights, self._deliver = weights, deliver
+        self._generator = torch.Generator(device)
+        seeds = np.random.SeedSequence([seed, COLLECTOR_SEEDS]).generate_state(1)
+        self._generator.manual_seed(int(seeds[0]))
+        options, arrays = settings.environment_options, torch_arrays(device, self._generator)
+        try:
+            self._env = make_device_env(settings.environment, self._count, options, arrays)
+        except (TypeError, ValueError) as error:
+            raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
+        self._policy = PolicySampler(plan.shape, device, self._generator)
+        self._columns = _empty_columns(plan.layout, self._steps, self._count, device)
+        self._ended = torch.zeros((self._steps, self._count), dtype=torch.uint8, device=device)
+        # Copies: arrays that a step returns may be one tensor under several names, and these are written in place.
+        self._state = {name: tensor.clone() for name, tensor in self._env.state().items()}
+        # float64, since they grow for as long as nobody reads them.
+        self._sums = torch.zeros(_SUMS, dtype=torch.float64, device=device)
+        self._rollouts: dict[bool, Captured] = {}
+        self._episodes = EpisodeMeans()
+
+    @property
+    def transitions(self) -> int:
+        """Env steps of one rollout."""
+        return self._steps * self._count
+
+    def collect(self, *, at_random: bool = False) -> None:
+        """Take one rollout by the newest policy, or by even actions, and deliver it."""
+        weights = self._weights().detach()
+        rollout = self._rollouts.get(at_random)
+        if rollout is None:
+            rollout = self._rollouts[at_random] = Captured(
+                lambda newest: self._roll_out(newest, at_random=at_random),
+                weights,
+                generators=[self._generator],
+                state=[*self._state.values(), self._sums],
+            )
+        rollout(weights)
+        self._deliver(self._columns)
+
+    @torch.no_grad()
+    def _roll_out(self, weights: Tensor, *, at_random: bool) -> None:
+        """Step all copies; everything that outlives a rollout is written in place."""
+        env, columns, policy = self._env, self._columns, self._policy
+        policy.load(weights)
+        env.use_state(self._state)
+        draw = policy.draw_at_random if at_random else policy.draw
+        for t in range(self._steps):
+            rows = columns["obs"][t]
+            rows.copy_(env.observe())
+            action, log_prob = draw(rows)
+            step = env.step(action)
+            columns["action"][t].copy_(action)
+            columns["reward"][t].copy_(step.reward)
+            columns["next_obs"][t].copy_(step.final_obs)
+            self._ended[t].copy_(step.ended)
+            if "log_prob" in columns:
+                columns["log_prob"][t].copy_(log_prob)
+            self._sums += torch.stack([value.to(torch.float64) for value in step.episodes])
+        after = env.state()
+        for name, tensor in self._state.items():
+            tensor.copy_(after[name])
+        if "ended" in columns:
+            columns["ended"].copy_(self._ended)
+        if "terminated" in columns:
+            columns["terminated"].copy_(self._ended == 1)
+        if "steps" in columns:
+            sum_over_steps(columns, self._ended, self._plan.n_step, self._plan.gamma)
+
+    def live_state(self) -> dict[str, Tensor]:
+        """Return all that the next rollout depends on, by name: tensors that rollouts go on changing."""
+        return {**self._state, "episodes": self._sums, **saved_generators({"generator": self._generator})}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> list[str]:
+        """Go on from what ``live_state`` returned, on this or another device; return sentences about what differs.
+
+        Copies that do not fit, as those of other settings, begin anew: what was learned does not depend on them.
+        """
+        tensors = {**self._state, "episodes": self._sums}
+        if any(name not in state or state[name].shape != tensor.shape for name, tensor in tensors.items()):
+            return [f"the checkpoint has no {self._count} copies of this environment: they begin anew"]
+        try:
+            check_generator("generator", self._generator, state)
+        except (KeyError, ValueError) as error:
+            return [f"the copies of the environment begin anew: {error}"]
+        for name, tensor in tensors.items():
+            tensor.copy_(state[name])
+        note = load_generator("generator", self._generator, state)
+        return [note] if note else []
+
+    def metric_fields(self) -> dict[str, Any]:
+        """Return what is known of the episodes since the last call: one copy from the device, for each record."""
+        sums = self._sums.tolist()
+        self._sums.zero_()
+        return self._episodes.fields(sums)
+
+
+class EpisodeMeans:
+    """Means over the episodes that ended between two records; without any, those of the record before."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, float | None] = {"mean_return": None, "mean_length": None, "mean_progress": None}
+
+    def fields(self, sums: list[float]) -> dict[str, Any]:
+        """Return the fields of a record from the sums of `DeviceStep.episodes`."""
+        count, returns, steps, progress, laps = sums
+        if count:
+            means = (returns / count, steps / count, progress / count)
+            self._latest = dict(zip(self._latest, means, strict=True))
+        return {**self._latest, "episodes": round(count), "laps": round(laps) if math.isfinite(laps) else 0}
+
+
+class DeviceSource:
+    """Source of a learner's data in place of its workers: it collects until there is enough for an update."""
+
+    def __init__(
+        self, collector: DeviceCollector, exchange: LearnerServer, limiter: RateLimiter, *, begins_at_random: bool
+    ) -> None:
+        """With ``begins_at_random`` actions are drawn evenly until there has been an update, as workers do."""
+        self._collector = collector
+        self._exchange = exchange
+        self._limiter = limiter
+        self._begins_at_random = begins_at_random
+
+    def await_data(self, updates: int, timeout_seconds: float) -> bool:
+        """Collect the data of one more update than ``updates``, for about ``timeout_seconds``; true if it is there.
+
+        Raises RuntimeError if the exchange with the evaluators has failed.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not self._limiter.allows_update(self._exchange.env_steps, updates) and time.monotonic() < deadline:
+            self._collector.collect(at_random=self._begins_at_random and not updates)
+            self._exchange.collected(self._collector.transitions)
+        return self._exchange.await_data(updates, 0.0)
+
+
+def _empty_columns(layout: Layout, steps: int, count: int, device: str) -> Columns:
+    columns = {}
+    for field in layout.fields:
+        dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
+        columns[field.name] = torch.zeros((steps, count, *field.shape_tail), dtype=dtype, device=device)
+    return columns
