@@ -243,6 +243,7 @@ def place(
     free = _pool(ledger, (SlotState.FREE,), pins)
     if not pins and (own := {(slot.node, slot.gpu) for seat in existing for slot in seat.slots}):
         free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
+    free.used = dict(Counter((slot.node, slot.gpu) for seat in existing for slot in seat.slots))
     shared = _Shared(_pool(ledger, _USABLE if overcommit else (), pins))
     over: list[SlotId] = []
     conflicts = _pin_conflicts(ledger, pins, overcommit=overcommit)
@@ -253,6 +254,9 @@ def place(
             on_cpu = worker_set.pod.binding is Binding.CPU
             # Where no CPU slots can be seen or are named, the cluster chooses the node of a set that needs no GPU.
             needs_slots = worker_set.slots > 0 and (has_cpu or not on_cpu)
+            # GPUs of an elastic job take one process each (NCCL), so its nodes go round them whatever the policy.
+            is_elastic = worker_set.bounds is not None and not on_cpu and not free.is_exact
+            order = PlacementPolicy.SPREAD if is_elastic else policy
             missing = 0
             for index in range(worker_set.replicas):
                 if pod_name(run.name, worker_set.name, index) in existing_pods:
@@ -260,9 +264,9 @@ def place(
                 if not needs_slots:
                     seats.append(Seat(run.name, worker_set.name, index, ()))
                     continue
-                slots = free.assign(worker_set, policy, on_cpu=on_cpu)
+                slots = free.assign(worker_set, order, on_cpu=on_cpu)
                 if not slots:  # free slots first, even of a device that fits worse
-                    slots = shared.assign(worker_set, policy, on_cpu=on_cpu)
+                    slots = shared.assign(worker_set, order, on_cpu=on_cpu)
                     over.extend(slots)
                 if not slots:
                     missing += 1

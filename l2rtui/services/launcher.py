@@ -25,6 +25,7 @@ from l2rtui.domain.status import Level, Phase
 from l2rtui.domain.workload import RunSpec, with_binding, with_seeds
 from l2rtui.errors import L2RError, LaunchError, LeftBehindError, NotFoundError, RefusedError
 from l2rtui.services import journal, run_history
+from l2rtui.services.elastic_preflight import check_elastic
 from l2rtui.services.spec.spec_file import LaunchRequest
 from l2rtui.services.training_preflight import check_training
 
@@ -104,7 +105,7 @@ async def prepare_runs(
     plan = replace(plan, wave=wave)
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
-    facts = (*notes, *check_training(plan, snapshot), *await backend.check(plan))
+    facts = (*notes, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
     return CheckedPlan(plan, preflight(plan, snapshot, facts))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 _RUNTIME = "l2r-runtime"
 _END = "--"
+_AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +20,15 @@ class ElasticCommand:
 
     Attributes:
         rendezvous: Name of the set of the rendezvous process.
-        low, high: Minimum and maximum of nodes. processes: of each node.
+        low, high: Minimum and maximum of nodes.
+        processes: Of each node; None for one for each GPU, or one where there is none.
     """
 
     rendezvous: str
     backend: str
     low: int
     high: int
-    processes: int
+    processes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def elastic(value: ElasticCommand, program: Sequence[str]) -> tuple[str, ...]:
     """Return the command of a node."""
     return (
         *(_RUNTIME, "elastic", "--rendezvous", value.rendezvous, "--nodes", f"{value.low}:{value.high}"),
-        *("--nproc-per-node", str(value.processes), "--backend", value.backend, _END, *program),
+        *("--nproc-per-node", str(value.processes or _AUTO), "--backend", value.backend, _END, *program),
     )
 
 
@@ -58,7 +60,8 @@ def read_elastic(command: Sequence[str]) -> tuple[ElasticCommand, tuple[str, ...
     if tuple(command[:2]) != (_RUNTIME, "elastic") or len(command) < 11:
         return None
     low, _, high = command[5].partition(":")
-    return ElasticCommand(command[3], command[9], int(low), int(high), int(command[7])), tuple(command[11:])
+    processes = None if command[7] == _AUTO else int(command[7])
+    return ElasticCommand(command[3], command[9], int(low), int(high), processes), tuple(command[11:])
 
 
 def step(value: Step, command: Sequence[str]) -> tuple[str, ...]:

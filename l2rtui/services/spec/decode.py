@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from l2rtui.domain.containers import PodSettings
+from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.quantity import parse_quantity
 from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role, SetSpec
 from l2rtui.services import runtime_commands, script_source
@@ -80,7 +80,9 @@ def _elastic(
     if not nodes.min <= nodes.replicas <= max_nodes:
         raise ValueError(f"{name}: {nodes.replicas} replicas are not within min {nodes.min} and max {max_nodes}")
     set_spec = _set_with_program(nodes, name, Role.WORKER, run, folder)
-    processes = nodes.nproc_per_node or max(1, nodes.slots)
+    # Slots are shares of one GPU, which takes one process; on a CPU they are room for processes.
+    is_cpu = set_spec.pod.binding is Binding.CPU
+    processes = nodes.nproc_per_node or (max(1, nodes.slots) if is_cpu else None)
     elastic = runtime_commands.ElasticCommand(rendezvous, rendezvous_form.backend, nodes.min, max_nodes, processes)
     command = runtime_commands.elastic(elastic, set_spec.command)
     set_spec = replace(set_spec, command=command, bounds=(nodes.min, max_nodes))

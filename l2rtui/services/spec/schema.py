@@ -139,7 +139,14 @@ class NodesForm(_ProcessesForm, kw_only=True):
         None
     )
     nproc_per_node: (
-        Annotated[int, Meta(ge=1, le=1024, description="processes of each node; as many as slots when not said")]
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                le=1024,
+                description="processes of each node; when not said one for each GPU, on a CPU as many as slots",
+            ),
+        ]
         | None
     ) = None
     command: Command = field(default_factory=lambda: ["l2r-runtime", "classify", "train"])

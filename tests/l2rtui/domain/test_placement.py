@@ -52,6 +52,18 @@ def test_spread_goes_round():
     assert slots_of(placed) == ["n0/0.0", "n0/1.0", "n0/0.1", "n0/1.1", "n0/0.2"]
 
 
+def test_elastic_nodes_go_round_the_gpus_whatever_the_policy_also_when_scaled():
+    nodes = replace(workers(3), bounds=(1, 4))
+    placed = place([run("r", nodes)], ledger(gpus=3))
+    assert slots_of(placed) == ["n0/0.0", "n0/1.0", "n0/2.0"]
+    more = replace(nodes, replicas=4)
+    added = place([run("r", more)], ledger(gpus=4, held=["n0/0.0", "n0/1.0", "n0/2.0"]), existing=placed.seats)
+    assert slots_of(added) == ["n0/3.0"]
+    # Slots that a person names one by one are taken as they are named.
+    exact = place([run("r", replace(nodes, replicas=2))], ledger(), pins=parse_pins("n0/1.0-1,n0/0.0"))
+    assert slots_of(exact) == ["n0/1.0", "n0/1.1"]
+
+
 def test_several_slots_of_a_replica_are_on_one_device():
     placed = place([run("r", workers(2, slots=3))], ledger())
     assert slots_of(placed) == ["n0/0.0 n0/0.1 n0/0.2", "n0/1.0 n0/1.1 n0/1.2"]

@@ -88,7 +88,7 @@ def test_an_elastic_job_is_a_place_to_meet_and_nodes(load):
     )  # fmt: skip
     variables, command = runtime_commands.read_elastic(nodes.command)
     assert (variables, command) == (
-        runtime_commands.ElasticCommand("rdzv", "etcd-v2", 1, 4, processes=2),
+        runtime_commands.ElasticCommand("rdzv", "etcd-v2", 1, 4, processes=None),
         ("python", "t.py"),
     )
     assert nodes.pod.shm_bytes == 2**30
