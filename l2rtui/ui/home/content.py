@@ -24,6 +24,7 @@ from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.state.record_ages import WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import PodRecordStream
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import Line
@@ -66,6 +67,7 @@ class PaneContent:
         self.is_mine_only = False
         self.titles = PaneTitles(panes, self, ctx)
         self._index = SnapshotIndex(user_name())
+        self._ages = RecordAges()
         self._record_stream = PodRecordStream(ctx, self.take_records)
         self._run_rows = RunRows()
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
@@ -93,10 +95,21 @@ class PaneContent:
             async with asyncio.timeout(PAINT_SECONDS):
                 await painted.wait()
 
+    def take_metrics(self, metrics: Mapping[str, RunMetrics]) -> None:
+        """Show the metrics of all learners."""
+        self.metrics = metrics
+        self._ages.take(metrics, self._ctx.clock())
+        self.show_runs()
+        self.show_detail()
+        if self._panes.lower is Pane.CHARTS:
+            self.show_charts()
+
     def take_records(self, records: Mapping[str, PodMetrics]) -> None:
         """Show new records of pods; those of pods that are gone are dropped."""
         pods = self.snapshot.pods
         self.records = {**{uid: record for uid, record in self.records.items() if uid in pods}, **records}
+        self._ages.keep({*self.records, *self.metrics})
+        self._ages.take(records, self._ctx.clock())
         if self._panes.lower is Pane.PODS:
             self.show_pods()
         if self._has_steps:  # the column "at" of the runs is made from the records of their pods
@@ -128,6 +141,8 @@ class PaneContent:
         """Redraw the ages, which change with time alone."""
         for table in (self._panes.runs, self._panes.pods, self._panes.kube_events):
             table.draw_ages()
+        self.show_runs()  # a learner that hangs sends nothing: only the clock says that its numbers are old
+        self.show_view(self._panes.lower)
         self.show_detail()
 
     # --- panes -------------------------------------------------------------------------------------------------
@@ -137,13 +152,31 @@ class PaneContent:
         pods_of, records = self._index.pods_of, self.records
         at = {run.uid: activity_of(pods_of(run.name), records) for run in runs} if self._has_steps else {}
         has_at = any(at.values())
+        old = self._old()
         self._panes.runs.set_columns(columns_for(sets, has_at=has_at))
         items = (
-            (run.uid, (run, pods_of(run.name), self.metrics.get(run.uid), at[run.uid] if has_at else None))
+            (
+                run.uid,
+                (
+                    run,
+                    pods_of(run.name),
+                    self.metrics.get(run.uid),
+                    at[run.uid] if has_at else None,
+                    old.get(run.uid, ""),
+                ),
+            )
             for run in runs
         )
         # The source tuples are compared with those of the last time, so a row is made only where a part differs.
-        self._panes.runs.set_sources(items, lambda source: self._run_rows.row(*source[:3], sets, source[3]))
+        self._panes.runs.set_sources(items, lambda source: self._run_rows.row(*source[:3], sets, *source[3:]))
+
+    def _old(self) -> dict[str, str]:
+        """Return the ages of records that say nothing of the present, by uid of their run or pod."""
+        now = self._ctx.clock()
+        intervals = {uid: metrics.interval_seconds for uid, metrics in self.metrics.items()}
+        intervals |= dict.fromkeys(self.records, WORKER_INTERVAL_SECONDS)
+        ages = {uid: self._ages.age_if_old(uid, now, interval) for uid, interval in intervals.items()}
+        return {uid: text for uid, text in ages.items() if text}
 
     def _runs_and_sets(self) -> tuple[list[RunView], tuple[str, ...]]:
         """Return runs in order and the names of their sets; sorted again only where some run has changed."""
@@ -169,14 +202,15 @@ class PaneContent:
         is_part = run is not None and not self.has_all_pods and len(self.snapshot.runs) > 1
         more = f"A looks at those of all {len(self.snapshot.runs)} runs."
         self._panes.pods.scope = f"These are the pods of {sanitize(run.name)}; {more}" if is_part and run else ""
-        items = ((pod.uid, (pod, records.get(pod.uid))) for pod in pods)
-        self._panes.pods.set_sources(items, lambda source: pod_row(*source, fields))
+        old = self._old() if records else {}
+        items = ((pod.uid, (pod, records.get(pod.uid), old.get(pod.uid, ""))) for pod in pods)
+        self._panes.pods.set_sources(items, lambda source: pod_row(*source[:2], fields, source[2]))
 
     def show_nodes(self) -> None:
         """Show a row for each node with its slots."""
         ledger = self.snapshot.ledger
         self._panes.nodes.set_rows(
-            node_row(node, [slot for gpu in node.gpus for slot in ledger.of_gpu(node.name, gpu.index)])
+            node_row(node, [slot for gpu in node.devices for slot in ledger.of_gpu(node.name, gpu.index)])
             for node in self.snapshot.nodes.values()
         )
 
@@ -185,7 +219,10 @@ class PaneContent:
         marked = [run for uid, run in self.snapshot.runs.items() if uid in self._panes.runs.marked]
         selected = self._panes.selection.run(self.snapshot)
         runs = marked or ([selected] if selected is not None else [])
-        curves = (Curve(run.name, self.metrics[run.uid]) for run in runs if run.uid in self.metrics)
+        old = self._old()
+        curves = (
+            Curve(run.name, self.metrics[run.uid], old.get(run.uid, "")) for run in runs if run.uid in self.metrics
+        )
         self._panes.charts.curves = tuple(curves)[:MAX_CURVES]
 
     def show_detail(self) -> None:
@@ -198,7 +235,10 @@ class PaneContent:
         run = selection.run(self.snapshot)
         metrics = self.metrics.get(run.uid) if run else None
         width = max(20, self._panes.detail.size.width)
-        return selection.about(self.snapshot, metrics, self._ctx.clock(), width, self.records, pods_of=self.pods_of)
+        now = self._ctx.clock()
+        return selection.about(
+            self.snapshot, metrics, now, width, self.records, pods_of=self.pods_of, old=self._old()
+        )
 
     # --- lists that are loaded when they are opened, since nothing watches them --------------------------------
     def load(self, pane: Pane) -> None:

@@ -1,7 +1,7 @@
 """Layout of the slot grid: the position of each slot, and the text of its cell. Pure.
 
 A node takes one line, or several when its devices do not fit beside each other or a device has many slots: nothing
-is ever cut off at the right. The cursor moves over the cells of this layout, and so does placement.
+is ever cut off at the right. The CPU beside GPUs has lines of its own, as narrow as they can be. The cursor moves over the cells of this layout, and so does placement.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import accumulate, chain
 from typing import Final
 
 from l2rtui.domain.ledger import SlotState
-from l2rtui.domain.node import Gpu, Node, SlotId
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.domain.status import Level
@@ -110,8 +110,8 @@ class Grid:
         node = self.snapshot.nodes[name]
         width = self.shape.name_width
         spans = list(_head(node, fit(sanitize(name), width))) if is_first else [Span(" " * (width + _HEAD))]
-        gap = " " * (self.shape.pitch - 1)
         for gpu, label, first, last in parts:
+            gap = " " * (_pitch(gpu, self.shape.pitch) - 1)
             spans.append(Span(label, TextStyle.DIM))
             for index in range(first, last):
                 if index > first and (index - first) % GROUP == 0:
@@ -184,7 +184,9 @@ def lay_out(
     old = [name for name, is_first, _ in before.shape.rows if is_first]
     # Load and state of a node do not move anything; only its devices do.
     is_same = len(old) == len(nodes) and all(
-        name == node.name and (earlier := before.snapshot.nodes.get(name)) is not None and earlier.gpus == node.gpus
+        name == node.name
+        and (earlier := before.snapshot.nodes.get(name)) is not None
+        and earlier.devices == node.devices
         for name, node in zip(old, nodes, strict=True)
     )
     shape = before.shape if is_same and nodes else _shape(nodes, width)
@@ -213,7 +215,7 @@ def _shape(nodes: Sequence[Node], width: int) -> Shape:
                     slot = SlotId(node.name, gpu.index, index)
                     cells[slot] = SlotCell(x, y)
                     by_line.setdefault(y, []).append(slot)
-                    x += pitch
+                    x += _pitch(gpu, pitch)
                 x += _GAP
     return Shape(name_width, pitch, tuple(rows), cells, {y: tuple(slots) for y, slots in by_line.items()})
 
@@ -233,15 +235,18 @@ def _note(node: Node) -> str:
         return "▲ not ready"
     if not node.is_schedulable:
         return "▲ cordoned"
-    return "" if node.gpus else "no device"
+    return "" if node.devices else "no device"
 
 
 def _device_rows(node: Node, width: int, pitch: int) -> Iterable[list[Part]]:
     """Parts of devices that stand on one line each, as (device, label, first slot, last slot)."""
     row: list[Part] = []
     used = 0
-    for gpu in node.gpus:
+    for gpu in node.devices:
         label = _label(node, gpu)
+        if gpu.index == CPU and row:
+            yield row
+            row, used = [], 0
         for part, (first, last) in enumerate(_parts(gpu.slots, width - len(label))):
             if part:
                 label = " " * len(label)
@@ -267,9 +272,14 @@ def _label(node: Node, gpu: Gpu) -> str:
     return "cpu " if gpu.is_cpu else f"{gpu.index} " if len(node.gpus) <= 10 else f"{gpu.index:<3}"
 
 
+def _pitch(gpu: Gpu, pitch: int) -> int:
+    """Columns from slot to slot of a device, where those of GPUs are ``pitch`` apart."""
+    return 1 if gpu.index == CPU else pitch
+
+
 def _need(node: Node, gpu: Gpu, slots: int, pitch: int) -> int:
     """Number of columns that some slots of a device take, with its label and the gap after it."""
-    return len(_label(node, gpu)) + slots * pitch + (slots - 1) // GROUP + _GAP
+    return len(_label(node, gpu)) + slots * _pitch(gpu, pitch) + (slots - 1) // GROUP + _GAP
 
 
 def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, TextStyle]], width: int) -> Line:
@@ -279,12 +289,13 @@ def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, TextStyl
     """
     busy: dict[str, int] = {}
     states = dict.fromkeys(_STATES, 0)
-    free = failed = 0
+    free = failed = cpu_free = 0
     # Plain counters in one pass: this runs on every change of the cluster.
     for slot in snapshot.ledger.slots.values():
         state = slot.state
         if state is SlotState.FREE:
             free += 1
+            cpu_free += slot.id.gpu == CPU
         elif state is SlotState.BUSY or state is SlotState.FAILED:
             failed += state is SlotState.FAILED
             busy[slot.run] = busy.get(slot.run, 0) + 1
@@ -296,7 +307,9 @@ def _legend(snapshot: ClusterSnapshot, letters: Mapping[str, tuple[str, TextStyl
         entries.append((Span(FOREIGN, TextStyle.DIM), Span(f" others {others}   ", TextStyle.DIM)))
     for state, (cell, word) in _STATES.items():
         if states[state] or state is SlotState.FREE:
-            entries.append((cell, Span(f" {word} {states[state]}   ", TextStyle.DIM)))
+            # A GPU is sought more often than a core: its free slots are not hidden in a sum.
+            count = f"{free - cpu_free} + {cpu_free} cpu" if state is SlotState.FREE and cpu_free else states[state]
+            entries.append((cell, Span(f" {word} {count}   ", TextStyle.DIM)))
     while len(entries) > 1 and sum(map(width_of, entries)) + len("+99 runs   ") > width:
         entries.pop(0 if entries[0][0].text == FOREIGN else -1)
     last = tuple(chain.from_iterable(entries))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from l2rtui.domain.ledger import Slot, SlotState
-from l2rtui.domain.node import Node
+from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.quantity import format_bytes, format_cores
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.text import NOTHING, Span, TextStyle, percent
@@ -37,12 +37,19 @@ class NodeTable(VirtualTable):
     EMPTY = "No nodes can be seen."
 
 
+def _sum(gpu_slots: int, cpu_slots: int, beside: Counter[SlotState]) -> str:
+    """Write a number of slots of GPUs, and that of the CPU where it stands beside them: ``4+16``."""
+    return f"{gpu_slots}+{cpu_slots}" if beside else str(gpu_slots)
+
+
 def node_row(node: Node, slots: Sequence[Slot]) -> Row:
-    """One node with its slots."""
-    states = Counter(slot.state for slot in slots)
-    free, unknown, failing = states[SlotState.FREE], states[SlotState.UNKNOWN], states[SlotState.FAILED]
+    """One node with its slots; those of a CPU beside GPUs stand behind a plus sign."""
+    beside = Counter(slot.state for slot in slots if slot.id.gpu == CPU)
+    states = Counter(slot.state for slot in slots if slot.id.gpu != CPU)
+    free = states[SlotState.FREE]
+    unknown, failing = (states[state] + beside[state] for state in (SlotState.UNKNOWN, SlotState.FAILED))
     # A failing pod keeps its slot: the slot counts as busy, too, so that the columns add up.
-    busy = states[SlotState.BUSY] + failing
+    busy = states[SlotState.BUSY] + states[SlotState.FAILED]
     if not node.ready:
         state = Span("✖ not ready", TextStyle.BAD)
     elif not node.is_schedulable:
@@ -57,9 +64,12 @@ def node_row(node: Node, slots: Sequence[Slot]) -> Row:
         (Span(sanitize(node.name), TextStyle.STRONG), node.name),
         (state, state.text),
         (Span(str(gpus), TextStyle.DIM), gpus),
-        (Span(str(len(slots)), TextStyle.DIM), len(slots)),
-        (Span(str(free), TextStyle.OK if free else TextStyle.DIM), free),
-        (Span(str(busy)), busy),
+        (Span(_sum(states.total(), beside.total(), beside), TextStyle.DIM), states.total()),
+        (
+            Span(_sum(free, beside[SlotState.FREE], beside), TextStyle.OK if free else TextStyle.DIM),
+            free,
+        ),
+        (Span(_sum(busy, beside[SlotState.BUSY] + beside[SlotState.FAILED], beside)), busy),
         (Span(str(failing or NOTHING), TextStyle.BAD if failing else TextStyle.DIM), failing),
         (Span(str(unknown or NOTHING), TextStyle.WARN if unknown else TextStyle.DIM), unknown),
         # Sorted by absolute use and displayed in percent: of equal shares the larger node stands first.

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from textual.reactive import reactive
 
 from l2rtui.domain.ledger import Ledger, SlotState
+from l2rtui.domain.node import CPU
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.ui.state.connection_status import ConnectionStatus, name_of, right_of
 from l2rtui.ui.state.snapshot_index import PodCounts
@@ -15,11 +16,13 @@ from l2rtui.ui.widgets.split_line import SplitLine
 
 
 class Slots(NamedTuple):
-    """Number of all slots, of busy and of free ones."""
+    """Number of all slots, of busy and of free ones; the same of CPUs beside GPUs, which the others leave out."""
 
     there: int
     busy: int
     free: int
+    cpu_there: int = 0
+    cpu_busy: int = 0
 
 
 NO_SLOTS: Final = Slots(0, 0, 0)
@@ -50,14 +53,17 @@ class StatusBar(SplitLine):
 
 def slots_of(ledger: Ledger) -> Slots:
     """Count the slots; linear in their number, so callers cache by ledger."""
-    busy = free = 0
+    busy = free = cpu_there = cpu_busy = 0
     for slot in ledger.slots.values():
         state = slot.state
-        if state is SlotState.FREE:
-            free += 1
-        elif state is SlotState.BUSY or state is SlotState.FAILED:
-            busy += 1
-    return Slots(len(ledger.slots), busy, free)
+        is_busy = state is SlotState.BUSY or state is SlotState.FAILED
+        if slot.id.gpu == CPU:
+            cpu_there += 1
+            cpu_busy += is_busy
+        else:
+            busy += is_busy
+            free += state is SlotState.FREE
+    return Slots(len(ledger.slots) - cpu_there, busy, free, cpu_there, cpu_busy)
 
 
 def left_of(snapshot: ClusterSnapshot, health: ConnectionStatus, pod_counts: PodCounts, slots: Slots) -> Line:
@@ -70,6 +76,7 @@ def left_of(snapshot: ClusterSnapshot, health: ConnectionStatus, pod_counts: Pod
     spans += [
         *_pair("slots", f"{slots.busy}/{slots.there}"),
         *_pair("free", f"{slots.free}"),
+        *(_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}") if slots.cpu_there else ()),
         *_pair("mine", f"{pod_counts.mine}"),
         *_pair("runs", f"{len(snapshot.runs)}"),
         *_pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.BAD if failing else TextStyle.PLAIN),
