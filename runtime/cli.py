@@ -113,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
     config.set_defaults(start=_config)
+    roles.add_parser("inference").set_defaults(start=_infer)  # for a learner alone, so without a line of help
     roles.choices["simulator"].set_defaults(start=_simulate)
     roles.choices["simulators"].set_defaults(start=lambda options, _: control_cli.run(options))
     # Defaults of the parser itself serve the commands that set none.
@@ -157,6 +158,13 @@ def _start(options: argparse.Namespace, stop: Stop) -> int:
 
         evaluator.run(context, stop, Console())
     return contract.EXIT_DONE
+
+
+def _infer(_options: argparse.Namespace, _stop: Stop) -> int:
+    """Answer the workers of the learner that started this process; a signal to both is the learner's to handle."""
+    from runtime.rl.roles import inference_process
+
+    return inference_process.run()
 
 
 def _simulate(options: argparse.Namespace, _stop: Stop) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from runtime.base.processes import shell_exit_code
+from runtime.base.processes import shell_exit_code, signal_at_end_of
 
 RESTORE: Final = (
     "\x1b[?1049l"  # the screen that was there before
@@ -31,7 +31,6 @@ RESTORE: Final = (
 
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
 _RESTORES_ITSELF: Final = {128 + number for number in _FORWARDED}
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def guarded(app: Callable[[], int]) -> int:
@@ -78,13 +77,7 @@ def end_with(parent: int) -> None:
     """Make this process end with its parent, and write no core file."""
     import resource
 
-    # SIGHUP from the kernel when the parent dies: prctl(2) PR_SET_PDEATHSIG, on Linux only.
-    with contextlib.suppress(OSError, AttributeError):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
-        if os.getppid() != parent:  # it died before the call, and its death is not reported again
-            os.kill(os.getpid(), signal.SIGHUP)
+    signal_at_end_of(parent, signal.SIGHUP)
     # A core file would hold whatever secrets the app has read.
     _, hard_limit = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard_limit))

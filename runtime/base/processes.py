@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import Final
 
+_PR_SET_PDEATHSIG: Final = 1
+"""Of include/uapi/linux/prctl.h."""
 _MAX_EXPONENT: Final = 64
 """Beyond it a wait is at its limit anyway, and 2 ** 1024 would not fit a float."""
 
@@ -29,3 +32,18 @@ def signal_process_group(leader: int, number: int) -> None:
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
+
+
+def signal_at_end_of(parent: int, number: int) -> None:
+    """Let the kernel send this process a signal when its parent ends, however that ends (Linux; nothing elsewhere).
+
+    prctl(2), PR_SET_PDEATHSIG: the parent is the *thread* that started this process, so it must live as long.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it ended before the call, and its end is not reported again
+            os.kill(os.getpid(), number)

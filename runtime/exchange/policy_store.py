@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from runtime.base.contract import PROTOCOL_VERSION
 from runtime.exchange.protocol.framing import Buffer
-from runtime.exchange.protocol.messages import Current, Get, Message, RefusalCode, Refused, Weights
+from runtime.exchange.protocol.messages import Current, Get, Message, RefusalCode, Refused, SharedWeights, Weights
 from runtime.exchange.transport import shared_memory
 from runtime.exchange.transport.shared_memory import SharedMemoryError
 from runtime.exchange.transport.shm_weights import SHARED_WEIGHTS_BYTES, SharedWeightsWriter
@@ -55,6 +55,8 @@ class PolicyStore:
     _newest: _Policy | None = None
     _requested: set[str] = field(default_factory=set)
     """Forms that were requested since the previous version was published."""
+    _permanent: frozenset[str] = frozenset()
+    """Forms that are made of every version."""
     _shared: SharedWeightsWriter | None = None
     _can_share: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -70,11 +72,22 @@ class PolicyStore:
         policy = _Policy(version, arena)
         with self._lock:
             requested, self._requested = self._requested, set()
-            for form in requested:
+            for form in requested | self._permanent:
                 self._encode(policy, form)
         # Assigned only now: requests are answered with the previous version until these forms are complete.
         self._newest = policy
         self.version = version
+
+    def share(self, floats: int) -> SharedWeights:
+        """Write every version of `floats` values to shared memory from now on, and return how a reader finds it.
+
+        Raises SharedMemoryError where there is no such memory.
+        """
+        with self._lock:
+            if self._shared is None:
+                self._shared = SharedWeightsWriter(floats)
+            self._permanent = frozenset({_SHARED})
+            return self._shared.message(self.epoch, self.version)
 
     def answer_get(self, get: Get) -> Answer:
         """Return the weights if they are newer than the peer's, else a message without weights.

@@ -26,6 +26,10 @@ _ANSWER: Final = struct.Struct("<4sQQI")
 _QUESTION_MAGIC: Final = b"L2Q1"
 _ANSWER_MAGIC: Final = b"L2A1"
 HEADER_BYTES: Final = max(_QUESTION.size, _ANSWER.size)
+MAX_BATCH_QUESTIONS: Final = 256
+"""Most questions in one pass of the network: it bounds the delay of the first of them."""
+MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+"""Most bytes of observations in one pass, as far as several questions are in it: pinned memory is dear."""
 
 
 class NoQuestionError(ValueError):
@@ -47,6 +51,16 @@ class Shapes:
     def question_bytes(self) -> int:
         """Size of the longest question."""
         return HEADER_BYTES + self.max_rows * self.obs_width * self.obs_dtype.itemsize
+
+    @property
+    def batch_questions(self) -> int:
+        """Most questions in one pass of the network."""
+        return max(1, min(MAX_BATCH_QUESTIONS, MAX_BATCH_BYTES // self.question_bytes))
+
+    @property
+    def batch_rows(self) -> int:
+        """Most rows in one pass of the network."""
+        return self.batch_questions * self.max_rows
 
     @property
     def answer_bytes(self) -> int:

@@ -1,16 +1,19 @@
-"""Server side of remote inference: the learner computes its policy's network for many workers.
+"""Server side of remote inference: one process computes the policy's network for many workers.
 
 For policies that are expensive to compute, above all with images: one GPU serves many workers, and no worker needs
-the weights. A thread of its own owns the socket. It puts all waiting questions through the network as one batch;
-further questions gather meanwhile, so the batch size adapts to the load without a timer. Each answer names the
-version of the policy that produced it.
+the weights. All waiting questions go through the network as one batch; further questions gather meanwhile, so the
+batch size adapts to the load without a timer. Each answer names the version of the policy that produced it.
+
+Observations are copied once, from the received frames into memory that the device reads; where the device computes
+by itself, the next batch is copied while it does.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,19 +23,61 @@ from runtime.exchange.inference.messages import NoQuestionError, Shapes, encode_
 from runtime.exchange.inference.sockets import AnswerChannel
 
 WAIT_SECONDS: Final = 0.2
-"""Longest wait for a question, and so for the thread to notice `close`."""
-MAX_BATCH_QUESTIONS: Final = 256
-"""Most questions in one pass of the network: it bounds the memory and the delay of the first of them."""
+"""Longest wait for a question, and so for the server to notice that it is to end."""
 
 
 class PolicyNetwork(Protocol):
-    """Network of the policy, on the CPU in NumPy or on a GPU."""
+    """Network of the policy, on the CPU in NumPy or on a GPU.
 
-    def load(self, arena: NDArray[np.float32]) -> None:
-        """Copy new weights in."""
+    Attributes:
+        weights: (floats,) memory of the host for new weights; `refresh` takes them over.
+        buffers: Memory for the observations of each batch that may be under way, (most rows, obs_width).
+    """
 
-    def outputs(self, obs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the outputs of the last layer for each row of `obs`."""
+    weights: NDArray[np.float32]
+    buffers: Sequence[NDArray[Any]]
+
+    def refresh(self) -> None:
+        """Use what is in `weights` for batches that begin from now on."""
+
+    def begin(self, slot: int, count: int) -> None:
+        """Begin to compute the first `count` rows of `buffers[slot]`."""
+
+    def finish(self, slot: int) -> NDArray[np.float32]:
+        """Return the outputs (count, outputs) of that batch, valid until the next one begins in the slot."""
+
+
+class WeightsSource(Protocol):
+    """Place where the newest weights are read."""
+
+    def version(self) -> int:
+        """Return the newest version; 0 before the first."""
+
+    def read(self, into: NDArray[np.float32]) -> int:
+        """Copy the newest weights and return their version."""
+
+
+class PublishedWeights:
+    """Weights that another thread of this process publishes."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[int, NDArray[np.float32]] | None = None
+
+    def publish(self, version: int, arena: NDArray[np.float32]) -> None:
+        """Offer `arena`, which is not written any more."""
+        # One assignment of a tuple, so that nobody ever sees the version of one policy with another's weights.
+        self._newest = version, arena
+
+    def version(self) -> int:
+        """Return the newest version; 0 before the first."""
+        return self._newest[0] if self._newest else 0
+
+    def read(self, into: NDArray[np.float32]) -> int:
+        """Copy the newest weights and return their version; there must be one."""
+        assert self._newest is not None  # noqa: S101  (callers look at `version` first)
+        version, arena = self._newest
+        np.copyto(into, arena)
+        return version
 
 
 @dataclass(slots=True)
@@ -49,39 +94,126 @@ class InferenceCounts:
     """Questions before the first policy, which have no answer."""
 
 
-class InferenceServer:
-    """Thread that answers questions once it is started and a policy is published."""
+COUNTS: Final = (*(count.name for count in fields(InferenceCounts)), "strangers")
+"""Names of what a server counts; strangers are connections that were refused for their key."""
 
-    def __init__(self, channel: AnswerChannel, network: PolicyNetwork, shapes: Shapes, proof: bytes) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Questions whose rows are behind each other in a slot, and the policy that answers them."""
+
+    slot: int
+    version: int
+    questions: list[tuple[bytes, int, int]]
+    """Address of the sender, number of the question, rows."""
+
+
+class InferenceServer:
+    """Loop that answers questions as soon as there is a policy. Belongs to one thread."""
+
+    def __init__(
+        self, channel: AnswerChannel, network: PolicyNetwork, shapes: Shapes, proof: bytes, weights: WeightsSource
+    ) -> None:
         self._channel = channel
         self._network = network
         self._shapes = shapes
         self._proof = proof
-        self._newest: tuple[int, NDArray[np.float32]] | None = None
-        self._loaded = 0
+        self._weights = weights
+        self._version = 0
+        """Of the weights in the network."""
         self._counts = InferenceCounts()
+        self._slot = 0
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts for the learner's status. Any thread may call it."""
+        return {**asdict(self._counts), "strangers": self._channel.refused_keys}
+
+    def serve(self, is_over: Callable[[], bool]) -> None:
+        """Answer until `is_over`, which is called several times a second."""
+        np.seterr(all="ignore")  # per thread; observations that are not finite are refused by their worker
+        under_way: deque[_Batch] = deque()
+        slots = len(self._network.buffers)
+        while not is_over():
+            # With a batch under way there is no wait for questions: at its end answers are due.
+            frames = self._channel.receive(0.0 if under_way else WAIT_SECONDS, self._shapes.batch_questions)
+            batch = self._begin(frames) if frames else None
+            if under_way:
+                self._finish(under_way.popleft())
+            if batch is not None:
+                under_way.append(batch)
+            if slots == 1 and under_way:  # computed within `begin`
+                self._finish(under_way.popleft())
+        while under_way:
+            self._finish(under_way.popleft())
+
+    def _begin(self, frames: Sequence[tuple[bytes, memoryview]]) -> _Batch | None:
+        """Copy the questions among `frames` and begin to compute them; None if there is nothing to answer."""
+        rows = self._network.buffers[self._slot]
+        questions: list[tuple[bytes, int, int]] = []
+        start = 0
+        for route, frame in frames:
+            try:
+                number, obs = read_question(frame, self._shapes, self._proof)
+            except NoQuestionError:
+                self._counts.foreign += 1
+                continue
+            rows[start : start + len(obs)] = obs
+            start += len(obs)
+            questions.append((route, number, len(obs)))
+        if not questions:
+            return None
+        newest = self._weights.version()
+        if not newest:
+            self._counts.early += len(questions)
+            return None
+        # Read for each batch and not announced: a policy is used before any credit that follows from it is.
+        if newest != self._version:
+            self._version = self._weights.read(self._network.weights)
+            self._network.refresh()
+        self._network.begin(self._slot, start)
+        batch = _Batch(self._slot, self._version, questions)
+        self._slot = (self._slot + 1) % len(self._network.buffers)
+        return batch
+
+    def _finish(self, batch: _Batch) -> None:
+        """Wait for a batch and send its answers."""
+        outputs = self._network.finish(batch.slot)
+        start = 0
+        for route, number, rows in batch.questions:
+            self._channel.send(route, encode_answer(number, batch.version, outputs[start : start + rows]))
+            start += rows
+        self._counts.questions += len(batch.questions)
+        self._counts.rows += start
+        self._counts.batches += 1
+
+
+class InferenceThread:
+    """Server in a thread of the learner, where a process cannot read the weights from shared memory."""
+
+    def __init__(self, channel: AnswerChannel, network: PolicyNetwork, shapes: Shapes, proof: bytes) -> None:
+        self._channel = channel
+        self._weights = PublishedWeights()
+        self._server = InferenceServer(channel, network, shapes, proof, self._weights)
         self._closing = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="inference")
 
-    # --- main thread ---
     def start(self) -> None:
         """Start the thread; from here on the channel belongs to it."""
         self._thread.start()
 
     def publish(self, version: int, arena: NDArray[np.float32]) -> None:
-        """Use `arena`, which is not written any more, from the next batch on.
+        """Use `arena`, which is not written any more, from the next batch on."""
+        self._weights.publish(version, arena)
 
-        Raises RuntimeError if the thread has failed, with its exception as the cause.
-        """
+    def check(self) -> None:
+        """Raise RuntimeError if the thread has failed, with its exception as the cause."""
         if self._error is not None:
             raise RuntimeError("remote inference broke down") from self._error
-        # One assignment of a tuple, so that the thread never sees the version of one policy with another's weights.
-        self._newest = version, arena
 
     def status(self) -> dict[str, int]:
         """Return the counts for the learner's status. Any thread may call it."""
-        return {**asdict(self._counts), "strangers": self._channel.refused_keys}
+        return self._server.counts()
 
     def close(self) -> None:
         """Stop the thread and close the socket."""
@@ -90,40 +222,8 @@ class InferenceServer:
             self._thread.join()
         self._channel.close()
 
-    # --- inference thread ---
     def _run(self) -> None:
-        np.seterr(all="ignore")  # per thread; observations that are not finite are refused by their worker
         try:
-            while not self._closing:
-                if frames := self._channel.receive(WAIT_SECONDS, MAX_BATCH_QUESTIONS):
-                    self._answer(frames)
+            self._server.serve(lambda: self._closing)
         except BaseException as error:  # noqa: BLE001  (the main thread raises it again)
             self._error = error
-
-    def _answer(self, frames: Sequence[tuple[bytes, memoryview]]) -> None:
-        newest = self._newest
-        questions: list[tuple[bytes, int, NDArray[Any]]] = []
-        for route, frame in frames:
-            try:
-                questions.append((route, *read_question(frame, self._shapes, self._proof)))
-            except NoQuestionError:
-                self._counts.foreign += 1
-        if not questions:
-            return
-        if newest is None:
-            self._counts.early += len(questions)
-            return
-        version, arena = newest
-        if version != self._loaded:
-            self._network.load(arena)
-            self._loaded = version
-        rows = [obs for _, _, obs in questions]
-        outputs = self._network.outputs(rows[0] if len(rows) == 1 else np.concatenate(rows))
-        start = 0
-        for route, number, obs in questions:
-            end = start + len(obs)
-            self._channel.send(route, encode_answer(number, version, outputs[start:end]))
-            start = end
-        self._counts.questions += len(questions)
-        self._counts.rows += start
-        self._counts.batches += 1

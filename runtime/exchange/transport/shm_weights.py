@@ -79,6 +79,10 @@ class SharedWeightsReader:
         self._memory = SharedMemoryView(host, shared.pid, shared.descriptor, shared.nonce, size)
         self._slots = np.frombuffer(self._memory.content, dtype="<f4").reshape(SLOTS, shared.floats)
 
+    def version(self) -> int:
+        """Return the newest complete version; 0 before the first."""
+        return self._word(_NEWEST)
+
     def newest(self) -> tuple[int, NDArray[np.float32]]:
         """Return the newest version and a view of its weights, valid as long as `holds(version)`.
 

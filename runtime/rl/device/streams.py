@@ -50,13 +50,13 @@ class HostCopy:
                 snapshot.record_stream(stream)
                 self._arrived[name] = host
             # Blocking: a thread that waits sleeps and leaves the core to the learner, instead of spinning.
-            event = torch.cuda.Event(blocking=True)
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         self._events.append(event)
 
     def ready(self) -> bool:
         """Return true once everything has arrived; never waits."""
-        return all(event.query() for event in self._events)
+        return all(event.query() for event in self._events)  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         """Return when everything has arrived. RuntimeError if the device failed."""
@@ -72,4 +72,4 @@ class HostCopy:
 @cache
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
     """Return the stream of copies to the host; one a device, since it has one engine for each direction."""
-    return torch.cuda.Stream(device)
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -22,18 +22,15 @@ from runtime.base.file_lock import lock_folder
 from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
 from runtime.base.signals import Stop
-from runtime.exchange.inference.server import InferenceServer, PolicyNetwork
-from runtime.exchange.inference.sockets import AnswerChannel
+from runtime.exchange.inference.process import Inference
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import SessionTerms, window_of
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys
-from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.data_parallel import assemble
-from runtime.rl.algos.device_actor import DeviceActor
-from runtime.rl.algos.plan import Plan, make_store
+from runtime.rl.algos.plan import make_store
 from runtime.rl.algos.sac import SAC
 from runtime.rl.algos.sgd_server import GradientServer
 from runtime.rl.buffers.gradient_buffer import Gradients
@@ -50,7 +47,7 @@ from runtime.rl.roles.launch_context import Context, environment_plan, make_envi
 from runtime.rl.roles.metrics_log import MetricsLog
 from runtime.rl.roles.publishing import PolicyPublisher
 from runtime.rl.roles.rate_limiter import RateLimiter
-from runtime.rl.roles.remote_inference import inference_proof, inference_shapes
+from runtime.rl.roles.remote_inference import remote_inference
 from runtime.rl.settings import Settings
 
 INFLIGHT_BYTES: Final = 128 * 1024 * 1024
@@ -144,7 +141,10 @@ class Learner:
             accounts=accounts,
             policy_version=self._counters.policy_version,
         )
-        self._inference = self._inference_server(plan) if settings.remote_inference else None
+        self._inference: Inference | None = None
+        if settings.remote_inference:
+            policies = self._exchange.policies
+            self._inference = remote_inference(context, plan, self._device, policies, console.say)
         self._saver = CheckpointWriter(checkpoints, console.say, self._exchange.saved, self._mirror)
         evaluations = self._exchange.evaluations
         self._metrics = MetricsLog(folder, console, evaluations, self._env_steps, self._counters.updates)
@@ -153,16 +153,6 @@ class Learner:
         )
         self._stats: Stats | None = None
         self._began = self._saved = time.monotonic()
-
-    def _inference_server(self, plan: Plan) -> InferenceServer:
-        """Return the server for workers without weights, not started yet. Raises EndpointError."""
-        context, shapes = self._context, inference_shapes(self._context, plan)
-        network: PolicyNetwork = NumpyActor(plan.shape)
-        # For small networks NumPy is faster: torch's overhead for each call exceeds the computation.
-        if self._device != "cpu" or plan.shape.images:
-            network = DeviceActor(plan.shape, self._device)
-        channel = AnswerChannel(context.endpoint, shapes.question_bytes, curve_keys.learner_keys(context))
-        return InferenceServer(channel, network, shapes, inference_proof(context))
 
     def _fetch_checkpoint(self, folder: Path, checkpoints: Checkpoints) -> Mirror | None:
         """Fetch the first checkpoint from an object store; return the uploader of later ones, if configured.
@@ -228,6 +218,8 @@ class Learner:
         self._status = self._listen()
         self._console.say(f"learner of {self._settings.environment} ready, epoch {counters.epoch}")
         while not stop.is_set() and self._end() is None:
+            if self._inference is not None:
+                self._inference.check()
             before = time.monotonic()
             # While weights are on their way there is no wait here: without data they are delivered below, and with
             # data the update that they overlap is begun.

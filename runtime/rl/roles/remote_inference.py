@@ -1,28 +1,56 @@
-"""Remote inference of a run: frame sizes and proof from its settings, and the worker's connection."""
+"""Remote inference of a run: its process at the learner, and a worker's connection to it."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
+
+import msgspec
+
 from runtime.exchange.inference.client import RemotePolicy
-from runtime.exchange.inference.messages import Shapes, proof_of
-from runtime.exchange.inference.sockets import QuestionChannel
+from runtime.exchange.inference.messages import proof_of
+from runtime.exchange.inference.process import Inference, InferenceProcess, Program
+from runtime.exchange.inference.server import InferenceThread
+from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel, address_of
+from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
+from runtime.exchange.transport.shared_memory import SharedMemoryError
 from runtime.rl.algos.plan import Plan
+from runtime.rl.roles.inference_process import InferenceSetup, NetworkSetup, make_network, shapes_of
 from runtime.rl.roles.launch_context import Context
 
 
-def inference_shapes(context: Context, plan: Plan) -> Shapes:
-    """Return the sizes of questions and answers, which both ends derive from the same settings."""
-    shape = plan.shape
-    return Shapes(shape.obs_space.dtype, shape.obs_dim, shape.answer_floats, context.settings.num_envs)
+def remote_inference(
+    context: Context, plan: Plan, device: str, policies: PolicyStore, say: Callable[[str], None]
+) -> Inference:
+    """Return the learner's server for workers without weights, not started yet. Raises EndpointError.
 
-
-def inference_proof(context: Context) -> bytes:
-    """Return the 16 bytes that show that a question belongs to this run."""
-    return proof_of(context.token, context.run_id)
+    It is a process, which reads the weights that `policies` shares; without shared memory it is a thread.
+    """
+    endpoint, keys = context.endpoint, curve_keys.learner_keys(context)
+    settings, proof = context.settings, _proof(context)
+    network = NetworkSetup(plan.shape, device, settings.precision, context.threads, settings.num_envs)
+    address_of(endpoint)  # what cannot be listened at is an error here, and not in the process
+    try:
+        weights = policies.share(plan.shape.size)
+    except SharedMemoryError:
+        shapes = network.shapes
+        channel = AnswerChannel(endpoint, shapes.question_bytes, keys)
+        return InferenceThread(channel, make_network(network), shapes, proof)
+    text = endpoint.data if endpoint.folder is None else f"ipc://{endpoint.folder}"
+    setup = InferenceSetup(os.getpid(), text, keys, proof, network, weights)
+    argv = [sys.executable, "-m", "runtime", "inference"]
+    return InferenceProcess(Program(argv, msgspec.json.encode(setup), [weights.descriptor]), say)
 
 
 def remote_policy(context: Context, plan: Plan, name: bytes) -> RemotePolicy:
     """Return a worker's connection to the policy at its learner; `name` as in the exchange."""
-    shapes = inference_shapes(context, plan)
+    shapes = shapes_of(plan.shape, context.settings.num_envs)
     channel = QuestionChannel(context.endpoint, name, shapes.answer_bytes, curve_keys.peer_keys(context))
-    return RemotePolicy(channel, shapes, inference_proof(context))
+    return RemotePolicy(channel, shapes, _proof(context))
+
+
+def _proof(context: Context) -> bytes:
+    """Return the 16 bytes that show that a question belongs to this run."""
+    return proof_of(context.token, context.run_id)

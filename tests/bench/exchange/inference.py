@@ -26,10 +26,11 @@ import zmq
 from runtime.base.endpoint import parse
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import Shapes, proof_of
-from runtime.exchange.inference.server import InferenceServer
+from runtime.exchange.inference.server import InferenceThread
 from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
+from runtime.rl.algos.numpy_policy import NumpyPolicy
 
 SHAPE = ActorShape(33, 2, (64, 64), head="gaussian", activation="tanh")
 PROOF = proof_of("bench", "bench")
@@ -49,7 +50,8 @@ def key_pair(over: str) -> tuple[Any, Any]:
 def answer(endpoint: str, over: str, copies: int, ready: Connection) -> None:
     """Be the learner until the other end of `ready` says so."""
     channel = AnswerChannel(parse(endpoint), shapes(copies).question_bytes, key_pair(over)[0])
-    inference = InferenceServer(channel, NumpyActor(SHAPE), shapes(copies), PROOF)
+    network = NumpyPolicy(SHAPE, shapes(copies).batch_rows)
+    inference = InferenceThread(channel, network, shapes(copies), PROOF)
     inference.start()
     inference.publish(1, np.random.default_rng(0).standard_normal(SHAPE.size, dtype=np.float32) * 0.1)
     ready.send("")

@@ -26,11 +26,12 @@ from runtime.exchange.inference.messages import (
     read_answer,
     read_question,
 )
-from runtime.exchange.inference.server import InferenceServer
+from runtime.exchange.inference.server import InferenceThread, PolicyNetwork
 from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel, address_of
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.device_actor import DeviceActor
+from runtime.rl.algos.numpy_policy import NumpyPolicy
 from runtime.rl.algos.plan import make_plan
 from runtime.rl.settings import from_mapping
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -56,6 +57,13 @@ def actor(shape: ActorShape, seed: int) -> NumpyActor:
     return made
 
 
+def numpy_policy(shape: ActorShape) -> NumpyPolicy:
+    made = NumpyPolicy(shape, 8)
+    made.weights[:] = weights(shape, 1)
+    made.refresh()
+    return made
+
+
 def observations(rows: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((rows, 4), dtype=np.float32)
 
@@ -74,9 +82,9 @@ def free_ports() -> int:
 
 
 @contextmanager
-def learner(endpoint: Endpoint, learner_keys: curve_keys.LearnerKeys | None = None) -> Iterator[InferenceServer]:
+def learner(endpoint: Endpoint, learner_keys: curve_keys.LearnerKeys | None = None) -> Iterator[InferenceThread]:
     channel = AnswerChannel(endpoint, SHAPES.question_bytes, learner_keys)
-    made = InferenceServer(channel, NumpyActor(DISCRETE), SHAPES, PROOF)
+    made = InferenceThread(channel, NumpyPolicy(DISCRETE, SHAPES.batch_rows), SHAPES, PROOF)
     made.start()
     try:
         yield made
@@ -114,19 +122,43 @@ def test_questions_and_answers_are_right_to_the_byte_or_nothing() -> None:
             read_answer(wrong, SHAPES, rows)
 
 
+def answered(network: PolicyNetwork, obs: np.ndarray) -> np.ndarray:
+    """Outputs for `obs` through the network's first slot."""
+    network.buffers[0][: len(obs)] = obs
+    network.begin(0, len(obs))
+    return network.finish(0)
+
+
+@pytest.mark.parametrize("is_rounded", [None, True])
 @pytest.mark.parametrize("shape", [DISCRETE, GAUSSIAN, SQUASHED, PICTURES])
-def test_the_network_on_a_device_says_what_the_workers_own_would(shape: ActorShape) -> None:
-    here, there = actor(shape, 1), DeviceActor(shape, "cpu")
-    there.load(weights(shape, 1))
+def test_the_network_on_a_device_says_what_the_workers_own_would(
+    shape: ActorShape, is_rounded: bool | None
+) -> None:
+    here, there = actor(shape, 1), DeviceActor(shape, "cpu", [2, 4, 8], is_rounded=is_rounded)
+    there.weights[:] = weights(shape, 1)
+    there.refresh()
     rng = np.random.default_rng(0)
-    obs: Any = rng.standard_normal((5, 4), dtype=np.float32)
-    if shape.images:
-        obs = shape.obs_space.pack(obs[:, :3], [rng.integers(0, 256, (5, 12, 16, 3), dtype=np.uint8)])
-    outputs = there.outputs(obs)
-    assert outputs.shape == (5, shape.answer_floats)
-    assert outputs == pytest.approx(here.outputs(obs), abs=1e-4)
+    for rows in (5, 1, 8, 5):
+        obs: Any = rng.standard_normal((rows, 4), dtype=np.float32)
+        if shape.images:
+            obs = shape.obs_space.pack(obs[:, :3], [rng.integers(0, 256, (rows, 12, 16, 3), dtype=np.uint8)])
+        outputs = answered(there, obs)
+        assert outputs.shape == (rows, shape.answer_floats)
+        assert outputs == pytest.approx(here.outputs(obs), abs=1e-4)
+        assert outputs == pytest.approx(answered(numpy_policy(shape), obs), abs=1e-4)
     drawn = here.draw(here.outputs(obs), np.random.default_rng(3))
     assert (drawn == here.act(obs, np.random.default_rng(3))).all()
+
+
+def test_in_bfloat16_the_network_computes_in_bfloat16_and_answers_in_float32() -> None:
+    exact, rounded = (DeviceActor(SQUASHED, "cpu", [8], precision=name) for name in ("float32", "bfloat16"))
+    obs = observations(8)
+    for network in (exact, rounded):
+        network.weights[:] = weights(SQUASHED, 1)
+        network.refresh()
+    difference = np.abs(answered(rounded, obs) - answered(exact, obs)).max()
+    assert 0 < difference < 0.05
+    assert answered(rounded, obs).dtype == np.float32
 
 
 @pytest.mark.parametrize("kind", ["ipc", "tcp", "curve"])

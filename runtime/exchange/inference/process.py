@@ -1,0 +1,248 @@
+"""Remote inference in a process of its own, supervised by the learner.
+
+In the learner's process a question waits for the interpreter lock and, on a GPU, behind the update on the default
+stream. With two askers on two cores the 95th percentile of an answer rose from 2.4 to 27.7 ms as soon as the main
+thread learned; `python -m tests.bench.exchange inference --learning` measures thread and process in one run. A
+stream of high priority would cure the second cause alone. The price is a second CUDA context, some 400 MiB.
+
+Weights are not sent: the process reads them from the learner's shared memory, like every peer on this host. One
+socket pair carries the set-up there and counts back, and is the lifeline: its end is the end of the process. If the
+learner is killed, the kernel kills the process (`signal_at_end_of`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from signal import Signals
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.base.errors import FailedError
+from runtime.base.processes import exponential_delay
+from runtime.exchange.inference.server import COUNTS
+
+FIRST_DELAY_SECONDS: Final = 0.5
+MAX_DELAY_SECONDS: Final = 8.0
+"""Bounds of the wait before a process that ended is started again."""
+MAX_FAILURES: Final = 5
+"""Starts in a row of which none got ready: then the learner ends, and its launcher shows why."""
+CLOSE_SECONDS: Final = 5.0
+"""Longest wait for the process to end in order."""
+LONGEST_LINE: Final = 64 * 1024
+
+
+class Inference(Protocol):
+    """Remote inference as a learner uses it, in a thread or in a process."""
+
+    def start(self) -> None:
+        """Begin to answer."""
+
+    def publish(self, version: int, arena: NDArray[np.float32]) -> None:
+        """Use `arena`, which is not written any more, from the next batch on."""
+
+    def check(self) -> None:
+        """Raise an error if nothing will be answered any more."""
+
+    def status(self) -> dict[str, int]:
+        """Return the counts for the learner's status. Any thread may call it."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Program that serves: `setup` is the line that it reads first, `descriptors` stay open under their numbers."""
+
+    argv: Sequence[str]
+    setup: bytes
+    descriptors: Sequence[int] = ()
+
+
+class InferenceProcess:
+    """Learner's end: starts the program, starts it again when it ends, and ends it."""
+
+    def __init__(self, program: Program, say: Callable[[str], None]) -> None:
+        self._program = program
+        self._say = say
+        self._lock = threading.Lock()
+        """For the three values below, which the status server reads."""
+        self._counts = dict.fromkeys(COUNTS, 0)
+        """Of the running process."""
+        self._past_counts = dict.fromkeys(COUNTS, 0)
+        """Of those that have ended."""
+        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        """The process and our end of its lifeline."""
+        self._restarts = 0
+        self._error: FailedError | None = None
+        self._closing = threading.Event()
+        # The kernel watches the thread that starts the process, so one thread starts them all and stays.
+        self._thread = threading.Thread(target=self._supervise, name="inference")
+
+    def start(self) -> None:
+        """Start the process."""
+        self._thread.start()
+
+    def publish(self, version: int, arena: NDArray[np.float32]) -> None:
+        """Do nothing: the process reads the learner's shared memory, where the version is written before this."""
+
+    def check(self) -> None:
+        """Raise FailedError if the process could not be started several times in a row."""
+        if self._error is not None:
+            raise self._error
+
+    def status(self) -> dict[str, int]:
+        """Return the counts of all processes so far. Any thread may call it."""
+        with self._lock:
+            counts = {name: self._past_counts[name] + self._counts[name] for name in COUNTS}
+            return {**counts, "restarts": self._restarts}
+
+    def close(self) -> None:
+        """End the process."""
+        self._closing.set()
+        if not self._thread.is_alive():
+            return
+        with self._lock:
+            if self._running is not None:
+                self._running[1].shutdown(socket.SHUT_WR)
+        self._thread.join(CLOSE_SECONDS)
+        with self._lock:
+            if self._running is not None:  # it hangs, or has been stopped by a signal
+                self._running[0].kill()
+        self._thread.join()
+
+    # --- supervising thread ---
+    def _supervise(self) -> None:
+        failures = 0
+        while not self._closing.is_set():
+            was_ready, problem = self._run_once()
+            if self._closing.is_set():
+                return
+            failures = 0 if was_ready else failures + 1
+            if failures == MAX_FAILURES:
+                self._error = FailedError(f"remote inference could not be started {failures} times: {problem}")
+                return
+            self._restarts += 1
+            self._say(f"the process of remote inference {problem}; it is started again")
+            self._closing.wait(exponential_delay(max(1, failures), FIRST_DELAY_SECONDS, MAX_DELAY_SECONDS))
+
+    def _run_once(self) -> tuple[bool, str]:
+        """Run the process to its end; return true if it got ready, and how it ended."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            try:
+                with theirs:
+                    # Its standard input is the socket: the set-up with its keys is in no argument and no variable.
+                    process = subprocess.Popen(
+                        self._program.argv,
+                        stdin=theirs.fileno(),
+                        stdout=subprocess.DEVNULL,
+                        pass_fds=self._program.descriptors,
+                        # ctrl+c and a launcher's signal to the group are the learner's to handle: it ends this one
+                        # in order, or dies and takes it along.
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                return False, f"could not be started: {error}"
+            with self._lock:
+                self._running = process, ours
+                if self._closing.is_set():
+                    ours.shutdown(socket.SHUT_WR)
+            was_ready, problem = self._listen(ours)
+            code = _reap(process)
+            with self._lock:
+                self._running = None
+                for name in COUNTS:
+                    self._past_counts[name] += self._counts[name]
+                    self._counts[name] = 0
+        return was_ready, f"failed: {problem}" if problem else how_it_ended(code)
+
+    def _listen(self, lifeline: socket.socket) -> tuple[bool, str]:
+        """Take reports until the process closes its end; return true if it got ready, and the problem it stated."""
+        was_ready, problem = False, ""
+        # OSError: it ended before it had read its set-up.
+        with contextlib.suppress(OSError):
+            lifeline.sendall(self._program.setup + b"\n")
+            for report in reports(lifeline):
+                was_ready = was_ready or "ready" in report
+                problem = str(report.get("problem", problem))
+                counts = report.get("counts", {})
+                with self._lock:
+                    self._counts.update({name: counts[name] for name in COUNTS if name in counts})
+        return was_ready, problem
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of a process whose end of the lifeline is closed; kill it if it lingers."""
+    try:
+        return process.wait(CLOSE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def reports(connection: socket.socket) -> Iterator[dict[str, Any]]:
+    """Yield the objects that the other end writes, a line each, until it closes; anything else is skipped."""
+    with connection.makefile("rb") as lines:
+        while line := lines.readline(LONGEST_LINE):
+            try:
+                report = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(report, dict):
+                yield report
+
+
+def how_it_ended(code: int) -> str:
+    """Say how a process ended, by the code of `Popen.wait`."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+class Lifeline:
+    """The process's end of the socket pair, which is its standard input."""
+
+    def __init__(self, descriptor: int = 0) -> None:
+        # Moved away from 0, where a library that reads standard input would find it.
+        self._socket = socket.socket(fileno=os.dup(descriptor))
+
+    def setup(self) -> bytes:
+        """Return the first line, without its end; empty if the learner is gone."""
+        line = b""
+        # Byte by byte: a buffered reader could take what belongs to `is_cut` with it.
+        while (byte := self._socket.recv(1)) not in {b"", b"\n"}:
+            line += byte
+        return line
+
+    def report(self, **fields: Any) -> None:
+        """Send a report; a learner that is gone is noticed by `is_cut`."""
+        try:
+            self._socket.sendall(json.dumps(fields).encode() + b"\n")
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Close this end: the learner takes it for the end of the process."""
+        self._socket.close()
+
+    def is_cut(self) -> bool:
+        """Return true once the learner has closed its end; never waits."""
+        try:
+            return not self._socket.recv(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True

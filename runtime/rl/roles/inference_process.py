@@ -1,0 +1,130 @@
+"""Process of remote inference: reads the learner's weights from shared memory and answers its workers.
+
+`l2r-runtime inference` starts it, for a learner only; `runtime.exchange.inference.process` is the learner's side.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import chain
+from signal import SIGKILL
+from typing import Final
+
+import msgspec
+
+from runtime.base.endpoint import EndpointError, parse
+from runtime.base.processes import signal_at_end_of
+from runtime.exchange.inference.messages import Shapes
+from runtime.exchange.inference.process import Lifeline
+from runtime.exchange.inference.server import InferenceServer, PolicyNetwork
+from runtime.exchange.inference.sockets import AnswerChannel
+from runtime.exchange.protocol.messages import SharedWeights
+from runtime.exchange.transport.curve_keys import LearnerKeys
+from runtime.exchange.transport.shared_memory import SharedMemoryError
+from runtime.exchange.transport.shm_weights import SharedWeightsReader
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.numpy_policy import NumpyPolicy
+
+REPORT_SECONDS: Final = 0.2
+"""Period of looking at the lifeline, and of reports of counts that have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSetup:
+    """Network that answers, and where it computes."""
+
+    shape: ActorShape
+    device: str
+    precision: str
+    threads: int
+    max_rows: int
+    """Most rows in a question."""
+
+    @property
+    def shapes(self) -> Shapes:
+        """Sizes of questions and answers."""
+        return shapes_of(self.shape, self.max_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceSetup:
+    """Everything that the process gets from its learner; it needs no variable."""
+
+    learner: int
+    """Process id."""
+    endpoint: str
+    keys: LearnerKeys | None
+    proof: bytes
+    network: NetworkSetup
+    weights: SharedWeights
+    """Memory of the weights, whose descriptor is open in this process under the same number."""
+
+
+def shapes_of(shape: ActorShape, max_rows: int) -> Shapes:
+    """Return the sizes of questions of up to `max_rows` rows and of their answers; both ends derive them."""
+    return Shapes(shape.obs_space.dtype, shape.obs_dim, shape.answer_floats, max_rows)
+
+
+def make_network(setup: NetworkSetup) -> PolicyNetwork:
+    """Return the network for batches of questions: torch where there is a device or an image, else NumPy."""
+    shape, shapes = setup.shape, setup.shapes
+    if setup.device == "cpu" and not shape.images:
+        return NumpyPolicy(shape, shapes.batch_rows)
+    import torch
+
+    from runtime.rl.algos.device_actor import DeviceActor
+
+    torch.set_num_threads(setup.threads)
+    return DeviceActor(shape, setup.device, batch_sizes(shapes), precision=setup.precision)
+
+
+def batch_sizes(shapes: Shapes) -> list[int]:
+    """Return the numbers of rows to which batches are rounded up: of 1, 2, 3, 4, 6, 8, 12, … full questions."""
+    # Two sizes in each octave: at most a third of the rows is computed in vain, with a graph for each size.
+    questions = chain.from_iterable((2**power, 3 * 2 ** (power - 1)) for power in range(1, 20))
+    most = shapes.batch_questions
+    return [shapes.max_rows * count for count in (*(count for count in (1, *questions) if count < most), most)]
+
+
+def run() -> int:
+    """Serve until the learner closes the lifeline, which is standard input; return the exit code."""
+    lifeline = Lifeline()
+    setup = msgspec.json.decode(lifeline.setup(), type=InferenceSetup)
+    # The kernel's signal is certain, also while this process is busy; the lifeline serves every system.
+    signal_at_end_of(setup.learner, SIGKILL)
+    try:
+        network = make_network(setup.network)
+        # Through the inherited descriptor: another process's may be closed to us by the system's settings.
+        reader = SharedWeightsReader(replace(setup.weights, pid=os.getpid()), setup.network.shape.size)
+        shapes = setup.network.shapes
+        with AnswerChannel(parse(setup.endpoint), shapes.question_bytes, setup.keys) as channel:
+            server = InferenceServer(channel, network, shapes, setup.proof, reader)
+            lifeline.report(ready=True)
+            server.serve(_end_of(lifeline, server))
+        reader.close()
+    # Out of memory on a device is a RuntimeError of torch's.
+    except (EndpointError, SharedMemoryError, RuntimeError, OSError) as error:
+        lifeline.report(problem=str(error).partition("\n")[0])
+        return 1
+    return 0
+
+
+def _end_of(lifeline: Lifeline, server: InferenceServer) -> Callable[[], bool]:
+    """Return a function that says whether the learner has closed the lifeline, and reports counts on the way."""
+    checked, reported = 0.0, server.counts()
+
+    def is_over() -> bool:
+        nonlocal checked, reported
+        now = time.monotonic()
+        if now - checked < REPORT_SECONDS:
+            return False
+        checked, counts = now, server.counts()
+        if counts != reported:
+            reported = counts
+            lifeline.report(counts=counts)
+        return lifeline.is_cut()
+
+    return is_over
