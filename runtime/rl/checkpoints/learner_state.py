@@ -19,22 +19,34 @@ from runtime.rl.checkpoints.checkpoint_files import Checkpoint
 from runtime.rl.checkpoints.counters import Counters
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from runtime.rl.algos.algorithm import Algorithm
     from runtime.rl.algos.plan import Store
 
 Arrays = dict[str, NDArray[Any]]
+_COLLECTOR = "collector."
+"""Beginning of names in the method's part of a checkpoint; earlier versions leave aside what they do not know."""
 
 
 class LearnerSnapshot:
     """State of a learner at the moment of its construction; `pack` belongs to the writer's thread."""
 
-    def __init__(self, method: Algorithm, counters: Counters, cut: ExchangeCut, item_steps: int) -> None:
-        """`item_steps` are the env steps behind each item of the exchange."""
+    def __init__(
+        self,
+        method: Algorithm,
+        counters: Counters,
+        cut: ExchangeCut,
+        item_steps: int,
+        collector: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`item_steps` are the env steps behind each item; `collector` is the live state of a learner's own one."""
         from runtime.rl.device.streams import HostCopy
 
         self.facts = _facts(counters, cut.state, cut.state.env_steps * item_steps)
         self.updates = counters.updates
-        self._method = HostCopy(method.live_state())
+        own = {_COLLECTOR + name: tensor for name, tensor in (collector or {}).items()}
+        self._method = HostCopy(method.live_state() | own)
         self._cut = cut
 
     def pack(self) -> tuple[Arrays, ExchangeState]:
@@ -87,6 +99,14 @@ def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> tuple[Cou
     method.load_state({name: torch.from_numpy(array) for name, array in saved.items()})
     store.load_state(_part(checkpoint.tensors, "experience."))
     return counters, accounts
+
+
+def collector_state(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Return the state of the learner's own collector; empty where workers have collected."""
+    import torch
+
+    saved = _part(checkpoint.tensors, f"method.{_COLLECTOR}")
+    return {name: torch.from_numpy(array) for name, array in saved.items()}
 
 
 def _part(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Arrays:

@@ -33,16 +33,18 @@ from runtime.rl.algos.data_parallel import assemble
 from runtime.rl.algos.plan import make_store
 from runtime.rl.algos.sac import SAC
 from runtime.rl.algos.sgd_server import GradientServer
+from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.rollout_buffer import Rollouts
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
-from runtime.rl.checkpoints.learner_state import LearnerSnapshot, not_finite, unpack
+from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, not_finite, unpack
 from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.rl.checkpoints.writer import CheckpointWriter
 from runtime.rl.device.streams import HostCopy
 from runtime.rl.device.usage import DeviceMeter
+from runtime.rl.roles.device_collector import DataSource, DeviceCollector, DeviceSource
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.metrics_log import MetricsLog
 from runtime.rl.roles.publishing import PolicyPublisher
@@ -106,6 +108,10 @@ class Learner:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
         self._method = self._team.members[0]
         self._store = make_store(plan, settings, context.seed, pinned=self._device.startswith("cuda"))
+        self._collector: DeviceCollector | None = None
+        if settings.collect == "device":
+            weights = self._method.policy_weights
+            self._collector = DeviceCollector(settings, plan, context.seed, self._device, weights)
         checkpoints = Checkpoints(folder / "checkpoints", settings.checkpoints_kept)
         self._mirror = self._fetch_checkpoint(folder / "checkpoints", checkpoints)
         self._counters, accounts = self._resume(checkpoints)
@@ -131,6 +137,8 @@ class Learner:
             inflight_transitions=max(balance.band_steps, INFLIGHT_BYTES // plan.layout.item_bytes, 1),
         )
         self._limiter = RateLimiter(balance.warmup_steps, balance.updates_per_step, balance.band_steps)
+        if self._collector is not None:
+            self._limiter = self._limiter.without_workers()
         self._exchange = LearnerServer(
             context.endpoint,
             curve_keys.learner_keys(context),
@@ -141,6 +149,9 @@ class Learner:
             accounts=accounts,
             policy_version=self._counters.policy_version,
         )
+        self._source: DataSource = self._exchange
+        if self._collector is not None:
+            self._source = DeviceSource(self._collector, self._exchange, self._store)
         self._inference: Inference | None = None
         if settings.remote_inference:
             policies = self._exchange.policies
@@ -193,6 +204,9 @@ class Learner:
                     f"{checkpoint.name} in {self._folder} does not fit these settings: {error}; "
                     "set them back or use another folder"
                 ) from error
+            if self._collector is not None:
+                for sentence in self._collector.load_state(collector_state(checkpoint)):
+                    self._console.say(sentence)
             self._team.align()
             counters = next_epoch(saved, journal, time.time())
             lost = counters.lost_updates - saved.lost_updates
@@ -224,7 +238,7 @@ class Learner:
             # While weights are on their way there is no wait here: without data they are delivered below, and with
             # data the update that they overlap is begun.
             timeout = 0.0 if self._publisher.is_pending else WAIT_SECONDS
-            if self._exchange.await_data(counters.kept_updates, timeout):
+            if self._source.await_data(counters.kept_updates, timeout):
                 self._metrics.waited(time.monotonic() - before)
                 self._publisher.deliver_arrived()
                 self._learn()
@@ -309,7 +323,7 @@ class Learner:
 
     def _update(self) -> None:
         """Take a batch from the store and update the networks once."""
-        if isinstance(self._store, Rollouts):
+        if isinstance(self._store, Rollouts | DeviceRollouts):
             rollouts = self._exchange.locked_sample(self._store.take)
             assert rollouts is not None  # noqa: S101  (the rate limiter guarantees it)
             self._stats = self._team.update(rollouts)
@@ -360,7 +374,8 @@ class Learner:
         """Mark the moment of a checkpoint; the writer's thread copies and saves the state."""
         self._saved = time.monotonic()
         cut = self._exchange.cut(self._settings.checkpoint_replay_bytes)
-        snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps)
+        own = self._collector.live_state() if self._collector is not None else None
+        snapshot = LearnerSnapshot(self._method, self._counters, cut, self._plan.item_steps, own)
         snapshot.facts["made"] = self._provenance()
         self._saver.save(snapshot)
 
@@ -383,7 +398,8 @@ class Learner:
         """Print and store one metric record. The counters are journalled first, so that none ever falls."""
         self._counters.env_steps = max(self._counters.env_steps, self._env_steps)
         self._journal()
-        figures = {**self._exchange.metric_fields(), **self._usage.report()}
+        own = self._collector.metric_fields() if self._collector is not None else {}
+        figures = {**self._exchange.metric_fields(), **own, **self._usage.report()}
         self._metrics.write(self._counters, self._env_steps, figures, self._stats)
 
 
