@@ -86,11 +86,11 @@ def make_plan(settings: Settings, obs: ObsSpace, action: ActionSpace) -> Plan:
     """Return the plan. ValueError names a setting that is wrong or does not fit the environment."""
     plan = _plan(settings, obs, action)
     if settings.collect == "device" and (
-        plan.sends_gradients or settings.remote_inference or settings.algorithm == "random"
+        plan.sends_gradients or settings.remote_inference or settings.lockstep or settings.algorithm == "random"
     ):
         raise ValueError(
-            "collect is device: the learner collects by itself by its own policy, for sac, ppo and impala without "
-            "sends_gradients and remote_inference"
+            "collect is device: the learner collects by itself and by turns, with sac, ppo or impala; leave out "
+            "sends_gradients, remote_inference and lockstep"
         )
     if settings.remote_inference and (plan.sends_gradients or settings.algorithm == "random"):
         raise ValueError(

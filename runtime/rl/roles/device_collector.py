@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -20,14 +21,14 @@ from runtime.base import contract
 from runtime.base.errors import SetupError
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.protocol.segment_schema import Layout
-from runtime.rl.algos.plan import Plan
+from runtime.rl.algos.plan import Plan, Store
 from runtime.rl.algos.policy_sampler import PolicySampler
+from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.n_step import sum_over_steps
 from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.generators import check_generator, load_generator, saved_generators
 from runtime.rl.envs.registry import make_device_env
-from runtime.rl.roles.rate_limiter import RateLimiter
 from runtime.rl.settings import Settings
 
 COLLECTOR_SEEDS: Final = 3
@@ -49,19 +50,15 @@ class DeviceCollector:
         seed: int,
         device: str,
         weights: Callable[[], Tensor],
-        deliver: Callable[[Columns], None],
     ) -> None:
-        """Make the copies and capture a rollout at the first one.
-
-        Args:
-            weights: returns the policy's weights on ``device``.
-            deliver: takes the columns of each rollout; they are overwritten by the next one.
+        """Make the copies; the first rollout is captured. ``weights`` returns the policy's, on ``device``.
 
         Raises SetupError if the environment has no form for a device, or the settings do not fit it.
         """
         self._plan, self._device = plan, device
         self._steps, self._count = settings.segment_steps, settings.num_envs
-        self._weights, self._deliver = weights, deliver
+        self._weights = weights
+        self._is_captured = settings.cuda_graphs
         self._generator = torch.Generator(device)
         seeds = np.random.SeedSequence([seed, COLLECTOR_SEEDS]).generate_state(1)
         self._generator.manual_seed(int(seeds[0]))
@@ -85,8 +82,8 @@ class DeviceCollector:
         """Env steps of one rollout."""
         return self._steps * self._count
 
-    def collect(self, *, at_random: bool = False) -> None:
-        """Take one rollout by the newest policy, or by even actions, and deliver it."""
+    def collect(self, *, at_random: bool = False) -> Columns:
+        """Take one rollout by the newest policy, or by even actions; the next one overwrites its columns."""
         weights = self._weights().detach()
         rollout = self._rollouts.get(at_random)
         if rollout is None:
@@ -95,9 +92,10 @@ class DeviceCollector:
                 weights,
                 generators=[self._generator],
                 state=[*self._state.values(), self._sums],
+                enabled=self._is_captured,
             )
         rollout(weights)
-        self._deliver(self._columns)
+        return self._columns
 
     @torch.no_grad()
     def _roll_out(self, weights: Tensor, *, at_random: bool) -> None:
@@ -171,28 +169,48 @@ class EpisodeMeans:
         return {**self._latest, "episodes": round(count), "laps": round(laps) if math.isfinite(laps) else 0}
 
 
-class DeviceSource:
-    """Source of a learner's data in place of its workers: it collects until there is enough for an update."""
-
-    def __init__(
-        self, collector: DeviceCollector, exchange: LearnerServer, limiter: RateLimiter, *, begins_at_random: bool
-    ) -> None:
-        """With ``begins_at_random`` actions are drawn evenly until there has been an update, as workers do."""
-        self._collector = collector
-        self._exchange = exchange
-        self._limiter = limiter
-        self._begins_at_random = begins_at_random
+class DataSource(Protocol):
+    """Source of a learner's data: the exchange with its workers, or its own collector."""
 
     def await_data(self, updates: int, timeout_seconds: float) -> bool:
-        """Collect the data of one more update than ``updates``, for about ``timeout_seconds``; true if it is there.
+        """Return true once there is the data of one more update than ``updates``; wait for about the timeout."""
+
+
+class DeviceSource:
+    """Source of data in place of workers: it collects, stores and counts, by turns with the updates."""
+
+    def __init__(self, collector: DeviceCollector, exchange: LearnerServer, store: Store) -> None:
+        self._collector = collector
+        self._exchange = exchange
+        self._store = store
+
+    def await_data(self, updates: int, timeout_seconds: float) -> bool:
+        """Collect the data of one more update than ``updates``, for about the timeout; true if it is there.
 
         Raises RuntimeError if the exchange with the evaluators has failed.
         """
+        exchange, store = self._exchange, self._store
+        if isinstance(store, DeviceRollouts):
+            # Used once, by the policy that collected it: whatever the counters say, an update needs a new rollout.
+            if not len(store):
+                store.offer(self._collector.collect())
+                exchange.collected(self._collector.transitions)
+            exchange.await_data(updates, 0.0)
+            return True
         deadline = time.monotonic() + timeout_seconds
-        while not self._limiter.allows_update(self._exchange.env_steps, updates) and time.monotonic() < deadline:
-            self._collector.collect(at_random=self._begins_at_random and not updates)
-            self._exchange.collected(self._collector.transitions)
-        return self._exchange.await_data(updates, 0.0)
+        while not (has_data := exchange.await_data(updates, 0.0)):
+            # Off-policy methods begin at random, as their workers do.
+            columns = self._collector.collect(at_random=not updates)
+            exchange.locked_sample(partial(_put, store, columns))
+            exchange.collected(self._collector.transitions)
+            if time.monotonic() > deadline:
+                return exchange.await_data(updates, 0.0)
+        return has_data
+
+
+def _put(store: Store, columns: Columns) -> None:
+    """Store a rollout's transitions in a replay buffer."""
+    store.put(tuple(column.flatten(0, 1).cpu().numpy() for column in columns.values()))
 
 
 def _empty_columns(layout: Layout, steps: int, count: int, device: str) -> Columns:
