@@ -1,7 +1,8 @@
 """Layout of the slot grid: the position of each slot, and the text of its cell. Pure.
 
 A node takes one line, or several when its devices do not fit beside each other or a device has many slots: nothing
-is ever cut off at the right. The CPU beside GPUs has lines of its own, as narrow as they can be. The cursor moves over the cells of this layout, and so does placement.
+is ever cut off at the right. The CPU beside GPUs has lines of its own, as narrow as they can be. The cursor moves
+over the cells of this layout, and so does placement.
 """
 
 from __future__ import annotations
