@@ -106,6 +106,50 @@ def test_an_elastic_job_goes_on_whatever_becomes_of_its_nodes(cli, namespace, im
     assert list(volume.glob("checkpoints/*.json")), "snapshots outlive the run"
 
 
+def test_without_a_volume_the_first_nodes_pod_is_lost_and_no_progress_with_it(cli, namespace, image, tmp_path):
+    spec = {
+        "kind": "elastic",
+        "name": "alone",
+        "image": image,
+        "nodes": {
+            "replicas": 2,
+            "max": 2,
+            "command": ["l2r-runtime", "classify", "train", "--data", "digits", "--epochs", "2000"],
+            "resources": {"cpu": 0.4},
+        },
+        "pod": {**HERE["pod"], "shm": "64Mi"},
+        "placement": {"on": f"{NODE}/6-7"},
+    }
+    spec["nodes"]["command"] += ["--step-seconds", "0.1"]
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    cli.run("launch", "-f", str(path), "--yes")
+
+    def far(step):
+        rows = metrics(cli, "alone").get("nodes", [])
+        is_there = len(rows) == 2 and {row["world_size"] for row in rows} == {2}
+        return rows if is_there and all((row["step"] or 0) > step for row in rows) else None
+
+    rows = eventually("training of both", lambda: far(100), SECONDS)
+    reached = min(row["step"] for row in rows)
+    first = next(row["pod"] for row in rows if row["rank"] == 0)
+    before = set(pods(namespace, "alone", "worker"))
+    kubectl("-n", namespace, "delete", "pod", first, "--force", "--grace-period=0")
+
+    def substitute():
+        (new,) = (set(pods(namespace, "alone", "worker")) - before) or (None,)
+        text = kubectl("-n", namespace, "logs", new, check=False) if new else ""
+        records = [json.loads(line) for line in text.splitlines() if line.startswith('{"l2r":"elastic"')]
+        return next(((record, text) for record in records if "resumed_step" in record), None)
+
+    record, text = eventually("training of the substitute", substitute, SECONDS)
+    (survivor,) = before - {first}
+    assert record["resumed_step"] >= reached - 20, "a snapshot is written every 20 steps"
+    assert record["resumed_from"] == survivor
+    assert f"of node {survivor}" in text
+    assert (cli.json("destroy", "alone", "--yes")["left"], left(namespace)) == (0, [])
+
+
 def test_the_old_charts_values_train_and_end(cli, namespace, image, tmp_path_factory):
     folder = tmp_path_factory.mktemp("logs")
     for part in (folder, *folder.parents[:2]):
