@@ -48,7 +48,12 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One node of an elastic job; None for what is not in its records yet."""
+    """One node of an elastic job; None for what is not in its records yet.
+
+    Attributes:
+        resumed_step: Step at which it began in this round; 0 where no node had state.
+        resumed_from: Node whose state that is; None where no node had any.
+    """
 
     pod: str
     state: str = ""
@@ -60,6 +65,8 @@ class NodeState:
     loss: float | None = None
     accuracy: float | None = None
     time: float = 0.0
+    resumed_step: int | None = None
+    resumed_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +198,13 @@ def _step(record: Mapping[str, Any]) -> StepState | None:
 
 def _node(before: NodeState, record: Mapping[str, Any]) -> NodeState:
     """Merge a record into a node: the agent reports rank and round, the program its training."""
-    new = _present(record, ("rank", "world_size", "round", "epoch", "step"), ("loss", "accuracy"))
+    new = _present(record, ("rank", "world_size", "round", "epoch", "step", "resumed_step"), ("loss", "accuracy"))
     # A new round renumbers ranks and may start from an older step.
     if new.get("round", before.round) != before.round:
         before = NodeState(before.pod)  # ranks and steps of an earlier round are no longer true
     state = text(record.get("state")) or before.state
-    return replace(before, state=state, time=number(record.get("time")) or before.time, **new)
+    origin = text(record.get("resumed_from")) or before.resumed_from
+    return replace(before, state=state, time=number(record.get("time")) or before.time, resumed_from=origin, **new)
 
 
 def _peer(pod: str, before: PsProcessState | None, record: Mapping[str, Any]) -> PsProcessState:

@@ -114,7 +114,8 @@ A worker's carries, where it drives simulators, ``simulator_state`` (of the wors
 ``elastic``: a node writes one when its part in the training changes, with ``state`` (``waiting``, ``training``,
 ``finished`` or ``left``), ``nodes``, ``rank`` (the first of its processes), ``world_size`` and ``round`` of the
 rendezvous; each training process with ``rank``, ``world_size``, ``round``, ``epoch``, ``step`` (over all epochs),
-``loss`` (mean since its last record) and ``accuracy`` (on the training pictures since then).
+``loss`` (mean since its last record), ``accuracy`` (on the training pictures since then), ``resumed_step`` (where
+it began in this round, 0 where no node had state) and ``resumed_from`` (the node whose state that was, or null).
 ``evaluation``: ``accuracy`` from 0 to 1, ``samples``, ``classes`` (accuracy by name of the class).
 ``step``: ``name``, ``state`` (``waiting``, ``running``, ``done``, ``failed`` or ``skipped``), ``exit_code`` (or
 null), ``seconds`` (or null), ``detail`` (a few words).
