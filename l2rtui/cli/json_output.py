@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
+from l2rtui.domain.metrics import is_old
 from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import planned_view
 from l2rtui.domain.runstatus import run_status
@@ -314,8 +315,14 @@ def progress_document(progress: RunProgress) -> dict[str, Any]:
     }
 
 
-def metrics_document(metrics: RunMetrics) -> dict[str, Any]:
-    """Newest metrics of a run's learner."""
+def metrics_document(metrics: RunMetrics, now: float, *, is_learning: bool = True) -> dict[str, Any]:
+    """Newest metrics of a run's learner.
+
+    Args:
+        now: Seconds since the epoch, for the age of the record.
+        is_learning: The learner is there, so that rates of a new record are those of this moment.
+    """
+    age_seconds = max(0.0, now - metrics.time) if metrics.time else None
     return {
         "run": metrics.run,
         "env_steps": metrics.env_steps,
@@ -330,6 +337,9 @@ def metrics_document(metrics: RunMetrics) -> dict[str, Any]:
         "updates_per_second": metrics.updates_per_second,
         "workers": metrics.workers,
         "time": when(metrics.time),
+        "age_seconds": None if age_seconds is None else round(age_seconds, 1),
+        "is_live": is_learning and age_seconds is not None and not is_old(age_seconds, metrics.interval_seconds),
+        "return": metrics.reported_return,
         "device": metrics.device or None,
         "gpu_percent": metrics.gpu_percent,
         "gpu_memory_bytes": _whole(metrics.gpu_memory_bytes),

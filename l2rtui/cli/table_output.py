@@ -32,6 +32,16 @@ def format_age(seconds: float) -> str:
     return f"{hours}h{minutes % 60}m" if hours < 24 else f"{days}d"
 
 
+def _record_age(document: Document) -> str | None:
+    seconds = document["age_seconds"]
+    return None if seconds is None else format_age(seconds)
+
+
+def _while_live(field: str) -> Callable[[Document], object]:
+    """Return a rate, which says nothing of the present once its record is old or its learner gone."""
+    return lambda document: document[field] if document["is_live"] else None
+
+
 def _state_of_node(document: Document) -> str:
     parts = ["Ready" if document["ready"] else "NotReady"]
     if not document["schedulable"]:
@@ -230,11 +240,13 @@ METRICS = View(
         Column("UPDATES", "updates", is_number=True),
         Column("VERSION", "policy_version", is_number=True),
         Column("LAG", "policy_lag", is_number=True),
-        Column("RETURN", "mean_return", is_number=True),
-        Column("EVAL", "eval_return", is_number=True),
+        Column("RETURN", "return", is_number=True),
+        Column("TRAINING", "mean_return", is_number=True, is_wide=True),
+        Column("EVAL", "eval_return", is_number=True, is_wide=True),
         Column("PROGRESS", "eval_progress", is_number=True),
-        Column("STEPS/S", "env_steps_per_second", is_number=True),
-        Column("UPDATES/S", "updates_per_second", is_number=True),
+        Column("STEPS/S", _while_live("env_steps_per_second"), is_number=True),
+        Column("UPDATES/S", _while_live("updates_per_second"), is_number=True),
+        Column("AGE", _record_age, is_number=True, level=lambda row: None if row["is_live"] else Level.WARN),
         Column("WORKERS", "workers", is_number=True),
         Column("GPU%", _percent_of("gpu_percent"), is_number=True),
         Column("TIME", "time", is_wide=True),
@@ -265,6 +277,8 @@ ELASTIC = View(
         Column("STEP", "step", is_number=True),
         Column("LOSS", "loss", is_number=True),
         Column("ACCURACY", "accuracy", is_number=True),
+        Column("FROM STEP", "resumed_step", is_wide=True, is_number=True),
+        Column("OF NODE", "resumed_from", is_wide=True),
     ),
 )
 PEERS = View(

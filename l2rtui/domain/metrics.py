@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+OLD_SECONDS: Final = 15.0
+"""Age from which a record says nothing of the present, unless its writer is slower than that."""
+_OLD_INTERVALS: Final = 3.0
+
+
+def is_old(age_seconds: float, interval_seconds: float = 0.0) -> bool:
+    """Return True where a record is older than three of its writer's intervals, and than ``OLD_SECONDS``."""
+    return age_seconds > max(OLD_SECONDS, _OLD_INTERVALS * interval_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +22,7 @@ class RunMetrics:
     Attributes:
         policy_lag, policy_lag_max: Versions between the policy that collected a sample and the newest one.
         mean_return, eval_return, eval_progress: None until an episode, or an evaluation, has ended.
-        time: Of the record, seconds since the epoch.
+        time: Of the record, seconds since the epoch. interval_seconds: since the record before; 0 for the first.
         device: Where it computes (``cpu``, ``cuda:0 NVIDIA H100 80GB HBM3``); empty if unknown.
         gpu_percent, gpu_memory_bytes: Utilisation of that GPU and its memory in use by all; None if unknown.
         gpu_reserved_bytes: Memory of that GPU that the learner itself has reserved; None if unknown.
@@ -33,6 +43,7 @@ class RunMetrics:
     updates_per_second: float = 0.0
     workers: int = 0
     time: float = 0.0
+    interval_seconds: float = 0.0
     device: str = ""
     gpu_percent: float | None = None
     gpu_memory_bytes: float | None = None

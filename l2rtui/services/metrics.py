@@ -31,6 +31,7 @@ class Series:
         self._rates: deque[float] = deque(maxlen=HISTORY)
         self._update_rates: deque[float] = deque(maxlen=HISTORY)
         self._lags: deque[float] = deque(maxlen=HISTORY)
+        self._time = 0.0
 
     def read_line(self, line: str) -> RunMetrics | None:
         """Read one line of a log; None if it is not a learner's record."""
@@ -48,6 +49,7 @@ class Series:
         if latest is not None:
             self._returns.append(latest)
         rate = number(record.get("env_steps_per_second")) or 0.0
+        before, self._time = self._time, number(record.get("time")) or 0.0
         self._rates.append(rate)
         self._lags.append(lags[1])
         self._update_rates.append(number(record.get("updates_per_second")) or 0.0)
@@ -64,7 +66,8 @@ class Series:
             env_steps_per_second=rate,
             updates_per_second=self._update_rates[-1],
             workers=integer(record.get("workers")) or 0,
-            time=number(record.get("time")) or 0.0,
+            time=self._time,
+            interval_seconds=max(0.0, self._time - before) if before else 0.0,
             device=text(record.get("device")),
             gpu_percent=number(record.get("gpu_percent"), MAX_COUNT),
             gpu_memory_bytes=number(record.get("gpu_memory_bytes"), MAX_COUNT),

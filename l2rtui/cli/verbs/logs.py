@@ -130,7 +130,9 @@ async def run_metrics(session: Session) -> int:
         if not metrics.has_learner(snapshot, session.args.run):
             return await _progress(session)
         run_metrics = await metrics.latest(session.backend, session.args.run)
-        session.out.show_one(table_output.METRICS, json_output.metrics_document(run_metrics))
+        is_learning = metrics.learner_of(snapshot, session.args.run).ready
+        document = json_output.metrics_document(run_metrics, time.time(), is_learning=is_learning)
+        session.out.show_one(table_output.METRICS, document)
         return EXIT_DONE
     (run, *_) = runs_named(snapshot, [session.args.run])
     learner = metrics.learner_of(snapshot, run.name)
@@ -142,5 +144,6 @@ async def run_metrics(session: Session) -> int:
     async with aclosing(metrics.follow(session.backend, run, learner)) as stream:
         async for run_metrics in stream:
             if run_metrics.time >= newest:  # records of the backlog that are older than the newest are skipped
-                session.out.stream_one(table_output.METRICS, json_output.metrics_document(run_metrics))
+                document = json_output.metrics_document(run_metrics, time.time())
+                session.out.stream_one(table_output.METRICS, document)
     return EXIT_DONE

@@ -41,7 +41,7 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 SETTLE_SECONDS: Final = 0.15
 """The log follows the cursor after it has rested this long, so that running down a list opens no streams."""
-AGE_SECONDS: Final = 10.0
+AGE_SECONDS: Final = 5.0
 S = TypeVar("S")
 
 
@@ -138,11 +138,7 @@ class ClusterScreen(Screen[None]):
 
     def watch_metrics(self, metrics: Mapping[str, RunMetrics]) -> None:
         """Show new metrics of learners."""
-        self.content.metrics = metrics
-        self.content.show_runs()
-        self.content.show_detail()
-        if self.panes.lower is Pane.CHARTS:
-            self.content.show_charts()
+        self.content.take_metrics(metrics)
 
     def watch_health(self, health: ConnectionStatus) -> None:
         """Show the state of the connection, and the keys, which may depend on it."""

@@ -129,16 +129,21 @@ class Selection:
         records: Mapping[str, PodMetrics] = MappingProxyType({}),
         *,
         pods_of: PodsOf | None = None,
+        old: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[Line, ...]:
-        """Return lines about the selection; the first is a sentence that stands for itself."""
+        """Return lines about the selection; the first is a sentence that stands for itself.
+
+        Args:
+            old: Ages of the records of runs and pods that say nothing of the present, by uid.
+        """
         if self.pane is Pane.SLOTS and self.slot is not None:
             entry = snapshot.ledger.slots.get(self.slot)
             if entry is not None:
                 record = records.get(entry.pod_uid)
                 node, holder = snapshot.nodes.get(self.slot.node), self.pod(snapshot)
-                return about_slot(entry, node, holder, now, record, metrics)
+                return about_slot(entry, node, holder, now, record, metrics, old.get(entry.pod_uid, ""))
         pod, run = self.pod(snapshot), self.run(snapshot)
         if pod is not None:
-            return about_pod(pod, now, records.get(pod.uid), metrics)
+            return about_pod(pod, now, records.get(pod.uid), metrics, old.get(pod.uid, ""))
         pods = (pods_of or snapshot.pods_of)(run.name, "") if run is not None else ()
-        return about_run(run, pods, metrics, now, width) if run is not None else ()
+        return about_run(run, pods, metrics, now, width, old.get(run.uid, "")) if run is not None else ()

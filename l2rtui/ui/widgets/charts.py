@@ -23,10 +23,11 @@ _SCALE: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Name and metrics of one run, as a chart draws them."""
+    """Name and metrics of one run, as a chart draws them; ``old`` is their age where they are not new."""
 
     name: str
     metrics: RunMetrics
+    old: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ def chart_lines(curves: Sequence[Curve], width: int, height: int) -> list[Line]:
     for number, curve in enumerate(curves):
         if any(chart.values(curve.metrics) for chart in CHARTS):
             names += [Span("━ ", _hue(number)), Span(f"{sanitize(curve.name)}   ", TextStyle.DIM)]
+            if curve.old:
+                names.append(Span(f"▲ {curve.old} old   ", TextStyle.WARN))
     # Charts fill a grid of equal cells. One that is too narrow or too low to read is left out rather than
     # squeezed.
     across = max(1, min(len(CHARTS), width // NARROWEST))

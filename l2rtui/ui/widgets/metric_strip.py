@@ -32,6 +32,7 @@ from l2rtui.ui.text import (
     style_of_level,
 )
 from l2rtui.ui.widgets.pod_table import simulator_level, slot_text
+from l2rtui.ui.widgets.run_table import is_learning
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 _LABEL = 10
@@ -53,9 +54,13 @@ class MetricStrip(SpanWidget):
 
 
 def about_run(
-    run: RunView, pods: Sequence[PodView], metrics: RunMetrics | None, now: float, width: int
+    run: RunView, pods: Sequence[PodView], metrics: RunMetrics | None, now: float, width: int, old: str = ""
 ) -> tuple[Line, ...]:
-    """Describe a run: status, sets, learning progress."""
+    """Describe a run: status, sets, learning progress.
+
+    Args:
+        old: Age of the metrics where they say nothing of the present; empty where they do.
+    """
     status = run_status(run, pods)
     sets = "  ".join(
         f"{view.name} {sum(pod.ready for pod in pods if pod.set_name == view.name)}/{view.replicas}"
@@ -71,20 +76,41 @@ def about_run(
     # The sparkline takes what label and number leave, at least enough to see a trend.
     bars = max(8, min(40, width - _LABEL - 12))
     lag = f"lag {decimal(metrics.policy_lag)} (most {count(metrics.policy_lag_max)})"
+    # A learner that hangs or is gone has no rate.
+    is_live = is_learning(pods) and not old
+    rate, updates = metrics.env_steps_per_second, metrics.updates_per_second
     lines += [
+        *_about_silence(old, is_live=is_learning(pods)),
         _series("return", metrics.returns, decimal(metrics.reported_return), bars),
-        _series("steps/s", metrics.rates, count(round(metrics.env_steps_per_second)), bars),
-        _field("policy", f"v{metrics.policy_version}   {lag}   {decimal(metrics.updates_per_second)} updates/s"),
+        _series("steps/s", metrics.rates, count(round(rate)) if is_live else NOTHING, bars),
+        _field("policy", f"v{metrics.policy_version}   {lag}   {decimal(updates if is_live else None)} updates/s"),
         _field("progress", _progress(metrics)),
-        *_about_device(metrics),
+        *_about_device(metrics, old),
     ]
     return tuple(lines)
 
 
+def _about_silence(old: str, *, is_live: bool) -> tuple[Line, ...]:
+    """Line that says how old the numbers below it are; none for new ones."""
+    if not old:
+        return ()
+    reason = f"▲ {old} old: the learner runs and has printed none since" if is_live else f"{old} old: the last one"
+    return (
+        (
+            Span(f"   {'record':<{_LABEL}}", TextStyle.DIM),
+            Span(reason, TextStyle.WARN if is_live else TextStyle.DIM),
+        ),
+    )
+
+
 def about_pod(
-    pod: PodView, now: float, record: PodMetrics | None = None, metrics: RunMetrics | None = None
+    pod: PodView, now: float, record: PodMetrics | None = None, metrics: RunMetrics | None = None, old: str = ""
 ) -> tuple[Line, ...]:
-    """Describe a pod: status, node and slot, history, and its newest metric record; a learner's is its run's."""
+    """Describe a pod: status, node and slot, history, and its newest metric record; a learner's is its run's.
+
+    Args:
+        old: Age of that record where it says nothing of the present; empty where it does.
+    """
     ended = NOTHING if pod.exit_code is None else str(pod.exit_code)
     created = age(now - pod.created) if pod.created else NOTHING
     return (
@@ -93,16 +119,19 @@ def about_pod(
         _field("run", f"{sanitize(pod.run) or NOTHING}   set {sanitize(pod.set_name) or NOTHING}"),
         _field("process", f"pid {pod.pid or NOTHING}   restarts {pod.restarts}   last exit {ended}"),
         _field("owner", f"{sanitize(pod.owner) or NOTHING}   age {created}"),
-        *(_about_record(record) if record is not None else ()),
-        *(_about_device(metrics) if metrics is not None and pod.role is Role.LEARNER else ()),
+        *(_about_record(record, old) if record is not None else ()),
+        *(_about_device(metrics, old) if metrics is not None and pod.role is Role.LEARNER else ()),
     )
 
 
-def _about_record(record: PodMetrics) -> tuple[Line, ...]:
+def _about_record(record: PodMetrics, old: str) -> tuple[Line, ...]:
     lines: list[Line] = []
+    if old:
+        lines.append((*_field("record", ""), Span(f"▲ {old} old: it has printed none since", TextStyle.WARN)))
     if record.simulator:
         level = simulator_level(record.simulator)
-        facts = f"   restarts {record.simulator_restarts}   {count(round(record.simulator_fps))} fps"
+        fps = "" if old else f"   {count(round(record.simulator_fps))} fps"
+        facts = f"   restarts {record.simulator_restarts}{fps}"
         state = Span(status_text(sanitize(record.simulator), level), style_of_level(level))
         lines.append((*_field("simulator", ""), state, Span(facts)))
         if record.simulator_error:
@@ -113,21 +142,22 @@ def _about_record(record: PodMetrics) -> tuple[Line, ...]:
         lines.append(_field("rank", f"{record.rank} of {of}{met}"))
     if record.step:
         lines.append(_field("step", sanitize(record.step)))
-    if record.rate is not None:
+    if record.rate is not None and not old:
         lines.append(_field("steps/s", count(round(record.rate))))
     if record.gpu_percent is not None or record.gpu_memory_bytes is not None:
         lines.append(_field("its GPU", _figures(record.gpu_percent, record.gpu_memory_bytes).strip()))
     return tuple(lines)
 
 
-def _about_device(metrics: RunMetrics) -> tuple[Line, ...]:
+def _about_device(metrics: RunMetrics, old: str) -> tuple[Line, ...]:
     """Line about the device that a learner computes on; none for a record of a runtime that does not report it."""
+    since = f"   {old} ago" if old else ""
     if not metrics.device:
         return ()
     own = metrics.gpu_reserved_bytes
     reserved = f"   {format_bytes(own)} its own" if own is not None else ""
     figures = _figures(metrics.gpu_percent, metrics.gpu_memory_bytes)
-    return (_field("learns on", f"{sanitize(metrics.device)}{figures}{reserved}"),)
+    return (_field("learns on", f"{sanitize(metrics.device)}{figures}{reserved}{since}"),)
 
 
 def about_slot(
@@ -137,6 +167,7 @@ def about_slot(
     now: float,
     record: PodMetrics | None = None,
     metrics: RunMetrics | None = None,
+    old: str = "",
 ) -> tuple[Line, ...]:
     """Describe a slot: its holder and its device."""
     states = {
@@ -158,7 +189,7 @@ def about_slot(
         memory = f"   {format_bytes(total)}" if total else ""
         name = sanitize(gpu.model) or ("CPU" if gpu.is_cpu else NOTHING)
         lines.append(_field("device", f"{gpu.label}   {name}{memory}   {plural(gpu.slots, 'slot')}{_in_use(use)}"))
-    return (*lines, *about_pod(pod, now, record, metrics)[1:]) if pod is not None else tuple(lines)
+    return (*lines, *about_pod(pod, now, record, metrics, old)[1:]) if pod is not None else tuple(lines)
 
 
 def _in_use(use: GpuUse | None) -> str:

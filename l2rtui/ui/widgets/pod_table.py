@@ -93,8 +93,14 @@ def slot_text(pod: PodView) -> str:
     return ",".join(f"{gpu}.{slot}" for gpu, slot in slots)
 
 
-def pod_row(pod: PodView, record: PodMetrics | None = None, fields: RecordFields = frozenset()) -> Row:
-    """Make the row of a pod, with cells for these fields of its metric record."""
+def pod_row(
+    pod: PodView, record: PodMetrics | None = None, fields: RecordFields = frozenset(), old: str = ""
+) -> Row:
+    """Make the row of a pod, with cells for these fields of its metric record.
+
+    Args:
+        old: Age of the record where it says nothing of the present; empty where it does.
+    """
     status = pod.status
     role = str(pod.role) if pod.role else NOTHING
     slot = slot_text(pod)
@@ -112,7 +118,7 @@ def pod_row(pod: PodView, record: PodMetrics | None = None, fields: RecordFields
         (Span(str(pod.restarts or NOTHING), TextStyle.WARN if pod.restarts else TextStyle.DIM), pod.restarts),
         (Span(exit_code, TextStyle.WARN if pod.exit_code else TextStyle.DIM), exit_order),
         (Span("", TextStyle.DIM), -pod.created),  # orders like the age, but does not change with time
-        *_record_cells(record, fields),
+        *_record_cells(record, fields, old),
         (Span(sanitize(pod.run) or NOTHING, TextStyle.DIM), pod.run),
         (Span(sanitize(pod.owner) or NOTHING, TextStyle.DIM), pod.owner),
         (Span(str(pod.seed) if pod.run else NOTHING, TextStyle.DIM), pod.seed),
@@ -121,7 +127,7 @@ def pod_row(pod: PodView, record: PodMetrics | None = None, fields: RecordFields
     )
 
 
-def _record_cells(record: PodMetrics | None, fields: RecordFields) -> Iterator[tuple[Span, object]]:
+def _record_cells(record: PodMetrics | None, fields: RecordFields, old: str) -> Iterator[tuple[Span, object]]:
     """Yield cells and sort values for these fields of a metric record."""
     if "sim" in fields:
         state = record.simulator if record else ""
@@ -130,7 +136,10 @@ def _record_cells(record: PodMetrics | None, fields: RecordFields) -> Iterator[t
         yield Span(text, style_of_level(level) if state else TextStyle.DIM), state
         fps = record.simulator_fps if record and state else -1.0
         # Rounded to 5, so that an idle screen stays idle.
-        yield Span(NOTHING if fps < 0 else count(5 * round(fps / 5)), TextStyle.DIM), fps
+        if old and fps >= 0:
+            yield Span(f"silent {old}", TextStyle.WARN), -1.0
+        else:
+            yield Span(NOTHING if fps < 0 else count(5 * round(fps / 5)), TextStyle.DIM), fps
     if "rank" in fields:
         rank, size = (record.rank, record.world_size) if record else (None, None)
         of = "" if size is None else f"/{size}"

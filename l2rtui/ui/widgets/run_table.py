@@ -72,13 +72,14 @@ class RunRows:
         metrics: RunMetrics | None,
         sets: tuple[str, ...],
         at: str | None = None,
+        old: str = "",
     ) -> Row:
         """As ``run_row``; takes the row that was made ahead, once, if it was made of the same values."""
         # Identity and no comparison: the pods of an unchanged run are the same tuple in both snapshots.
         ahead = self._ahead.pop(run.uid, None)
         if ahead is not None and ahead[0] is pods and ahead[1] == sets and metrics is None and at is None:
             return ahead[2]
-        return run_row(run, pods, metrics, sets, at)
+        return run_row(run, pods, metrics, sets, at, old)
 
 
 def in_order(runs: Iterable[RunView]) -> list[RunView]:
@@ -117,8 +118,13 @@ def run_row(
     metrics: RunMetrics | None,
     sets: Sequence[str] = (),
     at: str | None = None,
+    old: str = "",
 ) -> Row:
-    """Make the row of a run, with a cell for each of these sets, and one for its activity unless that is None."""
+    """Make the row of a run, with a cell for each of these sets, and one for its activity unless that is None.
+
+    Args:
+        old: Age of the metrics where they say nothing of the present; empty where they do.
+    """
     status = run_status(run, pods)
     by_set: dict[str, list[PodView]] = {}
     failing = set()
@@ -129,7 +135,7 @@ def run_row(
     # A list and no generator, which costs more for each item: this runs over all pods of the cluster.
     counts = {name: sum([pod.ready for pod in own]) for name, own in by_set.items()}
     ready, replicas = sum(counts.values()), replicas_of_run(run)
-    rate, updates, reported_return, *learner_counters = _numbers(metrics)
+    rate, updates, reported_return, *learner_counters = _numbers(metrics, old, is_live=is_learning(pods))
     return make_row(
         run.uid,
         (Span(sanitize(run.name), TextStyle.STRONG), run.name),
@@ -172,16 +178,41 @@ def _span(text: str) -> Span:
     return Span(text, TextStyle.PLAIN if text != NOTHING else TextStyle.DIM)
 
 
-def _numbers(metrics: RunMetrics | None) -> list[tuple[Span, float]]:
-    """Return cells and sort values of the learner's numbers; a run without numbers sorts below all others."""
+def is_learning(pods: Iterable[PodView]) -> bool:
+    """Return True while a learner of a run is there, so that its rates can be those of this moment."""
+    return any(pod.ready and pod.role is Role.LEARNER for pod in pods)
+
+
+def _numbers(metrics: RunMetrics | None, old: str, *, is_live: bool) -> list[tuple[Span, float]]:
+    """Return cells and sort values of the learner's numbers; a run without numbers sorts below all others.
+
+    A rate is of this moment or none: a learner that hangs, or is gone, has none. Its last counts stay, dimmed.
+    """
+    nothing = _span(NOTHING), float("-inf")
     if metrics is None:
-        return [(_span(NOTHING), float("-inf"))] * 6
+        return [nothing] * 6
+    if old or not is_live:
+        silent = Span(f"silent {old}", TextStyle.WARN), float("-inf")
+        return [silent if is_live else nothing, nothing, *_counters(metrics, TextStyle.DIM)]
     values: list[tuple[str, float | None]] = [
         (count(round(metrics.env_steps_per_second)), metrics.env_steps_per_second),
         (decimal(metrics.updates_per_second), metrics.updates_per_second),
+    ]
+    return [*_cells(values, TextStyle.PLAIN), *_counters(metrics, TextStyle.PLAIN)]
+
+
+def _counters(metrics: RunMetrics, style: TextStyle) -> list[tuple[Span, float]]:
+    values: list[tuple[str, float | None]] = [
         (decimal(metrics.reported_return), metrics.reported_return),
         (f"v{metrics.policy_version}", metrics.policy_version),
         (decimal(metrics.policy_lag), metrics.policy_lag),
         (count(metrics.env_steps), metrics.env_steps),
     ]
-    return [(_span(text), float("-inf") if value is None else float(value)) for text, value in values]
+    return _cells(values, style)
+
+
+def _cells(values: Iterable[tuple[str, float | None]], style: TextStyle) -> list[tuple[Span, float]]:
+    return [
+        (_span(text) if text == NOTHING else Span(text, style), float("-inf") if value is None else float(value))
+        for text, value in values
+    ]

@@ -47,7 +47,7 @@ RUN = {
 METRICS = {
     "run", "env_steps", "updates", "policy_version", "policy_lag", "policy_lag_max", "mean_return", "eval_return",
     "eval_progress", "env_steps_per_second", "updates_per_second", "workers", "time", "device",
-    "gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes",
+    "age_seconds", "is_live", "return", "gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes",
 }  # fmt: skip
 
 

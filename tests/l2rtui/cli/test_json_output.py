@@ -52,10 +52,42 @@ def test_metrics_have_the_figures_of_the_learners_device_and_unknown_ones_are_nu
     known = RunMetrics(
         "r", device="cuda:0 H100", gpu_percent=41.0, gpu_memory_bytes=3e9, gpu_reserved_bytes=float(GIB)
     )
-    document = metrics_document(known)
+    document = metrics_document(known, known.time)
     assert (document["device"], document["gpu_percent"]) == ("cuda:0 H100", 41.0)
     assert (document["gpu_memory_bytes"], document["gpu_reserved_bytes"]) == (3_000_000_000, GIB)
     head, row = wide(table_output.METRICS, [document])
     assert [row[head.index(name) :].split()[0] for name in ("GPU%", "RESERVED")] == ["41", "1Gi"]
-    older = metrics_document(RunMetrics("r"))
+    older = metrics_document(RunMetrics("r"), 1.0)
     assert {older[name] for name in ("device", "gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "interval_seconds", "is_learning", "is_live"),
+    [
+        (0.0, 2.0, True, True),
+        (15.0, 2.0, True, True),
+        (16.0, 2.0, True, False),
+        (80.0, 30.0, True, True),
+        (100.0, 30.0, True, False),
+        (0.0, 2.0, False, False),
+    ],
+)
+def test_a_rate_that_is_not_of_this_moment_is_no_rate_and_the_record_has_an_age(
+    age_seconds, interval_seconds, is_learning, is_live
+):
+    record = RunMetrics("r", time=1e9, interval_seconds=interval_seconds, env_steps_per_second=1017.0)
+    document = metrics_document(record, 1e9 + age_seconds, is_learning=is_learning)
+    assert (document["age_seconds"], document["is_live"]) == (age_seconds, is_live)
+    assert document["env_steps_per_second"] == 1017.0
+    head, row = wide(table_output.METRICS, [document])
+    cells = dict(zip(head.split(), row.split(), strict=False))
+    assert cells["STEPS/S"] == ("1017" if is_live else "-")
+    assert cells["AGE"] == table_output.format_age(age_seconds)
+
+
+def test_return_is_the_number_that_the_app_shows():
+    for record in (RunMetrics("r", mean_return=242.4, eval_return=172.3), RunMetrics("r", mean_return=242.4)):
+        document = metrics_document(record, 0.0)
+        assert document["return"] == record.reported_return
+        head, row = wide(table_output.METRICS, [document])
+        assert dict(zip(head.split(), row.split(), strict=False))["RETURN"] == f"{record.reported_return:.4g}"

@@ -429,3 +429,33 @@ async def test_a_command_that_is_not_there_names_the_likely_one(desk, word, sent
             await one.until(lambda: one.top == "ConfirmScreen" or one.says())
         else:
             await one.until(lambda: sentence in one.says())
+
+
+async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
+    """As after SIGSTOP: the pod runs, its log has no new line, and nothing arrives but time."""
+    backend = FakeBackend(owner=user_name())
+    lines_of, is_hung = backend.logs, False
+
+    async def logs(pod, query):
+        async for line in lines_of(pod, query):
+            if not is_hung:
+                yield line
+
+    backend.logs = logs
+    async with desk(backend=backend) as one:
+        cluster = one.cluster
+        await one.until(lambda: len(cluster.metrics) == 3)
+        rates = [run.env_steps_per_second for run in cluster.metrics.values()]
+        assert all(rates)
+        assert "silent" not in one.words()
+        is_hung = True
+        backend.advance(120)
+        cluster.content.draw_ages()
+        runs = cluster.panes.runs.model.rows
+        await one.until(lambda: all("silent 2m" in [cell.text for cell in row.cells] for row in runs.values()))
+        assert "silent 2m" in one.words()
+        await one.until(lambda: "▲ 2m old: the learner runs and has printed none since" in one.words())
+        assert not any(f"{rate:,.0f}" in one.words() for rate in rates)
+        is_hung = False
+        backend.advance(1)
+        await one.until(lambda: "silent" not in one.words())

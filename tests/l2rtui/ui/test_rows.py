@@ -13,6 +13,7 @@ from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
+from l2rtui.ui.state.record_ages import RecordAges
 from l2rtui.ui.widgets import pod_table, run_table
 from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, entry_of
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
@@ -47,6 +48,43 @@ def test_a_run_has_a_cell_and_a_sort_value_for_each_column(metrics, at):
     assert len(row.cells) == len(row.sort) == len(columns)
     by_key = {column.key: value for column, value in zip(columns, row.sort, strict=True)}
     assert by_key["return"] == by_key["trend"] == (float("-inf") if metrics is None else -3.0)
+
+
+def test_a_learner_that_reports_no_more_has_no_rate_and_says_for_how_long():
+    learner = PodView("l", "r-learner-0", "n", "me", "r", "learner", Role.LEARNER, phase=Phase.RUNNING, ready=True)
+    over = PodView("l", "r-learner-0", "n", "me", "r", "learner", Role.LEARNER, phase=Phase.SUCCEEDED)
+    metrics = RunMetrics("r", env_steps=7610, env_steps_per_second=1017.0, updates_per_second=4.0, mean_return=1.0)
+
+    def cells(pod: PodView, old: str) -> list[str]:
+        row = run_table.run_row(RUN, [pod], metrics, (), None, old)
+        keys = [column.key for column in run_table.columns_for(())]
+        texts = dict(zip(keys, (cell.text for cell in row.cells), strict=True))
+        return [texts[key] for key in ("rate", "updates", "steps", "return")]
+
+    assert cells(learner, "") == ["1,017", "4.00", "7,610", "1.00"]
+    assert cells(learner, "2m") == ["silent 2m", "-", "7,610", "1.00"]
+    assert cells(over, "") == ["-", "-", "7,610", "1.00"]
+    assert cells(over, "2m") == ["-", "-", "7,610", "1.00"]
+
+
+def test_an_old_record_of_a_pod_has_no_frame_rate():
+    fields = pod_table.record_fields([RECORD])
+    assert "silent 1m" in [cell.text for cell in pod_table.pod_row(POD, RECORD, fields, "1m").cells]
+
+
+def test_a_record_has_the_age_of_its_arrival_unless_it_was_there_before():
+    ages = RecordAges()
+    ages.take({"old": RunMetrics("r", time=900.0), "slow clock": RunMetrics("r", time=400.0)}, 1000.0)
+    assert ages.age_if_old("old", 1000.0) == "1m"
+    assert ages.age_if_old("nobody", 1000.0) == ""
+    ages.take({"slow clock": RunMetrics("r", time=402.0)}, 1002.0)
+    ages.take({"slow clock": RunMetrics("r", time=402.0)}, 1030.0)
+    assert ages.age_if_old("slow clock", 1017.0, 2.0) == ""
+    assert ages.age_if_old("slow clock", 1033.0, 2.0) == "30s"
+    ages.take({"fast clock": RunMetrics("r", time=5000.0), "none": RunMetrics("r")}, 1000.0)
+    assert ages.age_if_old("fast clock", 1016.0, 2.0) == ages.age_if_old("none", 1016.0, 2.0) == "10s"
+    ages.keep({"none"})
+    assert ages.age_if_old("fast clock", 1016.0, 2.0) == ""
 
 
 def test_a_node_has_a_cell_and_a_sort_value_for_each_column():

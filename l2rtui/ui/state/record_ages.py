@@ -1,0 +1,51 @@
+"""Ages of the newest metric records, by this machine's clock. Pure.
+
+A record carries the time of the clock of its own machine, which may be minutes off. That time counts for the first
+record of a run alone, which may come from an old log; every later one has just arrived, whatever its clock says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from l2rtui.domain.metrics import is_old
+from l2rtui.ui.text import age
+
+WORKER_INTERVAL_SECONDS: Final = 10.0
+"""Time between two records of a worker (``runtime.rl.roles.worker``); a learner says itself how often it writes."""
+
+
+class Timed(Protocol):
+    """A record with the time of its writer's clock."""
+
+    @property
+    def time(self) -> float:
+        """Seconds since the epoch; 0 where the record has none."""
+
+
+class RecordAges:
+    """Arrival of the newest record of each run or pod, by uid."""
+
+    def __init__(self) -> None:
+        self._arrivals: dict[str, tuple[float, float]] = {}
+
+    def take(self, records: Mapping[str, Timed], now: float) -> None:
+        """Note which of these records are new."""
+        for uid, record in records.items():
+            before = self._arrivals.get(uid)
+            if before is None:
+                self._arrivals[uid] = (record.time, min(now, record.time or now))
+            elif before[0] != record.time:
+                self._arrivals[uid] = (record.time, now)
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Drop all others."""
+        self._arrivals = {uid: arrival for uid, arrival in self._arrivals.items() if uid in uids}
+
+    def age_if_old(self, uid: str, now: float, interval_seconds: float = WORKER_INTERVAL_SECONDS) -> str:
+        """Return the age of a record in a few characters; empty while it is new, or where there is none."""
+        if uid not in self._arrivals:
+            return ""
+        seconds = now - self._arrivals[uid][1]
+        return age(seconds) if is_old(seconds, interval_seconds) else ""
