@@ -6,12 +6,16 @@ The only code that talks to ``pynvml``. A test passes another object with the fe
 from __future__ import annotations
 
 import importlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import Gpu, GpuUse
 from runtime.base.gpu_meter import GpuState, read_state
+
+_NO_DRIVER_SECONDS = 60.0
+"""Period without another search for a missing driver: each search reads every library folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,14 @@ class GpuReport:
 
     Attributes:
         uses: Utilisation, memory, power and temperature of each GPU, as far as the card reports them.
-        has_driver: False on a node without NVIDIA's driver: no GPU, and no problem.
+        driver: Its version; empty without NVIDIA's driver: no GPU, and no problem.
         problem: Why the GPUs cannot be read, one sentence; empty when they could.
     """
 
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     uses: tuple[GpuUse, ...] = ()
-    has_driver: bool = False
+    driver: str = ""
     problem: str = ""
 
 
@@ -50,9 +54,12 @@ class GpuReader:
         self._slots = slots_per_gpu
         self._nvml = nvml
         self._is_open = False
+        self._no_driver_until = 0.0
 
     def read(self, node: str) -> GpuReport:
         """Read every GPU. Blocks for some milliseconds each, longer while a driver wakes."""
+        if time.monotonic() < self._no_driver_until:
+            return GpuReport()
         if self._nvml is None:
             try:
                 self._nvml = importlib.import_module("pynvml")
@@ -66,11 +73,12 @@ class GpuReader:
             return self._report(nvml, node)
         # No driver is the normal case of a CPU node, and no problem to report.
         except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
+            self._no_driver_until = time.monotonic() + _NO_DRIVER_SECONDS
             return GpuReport()
         except nvml.NVMLError as error:
             # After an upgrade of the driver this handle stays broken; only another nvmlInit() can succeed.
             self.close()
-            return GpuReport(has_driver=True, problem=f"the GPUs cannot be read: NVML says {error}")
+            return GpuReport(problem=f"the GPUs cannot be read: NVML says {error}")
 
     def close(self) -> None:
         """Close NVML; a later reading opens it again."""
@@ -85,7 +93,7 @@ class GpuReader:
         gpus: list[Gpu] = []
         processes: list[GpuProcess] = []
         uses: list[GpuUse] = []
-        problem = ""
+        problem, driver = "", _text(nvml.nvmlSystemGetDriverVersion())
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
                 device = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -100,7 +108,7 @@ class GpuReader:
             processes.extend(GpuProcess(pid, DeviceUsage(index)) for pid in pids)
         if problem:
             self.close()  # as for errors of the whole driver: a reset card needs another nvmlInit()
-        return GpuReport(tuple(gpus), tuple(processes), tuple(uses), has_driver=True, problem=problem)
+        return GpuReport(tuple(gpus), tuple(processes), tuple(uses), driver, problem)
 
 
 def _use(index: int, state: GpuState) -> GpuUse:

@@ -36,10 +36,15 @@ _GATHER_SECONDS: Final = 0.1
 """Events come in bursts: one snapshot for all of them."""
 _ROUND_SECONDS: Final = 5.0
 _NODE_SECONDS: Final = 30.0
+_LOAD_SECONDS: Final = 5.0
+"""Age at which load and GPUs are read again; the rest of a node changes seldom."""
 
 
 class DockerBackend:
     """One Engine of this machine as the one node; see ``backends.base.Backend`` for what each method promises.
+
+    Args:
+        nvml: The module ``pynvml``, or a stand-in; None imports it when it is first needed.
 
     Raises UsageError where the Engine is on another machine.
     """
@@ -47,14 +52,16 @@ class DockerBackend:
     name = "docker"
     location = renderer = volumes = secrets = adopt = None
 
-    def __init__(self, settings: Settings, *, endpoint: DockerEndpoint | None = None) -> None:
+    def __init__(self, settings: Settings, *, endpoint: DockerEndpoint | None = None, nvml: object = None) -> None:
         self._settings = settings
         self._engine = DockerEngine(endpoint)
         _require_local(self._engine.endpoint)
         self._info: dict[str, Any] = {}
-        self._gpu_reader = GpuReader(settings.slots_per_gpu)
+        self._gpu_reader = GpuReader(settings.slots_per_gpu, nvml)
+        self._load_reader = node_info.EngineLoad()
+        self._load: tuple[float | None, int | None] = (None, None)
         self._gpus = GpuReport()
-        self._node_expires = 0.0
+        self._node_expires = self._load_expires = 0.0
         self._ending: set[str] = set()
         """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
         self._has_news = asyncio.Event()
@@ -251,10 +258,15 @@ class DockerBackend:
         now = time.monotonic()
         if now >= self._node_expires:
             self._info = await self._engine.request_json("GET", "/info")
-            name = node_info.node_name(self._info)
-            self._gpus = await asyncio.to_thread(self._gpu_reader.read, name)
             self._node_expires = now + _NODE_SECONDS
-        return node_info.node(self._info, self._settings, self._gpus)
+        if now >= self._load_expires:
+            self._gpus = await asyncio.to_thread(self._gpu_reader.read, node_info.node_name(self._info))
+            self._load = self._load_reader.read(self._info)
+            self._load_expires = now + _LOAD_SECONDS
+        cpu_used, memory_used = self._load
+        return node_info.node(
+            self._info, self._settings, self._gpus, cpu_used=cpu_used, memory_used_bytes=memory_used
+        )
 
     async def _listen(self) -> None:
         """Note each event; while the Engine sends none, the rounds of watch() replace them."""

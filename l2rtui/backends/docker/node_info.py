@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from l2rtui.backends.common.node_info import dns_label
+import psutil
+
+from l2rtui.backends.common.node_info import CpuLoad, dns_label
 from l2rtui.backends.common.nvml import GpuReport, cpu_device
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Node
@@ -24,7 +26,29 @@ def has_gpu_runtime(info: Mapping[str, Any]) -> bool:
     return "nvidia" in info.get("Runtimes", {}) or bool(info.get("CDISpecDirs"))
 
 
-def node(info: Mapping[str, Any], settings: Settings, report: GpuReport) -> Node:
+class EngineLoad:
+    """CPU cores and memory in use on the machine of the Engine, in a process of that machine."""
+
+    def __init__(self) -> None:
+        self._cpu = CpuLoad()
+
+    def read(self, info: Mapping[str, Any]) -> tuple[float | None, int | None]:
+        """Return cores and bytes; None for both where the Engine runs in a virtual machine (Docker Desktop)."""
+        memory = psutil.virtual_memory()
+        # Both come from the kernel's own count: a virtual machine never has exactly the memory of its host.
+        if info.get("MemTotal") != memory.total:
+            return None, None
+        return round(self._cpu.read(), 2), memory.total - memory.available
+
+
+def node(
+    info: Mapping[str, Any],
+    settings: Settings,
+    report: GpuReport,
+    *,
+    cpu_used: float | None = None,
+    memory_used_bytes: int | None = None,
+) -> Node:
     """Return the one node; its cpu device stands beside its GPUs, or alone where it has none."""
     name, cores = node_name(info), float(info.get("NCPU", 1))
     cpu = cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots, index=CPU if report.gpus else 0)
@@ -35,4 +59,7 @@ def node(info: Mapping[str, Any], settings: Settings, report: GpuReport) -> Node
         memory_bytes=int(info.get("MemTotal", 0)),
         message=report.problem,
         cpu=cpu if report.gpus else None,
+        gpu_use=report.uses,
+        cpu_used=cpu_used,
+        memory_used_bytes=memory_used_bytes,
     )

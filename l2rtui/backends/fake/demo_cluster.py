@@ -120,11 +120,11 @@ def with_gpu_use(node: Node, pods: Iterable[PodView]) -> Node:
     uses = (
         GpuUse(
             gpu.index,
-            busy := float(min(99, percent[gpu.index])),
+            share := float(min(99, percent[gpu.index])),
             min(gpu.memory_bytes, memory[gpu.index] * GIB + _IDLE_BYTES),
             gpu.memory_bytes,
-            watts=round(_IDLE_WATTS + 3.1 * busy, 1),
-            celsius=float(31 + round(0.35 * busy)),
+            watts=round(_IDLE_WATTS + 3.1 * share, 1),
+            celsius=float(31 + round(0.35 * share)),
         )
         for gpu in node.gpus
     )

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from l2rtui.backends.common.node_info import CpuLoad, memory_limit, node_name, usable_cores
-from l2rtui.backends.common.nvml import GpuProcess, GpuReader, GpuReport, cpu_device
+from l2rtui.backends.common.nvml import GpuProcess, GpuReader, cpu_device
 from l2rtui.backends.local import process_scan
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
 
-_NO_DRIVER_SECONDS = 60.0
-"""Period without another search for a missing driver: each search reads every library folder."""
-
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:
-    """The node at one moment, and the foreign processes on its GPUs."""
+    """The node at one moment, the foreign processes on its GPUs, and the version of their driver."""
 
     node: Node
     foreign_pods: tuple[PodView, ...] = ()
     problem: str = ""
+    driver: str = ""
 
 
 class NodeReader:
@@ -40,19 +37,13 @@ class NodeReader:
         self._settings = settings
         self._runs = str(runs)
         self._gpus = GpuReader(settings.slots_per_gpu, nvml)
-        self._report = GpuReport()
-        self._no_driver_until = 0.0
         self._cpu_load = CpuLoad()
 
     def read(self) -> NodeReading:
         """Return the node as it is now."""
         name, cores = node_name(), usable_cores()
-        if time.monotonic() >= self._no_driver_until:
-            self._report = self._gpus.read(name)
-            if not self._report.has_driver:
-                self._no_driver_until = time.monotonic() + _NO_DRIVER_SECONDS
-        settings, report = self._settings, self._report
-        # With a problem there are GPUs that cannot be read: the CPU then stands beside them, and not in their place.
+        settings, report = self._settings, self._gpus.read(name)
+        # With a problem there are GPUs that cannot be read: the CPU stands beside them, and not in their place.
         has_gpus = bool(report.gpus or report.problem)
         cpu = cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots, index=CPU if has_gpus else 0)
         memory = psutil.virtual_memory()
@@ -72,7 +63,7 @@ class NodeReader:
             {process.proc.pid for process in process_scan.find_tagged(self._is_ours)} if report.processes else set()
         )
         foreign = (_foreign_pod(name, process) for process in report.processes if process.pid not in ours)
-        return NodeReading(node, tuple(pod for pod in foreign if pod), report.problem)
+        return NodeReading(node, tuple(pod for pod in foreign if pod), report.problem, report.driver)
 
     def _is_ours(self, process: process_scan.TaggedProcess) -> bool:
         # A run of another state folder is foreign here: no pod of this backend shows that it uses the GPU.

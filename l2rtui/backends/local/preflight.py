@@ -20,6 +20,7 @@ from l2rtui.backends.local.environment import (
     find_command,
     working_folder,
 )
+from l2rtui.backends.local.gpu_check import check_gpus
 from l2rtui.backends.local.node_reader import NodeReading
 from l2rtui.backends.local.paths import REMOVED, STAGED, StateFolder
 from l2rtui.backends.local.run_store import RunScan
@@ -103,6 +104,8 @@ def diagnose(root: StateFolder, reading: NodeReading, scan: RunScan) -> tuple[Fi
         findings.append(Finding(Severity.WARNING, "gpu", reading.problem, hint))
     elif all(gpu.is_cpu for gpu in node.gpus):
         findings.append(Finding(Severity.OK, "gpu", "there is no NVIDIA GPU: workers sit on the cpu device"))
+    else:
+        findings.extend(check_gpus(node.gpus, reading.driver))
     findings.extend(Finding(Severity.WARNING, "state", problem) for problem in scan.problems)
     sentence = "its supervisor is gone: nothing restarts its processes or stores their output"
     for name in (state.folder.name for state in scan.runs if not state.is_supervised):

@@ -12,21 +12,25 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from l2rtui.backends.common.nvml import GpuReport
 from l2rtui.backends.docker import container_config, node_info, preflight, views
+from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.config import Settings
 from l2rtui.domain.containers import Binding, Mount, PodSettings, Security
 from l2rtui.domain.ledger import build_ledger
-from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.node import Gpu, GpuUse, Node
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import RunPlan, plan_launch
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import PROGRAM_WORD, Kind, Program, Resources, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import BackendError
+from runtime.base.docker_endpoint import DockerEndpoint
 from tests.fakes.docker_engine import FakeDockerEngine
+from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 from tests.l2rtui.backends.docker.conftest import launched, plan_of, run_spec
 
 GOLDEN = Path(__file__).parent / "golden" / "containers.json"
@@ -145,6 +149,22 @@ def test_the_findings_of_an_engine():
     assert preflight.diagnose({"Runtimes": {"nvidia": {}}}, "", gpus)[1].severity is Severity.OK
     assert preflight.diagnose({"CDISpecDirs": ["/etc/cdi"]}, "", gpus)[1].severity is Severity.OK
     assert preflight.diagnose({}, "", GpuReport(problem="no driver"))[1].severity is Severity.WARNING
+
+
+async def test_the_node_shows_what_its_gpus_and_its_machine_do(fake: FakeDockerEngine):
+    fake.info["MemTotal"] = psutil.virtual_memory().total
+    nvml = FakeNvml(FakeGpu(percent=71, used_bytes=5 * GIB, watts=250.0, celsius=58))
+    backend = DockerBackend(Settings(), endpoint=DockerEndpoint(fake.url), nvml=nvml)
+    (node,) = (await backend.snapshot()).nodes.values()
+    assert node.gpu_use == (GpuUse(0, 71.0, 5 * GIB, 80 * GIB, 250.0, 58.0),)
+    assert node.cpu_used is not None
+    assert node.memory_used_bytes > 0
+    await backend.close()
+    assert nvml.opened == 0
+
+
+def test_the_load_of_an_engine_in_a_virtual_machine_is_unknown():
+    assert node_info.EngineLoad().read({"MemTotal": 1 << 33}) == (None, None)
 
 
 def test_the_node_of_an_engine():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 
 from l2rtui.backends.common import node_info
 from l2rtui.backends.common.nvml import GpuReader, cpu_device
+from l2rtui.backends.local import gpu_check
 from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.ledger import DeviceUsage, SlotState
@@ -99,6 +101,39 @@ async def test_the_node_shows_what_its_gpus_do(tmp_path):
         GpuUse(1, None, 2 * GIB, 80 * GIB, None, 54.0),
     )
     await backend.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "severity", "sentence"),
+    [
+        (("2.13.0+cu130", "13.0", True), "ok", "torch 2.13.0+cu130 computes on GPUs"),
+        (("2.13.0+cu130", "13.0", False), "warning", "torch 2.13.0+cu130 finds no GPU"),
+        (("2.13.0+cpu", "", False), "warning", "torch 2.13.0+cpu is built without CUDA"),
+    ],
+)
+def test_torch_that_cannot_use_the_gpus_is_named(answer, severity, sentence):
+    finding = gpu_check.torch_finding(answer)
+    assert finding.severity == severity
+    assert finding.sentence.startswith(sentence)
+    assert bool(finding.hint) == (severity == "warning")
+    assert gpu_check.torch_finding(None) is None
+
+
+@pytest.mark.process
+async def test_the_doctor_asks_torch_in_a_process_of_its_own(tmp_path):
+    nvml = FakeNvml(FakeGpu(), FakeGpu(), FakeGpu("NVIDIA RTX 3090"))
+    backend = LocalBackend(Settings(), state=tmp_path, nvml=nvml)
+    findings = {finding.subject: finding for finding in await backend.doctor()}
+    await backend.close()
+    assert findings["gpu"].sentence == ("3 GPUs: 2 x NVIDIA H100 80GB HBM3, 1 x NVIDIA RTX 3090, driver 580.95.05")
+    assert version("torch").partition("+")[0] in findings["torch"].sentence
+
+
+def test_a_missing_driver_is_not_searched_for_at_every_reading():
+    nvml = FakeNvml(FakeGpu(), error=LIBRARY_NOT_FOUND)
+    reader = GpuReader(4, nvml)
+    assert [reader.read("n").gpus for _ in range(3)] == [(), (), ()]
+    assert nvml.calls == ["nvmlInit"]
 
 
 def test_a_card_that_fell_off_the_bus_takes_no_other_with_it():
