@@ -158,6 +158,26 @@ def slot_ranges(slots: Iterable[SlotId]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1].slot}" for part in parts)
 
 
+def clip(line: Line, width: int) -> Line:
+    """Cut a line to a width in characters between two words, with an ellipsis in place of the rest.
+
+    Half a number reads as another number; a word that alone is too long is cut all the same.
+    """
+    if width_of(line) <= width:
+        return line
+    kept: list[Span] = []
+    room = max(0, width - 1)
+    for text, style in line:
+        if len(text) <= room:
+            kept.append(Span(text, style))
+            room -= len(text)
+            continue
+        end = text.rfind(" ", 0, room + 1)
+        kept.append(Span(text[:end] if end >= 0 else "" if kept else text[:room], style))
+        break
+    return (*kept, Span("…", TextStyle.DIM))
+
+
 def width_of(line: Sequence[Span]) -> int:
     """Return the number of characters of a line."""
     return sum(len(span.text) for span in line)

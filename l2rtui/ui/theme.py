@@ -84,11 +84,36 @@ _FALLBACKS: Final = {"l2r-dim": "foreground-muted", "l2r-strong": "foreground", 
 Palette = Mapping[TextStyle, Style]
 
 
-def palette(variables: Mapping[str, str]) -> Palette:
-    """Return the Rich style of each TextStyle for ``App.theme_variables``."""
+_CONTRASTS: Final = {
+    TextStyle.BAD: 1.0,
+    TextStyle.WARN: 0.92,
+    TextStyle.STAGED: 0.92,
+    TextStyle.STRONG: 0.84,
+    TextStyle.ACCENT: 0.8,
+    TextStyle.PLAIN: 0.75,
+    TextStyle.WAIT: 0.7,
+    TextStyle.OK: 0.65,
+    TextStyle.DONE: 0.55,
+    TextStyle.DIM: 0.55,
+}
+"""Distance from the background where there is no colour, 0 to 1: the lightness of the colours would leave a fault
+darker than what is well."""
+_HUE_CONTRAST: Final = 0.7
+
+
+def palette(variables: Mapping[str, str], *, has_colours: bool = True) -> Palette:
+    """Return the Rich style of each TextStyle for ``App.theme_variables``; greys by weight without colours."""
     # Textual's own themes lack the ``l2r-`` variables and get fallbacks.
     # Only the colours that matter are the key of the cache: a theme has some hundred variables more.
-    return _palette(tuple(_colour(variables, name) for name in _VARIABLES.values()))
+    if has_colours:
+        return _palette(tuple(_colour(variables, name) for name in _VARIABLES.values()))
+    is_dark = Color.parse(variables.get("background") or "#000000").brightness < 0.5
+    return _palette(tuple(_grey(_CONTRASTS.get(style, _HUE_CONTRAST), is_dark=is_dark) for style in _VARIABLES))
+
+
+def _grey(contrast: float, *, is_dark: bool) -> str:
+    level = round(255 * (contrast if is_dark else 1 - contrast))
+    return f"#{level:02x}{level:02x}{level:02x}"
 
 
 @lru_cache(maxsize=8)
@@ -97,7 +122,7 @@ def _palette(colours: tuple[str, ...]) -> Palette:
         text_style: Style(color=Color.parse(colour).rich_color)
         for text_style, colour in zip(_VARIABLES, colours, strict=True)
     }
-    # Bold and underline carry the meaning where a terminal shows no colours (NO_COLOR).
+    # Bold and underline carry the meaning where a terminal shows no colours.
     for text_style in (TextStyle.STRONG, TextStyle.BAD):
         styles[text_style] += Style(bold=True)
     styles[TextStyle.STAGED] += Style(bold=True, underline=True)

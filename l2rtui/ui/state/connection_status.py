@@ -34,9 +34,12 @@ class ConnectionStatus:
     busy: str = ""
 
 
-def name_of(health: ConnectionStatus) -> Line:
-    """Return the left end: the program's name and its context."""
-    return Span(" l2rtui ", TextStyle.STRONG), Span(f" {sanitize(health.context)} ", TextStyle.ACCENT)
+def name_of(health: ConnectionStatus) -> tuple[Line, ...]:
+    """Return the groups of the left end: the program's name, and its context by parts."""
+    # By parts: a narrow terminal drops the user first and the context last.
+    parts = [part for part in sanitize(health.context).split(" · ") if part]
+    context = [(Span(f" {'· ' if number else ''}{part}", TextStyle.ACCENT),) for number, part in enumerate(parts)]
+    return ((Span(" l2rtui ", TextStyle.STRONG),), *context, (Span(" "),))
 
 
 def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:

@@ -164,13 +164,14 @@ class LogPane(LogView, can_focus=True):
         self._refill(LogFilter(old.include, old.exclude, following))
 
     def action_marker(self) -> None:
-        """Append a marker line with the present time."""
+        """Append a marker line with the present time, and go to it: what follows it is what it was set for."""
         text = f"marked at {time.strftime('%H:%M:%S')}"
         entry = LogEntry(time.time(), "", text, len(text), is_mark=True)
         self.received += 1
         self._all.append(entry)
         self.ring.extend([entry])
         self._arrange()
+        self._follow(True)
         self.post_message(self.Changed())
 
     async def action_save(self) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -164,9 +164,12 @@ class LogView(SpanWidget):
         # Before the first layout; on_resize() comes back here.
         if not self.size.width:
             return
+        # Wrapping changes the rows of all lines: the line at the top stays there, and not the number of its row.
+        top = self.ring.at(self._top)
         # One column is the scroll bar's.
         self.ring.wrap(max(1, self.size.width - 1 - self._left) if self.is_wrapping else 0)
-        self._go(self._last_top if self.is_following else self._top)
+        first = self._top if top is None or self.ring.at(self._top) == top else self.ring.row_of(top[0])
+        self._go(self._last_top if self.is_following else first)
 
     def on_resize(self) -> None:
         """Wrap lines at the new width."""
@@ -227,7 +230,7 @@ class LogView(SpanWidget):
             return (Span(fit(text, room) if len(text) > room else text.ljust(room, "─"), TextStyle.WARN),)
         style = TextStyle.DIM if entry.is_record else _level_style(entry.text)
         if not self.is_wrapping:
-            return (Span(entry.text[self._pan : self._pan + room], style),)
+            return _window(entry, self._pan, room, style)
         if entry.columns == len(entry.text):
             return (Span(entry.text[part * room : (part + 1) * room], style),)
         pieces = chop_cells(entry.text, room)
@@ -261,6 +264,16 @@ class LogView(SpanWidget):
         for number, piece in enumerate(strip.divide([*cuts, strip.cell_length])):
             segments.extend(piece.apply_style(look) if number % 2 else piece)
         return Strip(segments, strip.cell_length)
+
+
+def _window(entry: LogEntry, pan: int, room: int, style: TextStyle) -> Line:
+    """Part of a line that is in sight; a sign stands at each edge beyond which it goes on."""
+    text = entry.text[pan:]
+    before = "…" if pan and entry.text else ""
+    has_more = (len(text) if entry.columns == len(entry.text) else cell_len(text)) > room
+    if has_more:
+        text = set_cell_size(text, max(0, room - 1))
+    return Span(before, TextStyle.ACCENT), Span(text[len(before) :], style), Span("…" * has_more, TextStyle.ACCENT)
 
 
 def _level_style(text: str) -> TextStyle:

@@ -23,6 +23,7 @@ from l2rtui.ui.text import (
     Span,
     TextStyle,
     age,
+    clip,
     count,
     decimal,
     percent,
@@ -48,9 +49,9 @@ class MetricStrip(SpanWidget):
         self.refresh_changed(old, new)
 
     def render_line(self, y: int) -> Strip:
-        """One line, cut at the right."""
+        """One line; what does not fit is left out by words, so that no number is cut."""
         line = self.lines[y] if y < len(self.lines) else ()
-        return self.strip(line, self.size.width)
+        return self.strip(clip(line, self.size.width), self.size.width)
 
 
 def about_run(
@@ -94,7 +95,7 @@ def _about_silence(old: str, *, is_live: bool) -> tuple[Line, ...]:
     """Line that says how old the numbers below it are; none for new ones."""
     if not old:
         return ()
-    reason = f"▲ {old} old: the learner runs and has printed none since" if is_live else f"{old} old: the last one"
+    reason = f"▲ {old} old: the learner prints none any more" if is_live else f"{old} old: the last one"
     return (
         (
             Span(f"   {'record':<{_LABEL}}", TextStyle.DIM),
@@ -127,7 +128,7 @@ def about_pod(
 def _about_record(record: PodMetrics, old: str) -> tuple[Line, ...]:
     lines: list[Line] = []
     if old:
-        lines.append((*_field("record", ""), Span(f"▲ {old} old: it has printed none since", TextStyle.WARN)))
+        lines.append((*_field("record", ""), Span(f"▲ {old} old: it prints none any more", TextStyle.WARN)))
     if record.simulator:
         level = simulator_level(record.simulator)
         fps = "" if old else f"   {count(round(record.simulator_fps))} fps"

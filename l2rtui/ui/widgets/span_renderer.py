@@ -51,7 +51,7 @@ class SpanWidget(Widget):
         """Draw one line, cut or filled to a width in columns; ``back`` is applied over it, as that of a cursor."""
         if self._pens is None:
             self._base = self.rich_style
-            self._pens = _on(self._base, tuple(palette(self.app.theme_variables).items()))
+            self._pens = _on(self._base, tuple(_palette_of(self.app).items()))
             self._is_plain = is_plain(self.app)
         pens = self._pens
         # Neighbours of one style become one segment: each segment costs the terminal an escape sequence.
@@ -63,6 +63,10 @@ class SpanWidget(Widget):
             pieces = ((text_style, plain(text)) for text_style, text in pieces)
         segments = [Segment(text, pens[text_style] + back) for text_style, text in pieces if text]
         return Strip(segments).adjust_cell_length(width, self._base + back)
+
+
+def _palette_of(app: App[None]) -> Palette:
+    return palette(app.theme_variables, has_colours=not app.no_color)
 
 
 def is_plain(app: App[None]) -> bool:
@@ -78,7 +82,7 @@ def _on(base: Style, pens: tuple[tuple[TextStyle, Style], ...]) -> Mapping[TextS
 
 def to_text(app: App[None], lines: Iterable[Iterable[Span]]) -> Text:
     """Convert lines to a Text for a Static, which wraps them. A Text is never parsed as markup."""
-    styles = palette(app.theme_variables)
+    styles = _palette_of(app)
     write = plain if is_plain(app) else str
     texts = (Text.assemble(*((write(span.text), styles[span.style]) for span in line)) for line in lines)
     return Text("\n").join(texts)

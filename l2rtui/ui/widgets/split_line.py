@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, chain, takewhile
+
 from textual.strip import Strip
 
 from l2rtui.ui.text import Line, Span, width_of
@@ -9,14 +11,17 @@ from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 
 class SplitLine(SpanWidget):
-    """Line that is redrawn only when its text has changed."""
+    """Line that is redrawn only when its text has changed.
+
+    The left end is a list of groups, such as a label and its number, which stay or go together.
+    """
 
     DEFAULT_CSS = "SplitLine { height: 1; }"
 
-    _ends: tuple[Line, Line] = (), ()
+    _ends: tuple[tuple[Line, ...], Line] = (), ()
 
-    def show(self, left: Line, right: Line) -> None:
-        """Set both ends; of the left one the last spans are dropped first."""
+    def show(self, left: tuple[Line, ...], right: Line) -> None:
+        """Set both ends; of the left one the last groups are dropped first."""
         if (left, right) != self._ends:
             self._ends = left, right
             self.refresh()
@@ -24,9 +29,9 @@ class SplitLine(SpanWidget):
     def render_line(self, y: int) -> Strip:  # noqa: ARG002  (there is one line)
         """The line, its right end at the right edge."""
         width = self.size.width
-        line, right = self._ends
+        groups, right = self._ends
         room = max(0, width - width_of(right))
-        left = list(line)
-        while left and width_of(left) > room:
-            left.pop()
+        ends = accumulate(map(width_of, groups))
+        fitting = list(takewhile(lambda pair: pair[1] <= room, zip(groups, ends, strict=True)))
+        left = tuple(chain.from_iterable(group for group, _ in fitting))
         return self.strip((*left, Span(" " * (room - width_of(left))), *right), width)

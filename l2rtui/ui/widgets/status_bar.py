@@ -66,25 +66,27 @@ def slots_of(ledger: Ledger) -> Slots:
     return Slots(len(ledger.slots) - cpu_there, busy, free, cpu_there, cpu_busy)
 
 
-def left_of(snapshot: ClusterSnapshot, health: ConnectionStatus, pod_counts: PodCounts, slots: Slots) -> Line:
+def left_of(
+    snapshot: ClusterSnapshot, health: ConnectionStatus, pod_counts: PodCounts, slots: Slots
+) -> tuple[Line, ...]:
     """Name, context and counts; least important last, as the line is cut at the right."""
-    spans = list(name_of(health))
+    groups = name_of(health)
     # Counts of an unknown cluster would read as zero.
     if not health.is_connected:
-        return tuple(spans)
+        return groups
     failing = pod_counts.failing
-    spans += [
-        *_pair("slots", f"{slots.busy}/{slots.there}"),
-        *_pair("free", f"{slots.free}"),
+    return (
+        *groups,
+        _pair("slots", f"{slots.busy}/{slots.there}"),
+        _pair("free", f"{slots.free}"),
         *(_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}") if slots.cpu_there else ()),
-        *_pair("mine", f"{pod_counts.mine}"),
-        *_pair("runs", f"{len(snapshot.runs)}"),
-        *_pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.BAD if failing else TextStyle.PLAIN),
-        *_pair("pending", f"{pod_counts.waiting}", TextStyle.WAIT if pod_counts.waiting else TextStyle.PLAIN),
-        *_pair("nodes", f"{sum(node.ready for node in snapshot.nodes.values())}/{len(snapshot.nodes)}"),
-    ]
-    return tuple(spans)
+        _pair("mine", f"{pod_counts.mine}"),
+        _pair("runs", f"{len(snapshot.runs)}"),
+        _pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.BAD if failing else TextStyle.PLAIN),
+        _pair("pending", f"{pod_counts.waiting}", TextStyle.WAIT if pod_counts.waiting else TextStyle.PLAIN),
+        _pair("nodes", f"{sum(node.ready for node in snapshot.nodes.values())}/{len(snapshot.nodes)}"),
+    )
 
 
-def _pair(label: str, value: str, style: TextStyle = TextStyle.PLAIN) -> tuple[Span, Span]:
+def _pair(label: str, value: str, style: TextStyle = TextStyle.PLAIN) -> Line:
     return Span(f"  {label} ", TextStyle.DIM), Span(value, style)

@@ -454,7 +454,7 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         runs = cluster.panes.runs.model.rows
         await one.until(lambda: all("silent 2m" in [cell.text for cell in row.cells] for row in runs.values()))
         assert "silent 2m" in one.words()
-        await one.until(lambda: "▲ 2m old: the learner runs and has printed none since" in one.words())
+        await one.until(lambda: "▲ 2m old: the learner prints none any more" in one.words())
         assert not any(f"{rate:,.0f}" in one.words() for rate in rates)
         is_hung = False
         backend.advance(1)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.color import Color
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.ledger import DeviceUsage
@@ -21,6 +22,7 @@ from l2rtui.ui import text
 from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
 from l2rtui.ui.state.snapshot_index import PodCounts
 from l2rtui.ui.text import HUES
+from l2rtui.ui.theme import THEMES, palette
 from l2rtui.ui.widgets.charts import Curve, chart_lines
 from l2rtui.ui.widgets.grid_layout import lay_out
 from l2rtui.ui.widgets.metric_strip import about_slot
@@ -176,7 +178,9 @@ def test_the_status_bar_tells_how_true_it_is(demo):
     assert "connecting" in read(right_of((), ConnectionStatus("demo")))
     seen = ConnectionStatus("demo", is_connected=True)
     assert read(right_of((), seen)).split() == ["●", "live", "RW"]
-    assert "28/96" in read(left_of(demo, seen, PodCounts(failing=1), slots_of(demo.ledger)))
+    groups = left_of(demo, seen, PodCounts(failing=1), slots_of(demo.ledger))
+    assert "28/96" in "".join(map(read, groups))
+    assert read(groups[-1]) == "  nodes 3/3"  # a label and its number stay or go together
     stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
     assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
     assert "▲ partial: no rights" in read(right_of(("no rights",), seen))
@@ -203,3 +207,33 @@ def test_a_curve_has_the_hue_of_its_name_also_beside_a_run_without_records():
     names, *rows = chart_lines(curves, 60, 12)
     (hue,) = [span.style for span in names if span.text == "━ "]
     assert {span.style for row in rows for span in row if span.style in HUES} == {hue}
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (40, "return 4.5   6,997,700 env steps"),
+        (32, "return 4.5   6,997,700 env steps"),
+        (31, "return 4.5   6,997,700 env…"),
+        (22, "return 4.5  …"),
+        (10, "return …"),
+        (4, "ret…"),
+        (0, "…"),
+    ],
+)
+def test_a_line_is_cut_between_words_and_says_so(width, shown):
+    line = (text.Span("return "), text.Span("4.5"), text.Span("   6,997,700 env steps"))
+    assert read(text.clip(line, width)) == shown
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_without_colours_faults_stand_out_most(theme):
+    variables = {"background": theme.background, **theme.variables}
+    light = {
+        style: Color.parse(pen.color.get_truecolor().hex).brightness
+        for style, pen in palette(variables, has_colours=False).items()
+    }
+    back = Color.parse(theme.background).brightness
+    distance = {style: abs(level - back) for style, level in light.items()}
+    assert max(distance, key=distance.get) is text.TextStyle.BAD
+    assert distance[text.TextStyle.WARN] > distance[text.TextStyle.STRONG] > distance[text.TextStyle.OK]

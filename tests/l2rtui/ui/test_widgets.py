@@ -452,3 +452,41 @@ async def test_a_rush_of_lines_is_drawn_ten_times_a_second_at_most():
         assert len(log.ring) == 10_000
         assert log.ring.dropped == 0
         assert "line 9999" in app.shown()[-1]
+
+
+async def test_a_line_that_goes_on_beyond_an_edge_says_so():
+    log = LogPane()
+    async with stage(log, size=(40, 4)) as (app, pilot):
+        log.extend(
+            [LogLine(1.0, "p", "".join(f"{number:03d} " for number in range(30))), LogLine(1.0, "p", "語" * 30)]
+        )
+        await pilot.pause(0.2)
+        first, second = app.shown()[:2]
+        assert first.startswith("  000 001")
+        assert first.endswith("…")
+        assert second.endswith("…")
+        await pilot.press("right", "right", "right", "right", "right")
+        await pilot.pause()
+        assert app.shown()[0].startswith("  …")
+        assert app.shown()[0].rstrip().endswith("029")
+        await pilot.press("w")
+        await pilot.pause()
+        assert not any("…" in line for line in app.shown())
+
+
+async def test_wrapping_a_stopped_log_keeps_the_line_in_view_and_a_marker_is_gone_to():
+    log = LogPane()
+    async with stage(log, size=(40, 10)) as (app, pilot):
+        log.extend(lines(0, 200, "line {} " + "x" * 90))
+        await pilot.pause(0.2)
+        await pilot.press("pageup", "pageup")
+        top = app.shown()[0].split("x")[0]
+        assert "line 1" in top
+        for key in ("t", "w", "w", "w"):
+            await pilot.press(key)
+            await pilot.pause()
+            assert top.strip() in app.shown()[0]
+        await pilot.press("M")
+        await pilot.pause()
+        assert "marked at" in app.shown()[-1]
+        assert log.is_following
