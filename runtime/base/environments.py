@@ -18,6 +18,8 @@ DEFAULT: Final = "racing"
 """Default of the setting ``environment``."""
 FRAME_STACK: Final = "frame_stack"
 """Option of every Gymnasium id: how many of the latest observations are one."""
+COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
+"""Environments with a form for a learner's device, which it can collect from by itself."""
 _CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
 _VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), "digits": (64, 1), **_CLASSIC}
 """Numbers of an observation and of an action."""
@@ -75,14 +77,13 @@ def suggestion(environment: str) -> str:
 def data_shape(environment: str, options: Mapping[str, Any]) -> DataShape | None:
     """Return the shape of an environment's data; None where only the environment itself knows it."""
     _, _, gymnasium_id = environment.rpartition(":")  # a module to import may stand before it
+    shape: DataShape | None = None
     if environment == "racing" or gymnasium_id == "l2r/Racing-v0":
         shape = DataShape(_VIEW[0], 2, (_VIEW[1],)) if options.get("observation") == "view" else _vector("racing")
     elif gymnasium_id == "l2r/L2R-v0":
         shape = _cameras(options)
     elif environment in _VECTORS:
         shape = _vector(environment)
-    else:
-        return None
     if shape is None or environment in BUILT_IN:
         return shape
     return _stacked(shape, options.get(FRAME_STACK, 1))

@@ -1,4 +1,4 @@
-"""Metrics of dcgm-exporter: GPU utilisation and memory in use, read through the API server's pod proxy.
+"""Metrics of dcgm-exporter: utilisation, memory, power and temperature, read through the API server's pod proxy.
 
 Kubernetes itself measures no GPU. The exporter runs on each GPU node; its pods are among those that are watched
 anyway, and a GET on ``pods/NAME:9400/proxy/metrics`` reads it. Its output is untrusted: size and counts are
@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -31,15 +31,19 @@ _MARKS: Final = (
     ("app", "nvidia-dcgm-exporter"),  # NVIDIA's GPU operator
     ("app", "dcgm-exporter"),
 )
-_PERCENT: Final = "DCGM_FI_DEV_GPU_UTIL"
-_USED: Final = "DCGM_FI_DEV_FB_USED"
-_FREE: Final = "DCGM_FI_DEV_FB_FREE"
 # Possessive quantifiers, anchored at a comma: no line can cause backtracking.
 _LABEL = re.compile(r'(?:^|,)\s*+([A-Za-z_]\w*+)="((?:[^"\\]|\\.)*+)"', re.ASCII)
 _MOST_LINE = 4096
 _MOST_GPUS = 64
-_MOST_MIB = 1 << 24
-"""16 TiB: DCGM writes "no value" as numbers near 2^63 (dcgm_fields.h, DCGM_INT64_BLANK)."""
+# DCGM writes "no value" as a number of at least 2^47 (dcgm_fields.h, DCGM_FP64_BLANK), beyond each of these.
+_FIELDS: Final[Mapping[str, tuple[str, float, Callable[[float], float]]]] = {
+    "DCGM_FI_DEV_GPU_UTIL": ("percent", 100, float),
+    "DCGM_FI_DEV_FB_USED": ("used_bytes", 1 << 24, lambda mebibytes: int(mebibytes) << 20),
+    "DCGM_FI_DEV_FB_FREE": ("free_bytes", 1 << 24, lambda mebibytes: int(mebibytes) << 20),
+    "DCGM_FI_DEV_POWER_USAGE": ("watts", 1e5, float),
+    "DCGM_FI_DEV_GPU_TEMP": ("celsius", 1e3, float),
+}
+"""Names of metrics: field of a sample, largest number that is one, and its conversion."""
 _MOST_PODS = 1024
 _AT_ONCE = 16
 _IDLE_SECONDS = 5.0
@@ -52,6 +56,7 @@ class GpuSample:
     Attributes:
         index: By the driver's count; None if not given. uuid: empty if not given.
         percent: Share of time in which a kernel ran, 0 to 100. used_bytes, free_bytes: of its memory.
+        watts: Power draw. celsius: Temperature of the chip.
     """
 
     index: int | None
@@ -59,6 +64,8 @@ class GpuSample:
     percent: float | None = None
     used_bytes: int | None = None
     free_bytes: int | None = None
+    watts: float | None = None
+    celsius: float | None = None
 
 
 Samples = Mapping[str, tuple[GpuSample, ...]]
@@ -66,27 +73,23 @@ Samples = Mapping[str, tuple[GpuSample, ...]]
 
 
 def parse_metrics(text: str) -> tuple[GpuSample, ...]:
-    """Parse utilisation and memory from Prometheus' text format; all other lines are skipped."""
+    """Parse the figures of ``_FIELDS`` from Prometheus' text format; all other lines are skipped."""
     samples: dict[tuple[int | None, str], GpuSample] = {}
     for line in text.split("\n"):
         name, _, rest = line.partition("{")
-        if name not in (_PERCENT, _USED, _FREE) or len(line) > _MOST_LINE:
+        if name not in _FIELDS or len(line) > _MOST_LINE:
             continue
+        field, most, converted = _FIELDS[name]
         inside, _, after = rest.rpartition("}")
         labels = dict(_LABEL.findall(inside))
         value = _finite(after.split(maxsplit=1)[:1])
         key = _index(labels.get("gpu", "")), labels.get("UUID", "")
         if value is None or key == (None, "") or labels.get("GPU_I_ID"):  # a MIG slice is not the whole GPU
             continue
-        if key not in samples and len(samples) >= _MOST_GPUS:
+        if (key not in samples and len(samples) >= _MOST_GPUS) or value > most:
             continue
-        sample = samples.get(key) or GpuSample(*key)
-        if name == _PERCENT and value <= 100:
-            samples[key] = replace(sample, percent=value)
-        elif name == _USED and value <= _MOST_MIB:
-            samples[key] = replace(sample, used_bytes=int(value) << 20)
-        elif name == _FREE and value <= _MOST_MIB:
-            samples[key] = replace(sample, free_bytes=int(value) << 20)
+        figure: Any = converted(value)
+        samples[key] = replace(samples.get(key) or GpuSample(*key), **{field: figure})
     return tuple(samples.values())
 
 
@@ -102,7 +105,9 @@ def gpu_uses(devices: NodeDevices, samples: Iterable[GpuSample]) -> tuple[GpuUse
             continue
         is_complete = sample.used_bytes is not None and sample.free_bytes is not None
         total = (sample.used_bytes or 0) + (sample.free_bytes or 0) if is_complete else 0
-        use_by_index[gpu.index] = GpuUse(gpu.index, sample.percent, sample.used_bytes, gpu.memory_bytes or total)
+        memory = gpu.memory_bytes or total
+        figures = (sample.percent, sample.used_bytes, memory, sample.watts, sample.celsius)
+        use_by_index[gpu.index] = GpuUse(gpu.index, *figures)
     return tuple(use_by_index[index] for index in sorted(use_by_index))
 
 

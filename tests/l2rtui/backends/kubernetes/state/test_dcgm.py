@@ -35,13 +35,16 @@ DCGM_FI_DEV_SM_CLOCK{gpu="0",UUID="GPU-a"} 1410
 DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA A100",Hostname="n"} 87
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",modelName="odd \\"}, name"} 1024 1700000000000
 DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-a"} 3072
+DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-a"} 312.4
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a"} 61
+DCGM_FI_DEV_POWER_USAGE{gpu="1",UUID="GPU-b"} 140737488355328.000000
 DCGM_FI_DEV_GPU_UTIL{gpu="1", UUID="GPU-b"} 12.5
 """
 
 
 def test_utilisation_and_memory_are_read_and_all_else_is_passed_over():
     assert parse_metrics(SAYS) == (
-        GpuSample(0, "GPU-a", 87.0, 1 << 30, 3 << 30),
+        GpuSample(0, "GPU-a", 87.0, 1 << 30, 3 << 30, 312.4, 61.0),
         GpuSample(1, "GPU-b", 12.5),
     )
 
@@ -200,7 +203,10 @@ async def silent(_request):
 async def test_a_look_shows_what_the_exporter_says():
     async with served(said) as (cluster, api):
         snapshot: ClusterSnapshot = await ClusterWatch(api, SlotRule()).snapshot()
-        assert snapshot.nodes["n"].gpu_use == (GpuUse(0, 87.0, 1 << 30, 4 << 30), GpuUse(1, 12.5))
+        assert snapshot.nodes["n"].gpu_use == (
+            GpuUse(0, 87.0, 1 << 30, 4 << 30, 312.4, 61.0),
+            GpuUse(1, 12.5),
+        )
         assert cluster.asked == ["/api/v1/namespaces/gpu/pods/e:9400/proxy/metrics"]
 
 
