@@ -6,6 +6,7 @@ others are not. The arithmetic is that of the learner itself (``runtime.base.rep
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -50,7 +51,8 @@ def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding
         settings = _settings(run)
         if settings is None:
             continue
-        for finding in (*_environment(run, settings), *_memory(run, settings, snapshot)):
+        checks = _environment(run, settings), _collection(run, settings), _memory(run, settings, snapshot)
+        for finding in itertools.chain(*checks):
             # Seeds of an experiment differ in nothing that is checked here.
             findings.setdefault((finding.subject, finding.sentence), finding)
     return tuple(findings.values())
@@ -73,6 +75,21 @@ def _environment(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]
     if isinstance(name, str) and not environments.is_possible(name):
         sentence = f"train.environment is {name!r}, and there is no such environment"
         yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, environments.suggestion(name))
+
+
+def _collection(run: RunPlan, settings: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield a finding if nobody collects: neither workers nor, for this environment, the learner itself."""
+    name, roles = settings.get("environment", environments.DEFAULT), {part.role for part in run.spec.sets}
+    if name in environments.COLLECTED_ON_DEVICE or not isinstance(name, str) or Role.LEARNER not in roles:
+        return
+    others = ", ".join(environments.COLLECTED_ON_DEVICE)
+    if settings.get("collect") == "device":
+        sentence = f"train.collect is device, and environment {name} has no device form"
+        yield Finding(Severity.REFUSAL, run.spec.experiment, sentence, f"Take workers, or one of {others}.")
+    elif Role.WORKER not in roles and "collect" not in settings:
+        sentence = f"the run has no workers, and environment {name} has no device form to collect from"
+        hint = "Give it workers; with train.collect: workers it waits for those that join from elsewhere."
+        yield Finding(Severity.WARNING, run.spec.experiment, sentence, hint)
 
 
 def _memory(run: RunPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) -> Iterator[Finding]:

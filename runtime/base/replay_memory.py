@@ -24,6 +24,10 @@ PPO_BATCH_STEPS: Final = 2_048
 IMPALA_BATCH_STEPS: Final = 1_024
 """Default of IMPALA's ``batch_steps``."""
 
+DEVICE_NUM_ENVS: Final = 1_024
+"""Default of ``num_envs`` where the learner collects by itself. The same on every device, so that a run goes on
+elsewhere with the copies that it had; on one core of a CPU more are no faster."""
+
 DEVICE_RESERVE_BYTES: Final = 4 * 2**30
 """Device memory left to networks, activations and captured graphs."""
 HOST_RESERVE_BYTES: Final = 2**30
@@ -111,12 +115,12 @@ def data_memory(
 
 def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, action_bytes: int) -> DataMemory:
     """Return the bytes of the data of a run with `settings`, a mapping as in a spec; defaults are filled in."""
-    algorithm = settings.get("algorithm", "sac")
+    algorithm, is_own = settings.get("algorithm", "sac"), settings.get("collect") == "device"
     method = settings.get(algorithm, {}) or {}
     sizes: dict[str, Any] = {
         "observation_bytes": observation_bytes,
         "action_bytes": action_bytes,
-        "num_envs": settings.get("num_envs", NUM_ENVS),
+        "num_envs": settings.get("num_envs", DEVICE_NUM_ENVS if is_own else NUM_ENVS),
         "segment_steps": settings.get("segment_steps", SEGMENT_STEPS),
         "total_env_steps": settings.get("total_env_steps"),
     }
@@ -125,6 +129,8 @@ def memory_of_settings(settings: Mapping[str, Any], observation_bytes: int, acti
         sizes["batch_size"] = method.get("batch_size", SAC_BATCH_SIZE)
     elif algorithm in {"ppo", "impala"} and not method.get("sends_gradients", False):
         default = PPO_BATCH_STEPS if algorithm == "ppo" else IMPALA_BATCH_STEPS
+        if is_own:  # a batch is one rollout of all copies
+            default = sizes["num_envs"] * sizes["segment_steps"]
         sizes["batch_steps"] = method.get("batch_steps", default)
         sizes["queue_batches"] = method.get("queue_batches", 1 if algorithm == "ppo" else 2)
     return data_memory(**sizes)

@@ -15,9 +15,6 @@ from typing import Any, Final
 
 from runtime.base import replay_memory
 
-DEVICE_NUM_ENVS: Final = 1_024
-"""Copies of the environment in a learner that collects by itself. On one core of a CPU more are no faster."""
-
 
 class SettingsError(ValueError):
     """The settings cannot be used; the sentence names the key and what it may be."""
@@ -232,8 +229,7 @@ def from_mapping(overrides: Mapping[str, Any]) -> Settings:
         _check(name, value, str(declared[name].type), declared[name].metadata)
         values[name] = _frozen(value)
     if values.get("collect") == "device":
-        # The same on every device, so that a run can be resumed on another one with the copies that it had.
-        values.setdefault("num_envs", DEVICE_NUM_ENVS)
+        values.setdefault("num_envs", replay_memory.DEVICE_NUM_ENVS)
     settings = Settings(**values)
     has_band = settings.collect == "workers" and settings.algorithm == "sac"
     if has_band and settings.band_steps < 2 * settings.segment_transitions:

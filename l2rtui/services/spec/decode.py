@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.quantity import parse_quantity
@@ -12,6 +13,7 @@ from l2rtui.domain.workload import Kind, Program, Resources, RestartPolicy, Role
 from l2rtui.services import runtime_commands, script_source
 from l2rtui.services.spec import schema
 from l2rtui.services.spec.pod_schema import pod_settings
+from runtime.base import environments
 from runtime.base.contract import RENDEZVOUS_PORT
 
 RENDEZVOUS_SET = "rdzv"
@@ -49,10 +51,12 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
         if form.job is not None:
             return (_set_with_program(form.job, form.job.name, Role.JOB, form.pod, folder),)
         return tuple(_steps(form.steps, form.pod, folder))
+    if form.workers and form.train.get("collect") == "device":
+        raise ValueError("train.collect is device, so the learner collects by itself; leave workers out")
     evaluators = (form.evaluator,) if form.evaluator else ()
     return (
         _set_spec(form.learner, form.learner.name, Role.LEARNER, form.pod),
-        *(_set_spec(form_of_set, form_of_set.name, Role.WORKER, form.pod) for form_of_set in form.workers),
+        *(_set_spec(form_of_set, form_of_set.name, Role.WORKER, form.pod) for form_of_set in _worker_forms(form)),
         *(_set_spec(form_of_set, form_of_set.name, Role.EVALUATOR, form.pod) for form_of_set in evaluators),
     )
 
@@ -61,9 +65,28 @@ def unbound_sets(form: schema.SpecForm) -> frozenset[str]:
     """Return the names of sets for which neither the set nor the run names a binding."""
     if not isinstance(form, schema.LearnerWorkersForm) or form.pod.binding is not None:
         return frozenset()
-    sets: tuple[schema.LearnerForm | schema.WorkersForm | schema.EvaluatorForm, ...] = (form.learner, *form.workers)
-    evaluators = (form.evaluator,) if form.evaluator else ()
+    workers, evaluators = _worker_forms(form), (form.evaluator,) if form.evaluator else ()
+    sets: tuple[schema.LearnerForm | schema.WorkersForm | schema.EvaluatorForm, ...] = (form.learner, *workers)
     return frozenset(part.name for part in (*sets, *evaluators) if part.pod.binding is None)
+
+
+def train_of(form: schema.SpecForm) -> dict[str, Any]:
+    """Return the training settings of a form; without workers a learner of ours collects by itself where it can."""
+    train = dict(form.train)
+    if not isinstance(form, schema.LearnerWorkersForm) or form.workers != [] or "collect" in train:
+        return train
+    # A learner of the user's own may not know the setting; ours without a device form waits for workers elsewhere.
+    is_ours = form.learner.command == schema.LearnerForm().command
+    if is_ours and train.get("environment", environments.DEFAULT) in environments.COLLECTED_ON_DEVICE:
+        train["collect"] = "device"
+    return train
+
+
+def _worker_forms(form: schema.LearnerWorkersForm) -> list[schema.WorkersForm]:
+    """Return the worker sets; where none are written, one of one worker, unless the learner collects by itself."""
+    if form.workers is None:
+        return [] if form.train.get("collect") == "device" else [schema.WorkersForm()]
+    return form.workers
 
 
 def _elastic(

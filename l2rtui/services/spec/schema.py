@@ -220,7 +220,10 @@ class LearnerWorkersForm(_RunForm, tag_field="kind", tag="learner-workers", kw_o
     """Reinforcement learning: a learner, worker sets, evaluators."""
 
     learner: LearnerForm = field(default_factory=LearnerForm)
-    workers: list[WorkersForm] = field(default_factory=lambda: [WorkersForm()])
+    workers: Annotated[
+        list[WorkersForm] | None,
+        Meta(description="one set of one worker when not said; none where the learner collects by itself"),
+    ] = None
     evaluator: EvaluatorForm | None = None
 
 

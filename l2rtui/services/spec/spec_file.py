@@ -22,7 +22,7 @@ from l2rtui.domain.sidecar import sidecar_of
 from l2rtui.domain.workload import RunSpec, cpu_reason
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_helm
-from l2rtui.services.spec.decode import kind_of, sets_of, unbound_sets, variables
+from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
 from l2rtui.services.spec.mistakes import explain_mistake
 from l2rtui.services.spec.schema import SpecForm
 from l2rtui.services.spec.yaml_lines import Locations, apply_override, dotted, parse_yaml, read_bytes
@@ -134,7 +134,7 @@ def _request_of(form: SpecForm, locations: Locations) -> LaunchRequest:
         pins = parse_pins(form.placement.on) if form.placement.on else ()
     except ValueError as error:
         raise SpecError(f"{locations.of(('placement', 'on'))}: placement.on: {error}.") from None
-    train = msgspec.to_builtins(form.train)
+    train = msgspec.to_builtins(train_of(form))
     try:
         json.dumps(train, allow_nan=False)  # msgspec would silently write null
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import jsonschema
@@ -304,3 +305,29 @@ def test_a_mistake_in_pods_is_named(write, pod, sentence):
     with pytest.raises(SpecError) as caught:
         spec_file.load(write(f"kind: learner-workers\nname: r\npod: {pod}\n"))
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "sets", "collect"),
+    [
+        ("", ["learner", "w"], None),
+        ("workers: []\n", ["learner"], "device"),
+        ("workers: []\ntrain: {environment: CartPole-v1}\n", ["learner"], "device"),
+        ("train: {collect: device}\n", ["learner"], "device"),
+        ("workers: []\ntrain: {collect: workers}\n", ["learner"], "workers"),
+        ("workers: []\ntrain: {environment: digits}\n", ["learner"], None),
+        ("workers: []\nlearner: {command: [mine]}\n", ["learner"], None),
+    ],
+)
+def test_without_workers_a_learner_collects_by_itself_where_it_can(write, lines, sets, collect):
+    spec = spec_file.load(write("kind: learner-workers\nname: r\n" + lines)).spec
+    assert [part.name for part in spec.sets] == sets
+    assert json.loads(spec.train).get("collect") == collect
+    again = spec_file.load(write(yaml.safe_dump(encode.to_document(spec), sort_keys=False))).spec
+    assert (again.sets, again.train) == (spec.sets, spec.train)
+
+
+def test_workers_of_a_learner_that_collects_by_itself_are_refused(write):
+    text = "kind: learner-workers\nname: r\nworkers: [{name: w}]\ntrain: {collect: device}\n"
+    with pytest.raises(SpecError, match="collects by itself; leave workers out"):
+        spec_file.load(write(text))

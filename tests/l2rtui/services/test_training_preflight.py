@@ -26,10 +26,11 @@ def node(memory=64 * GIB, card=80 * GIB, used=None, gpu_use=()):
     return Node("n", (gpu,), cpu_cores=16.0, memory_bytes=memory, memory_used_bytes=used, gpu_use=gpu_use)
 
 
-def findings(train, at, *, limit=None, seeds=(), command=("l2r-runtime", "learner")):
+def findings(train, at, *, limit=None, seeds=(), command=("l2r-runtime", "learner"), workers=True):
     learner = SetSpec("learner", Role.LEARNER, command, resources=Resources(memory_bytes=limit))
     text = train if isinstance(train, str) else json.dumps(train)
-    spec = RunSpec(Kind.LEARNER_WORKERS, "exp", "exp", (learner,), train=text)
+    sets = (learner, SetSpec("w", Role.WORKER, ("mine",), replicas=0)) if workers else (learner,)
+    spec = RunSpec(Kind.LEARNER_WORKERS, "exp", "exp", sets, train=text)
     snapshot = ClusterSnapshot({"n": at})
     specs = with_seeds(spec, seeds)
     placement = place(specs, snapshot.ledger)
@@ -132,3 +133,27 @@ def test_rollouts_that_fit_nowhere_name_their_own_setting():
 @pytest.mark.parametrize("train", ["{", "[]", '{"replay_capacity": "all"}', '{"environment": 7}', '{"sac": 3}'])
 def test_settings_that_are_none_are_left_to_the_runtime(train):
     assert findings(train, node()) == ()
+
+
+def test_a_run_in_which_nobody_collects_is_named():
+    at, digits = node(), {"environment": "digits", "algorithm": "sgd"}
+    (warning, *_) = findings(digits, at, workers=False)
+    assert warning.severity is Severity.WARNING
+    assert "no workers, and environment digits has no device form" in warning.sentence
+    (refusal, *_) = findings({**digits, "collect": "device"}, at, workers=False)
+    assert (refusal.severity, refusal.subject) == (Severity.REFUSAL, "exp")
+    assert refusal.sentence == "train.collect is device, and environment digits has no device form"
+    for settings in ({**digits, "collect": "workers"}, {"collect": "device"}, {}):
+        assert all(each.severity is Severity.OK for each in findings(settings, at, workers=False))
+
+
+def test_a_rollout_of_a_learner_that_collects_by_itself_is_its_batch():
+    own = {"collect": "device", "algorithm": "ppo"}
+    (small,) = findings({**own, "num_envs": 16}, node(), workers=False)
+    (default,) = findings(own, node(), workers=False)
+    assert size(default.sentence) == pytest.approx(64 * size(small.sentence), rel=0.1)
+
+
+def size(sentence):
+    text = sentence.split("take ")[1].split()[0]
+    return float(text[:-2]) * {"Ki": 1 / 1024, "Mi": 1.0}[text[-2:]]

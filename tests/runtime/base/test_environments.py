@@ -12,13 +12,14 @@ from runtime.base.environments import data_shape, is_possible, suggestion
 from runtime.rl.envs.gym import GymVectorEnv
 from runtime.rl.envs.l2r import L2RVectorEnv
 from runtime.rl.envs.l2r_gym import CAMERA
-from runtime.rl.envs.registry import VECTOR_ENVS, make_vector_env
+from runtime.rl.envs.registry import DEVICE_ENVS, VECTOR_ENVS, make_vector_env
 from runtime.rl.settings import Settings
 from runtime.sim.wire.protocol import POSE_VALUES
 
 
 def test_the_names_are_those_that_the_registry_makes():
     assert set(environments.BUILT_IN) == set(VECTOR_ENVS)
+    assert set(environments.COLLECTED_ON_DEVICE) == set(DEVICE_ENVS)
     assert Settings().environment == environments.DEFAULT
 
 
