@@ -127,11 +127,20 @@ def _store(listener: socket.socket, environ: Mapping[str, str]) -> Iterator[Read
 
 def _reader(values: SharedValues, environ: Mapping[str, str]) -> ReadEnd:
     """Return what reads the job's end from the nodes' state."""
+    from torch.distributed.elastic.rendezvous import RendezvousStateError
+
     from runtime.jobs.elastic.rendezvous_session import decode_state, state_key
     from runtime.jobs.elastic.shared_values import signed
 
     values = signed(values, read_token(environ.get(contract.ENV_TOKEN_FILE)), run_id(environ))
-    return lambda: decode_state(values.read(state_key(run_id(environ)))).end
+
+    def read_end() -> str:
+        try:
+            return decode_state(values.read(state_key(run_id(environ)))).end
+        except RendezvousStateError:
+            return ""  # somebody without the token wrote there; the nodes say so, and the job has not ended
+
+    return read_end
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 from runtime.base.metrics import Console
 from runtime.jobs.elastic.plan import ElasticPlan
 from runtime.jobs.elastic.round_state import (
+    FAILED,
     BeatWatch,
     RendezvousNode,
     RoundState,
@@ -95,7 +96,7 @@ class RendezvousSession:
         state = self._exchange(lambda state: state if state.end else joined(state, node, self._plan.max_nodes))
         enough_since: float | None = None
         last_sentence = time.monotonic()
-        while not (state.is_complete and state.has_member(self.id)):
+        while state.end or not (state.is_complete and state.has_member(self.id)):
             if state.end:
                 raise RendezvousClosedError(f"the training has {state.end}")
             now = time.monotonic()
@@ -128,13 +129,13 @@ class RendezvousSession:
         return transition
 
     def is_round_over(self) -> bool:
-        """Say whether the round that this node joined is over: a node came, left or was lost.
+        """Say whether the round that this node joined is over: a node came, left, was lost, or gave the job up.
 
         Raises what the rendezvous answered the thread.
         """
         self._check()
         state = self._state
-        return state.round != self._joined_round or not state.has_member(self.id)
+        return state.round != self._joined_round or not state.has_member(self.id) or state.end == FAILED
 
     def end_of_job(self) -> str:
         """Return FINISHED or FAILED, or the empty text while the job goes on. Raises OSError."""

@@ -48,8 +48,8 @@ def test_a_node_has_a_place_from_its_agent_and_a_loss_from_its_program():
         "n-0",
         {"l2r": "elastic", "time": 1, "state": "training", "rank": 1, "world_size": 3, "round": 2, "nodes": 3},
         {
-            "l2r": "elastic", "time": 2, "rank": 1, "world_size": 3, "round": 2, "step": 40, "epoch": 1, "loss": 0.5,
-            "resumed_step": 36, "resumed_from": "n-1",
+            "l2r": "elastic", "time": 2, "rank": 1, "world_size": 3, "round": 2, "step": 40, "epoch": 1,
+            "loss": 0.5, "resumed_step": 36, "resumed_from": "n-1",
         },
     )  # fmt: skip
     node = NodeState("n-0", "training", 1, 3, 2, 1, 40, 0.5, time=2.0, resumed_step=36, resumed_from="n-1")

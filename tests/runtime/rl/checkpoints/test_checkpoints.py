@@ -255,3 +255,17 @@ def test_a_folder_is_held_by_one_process_until_it_ends(tmp_path: Path) -> None:
         pass
     with lock_folder(tmp_path, 0.0):
         pass
+
+
+def test_a_reader_leaves_a_folder_that_another_process_writes_as_it_is(tmp_path):
+    name = save(Checkpoints(tmp_path, keep=3), 2)[-1]
+    (tmp_path / f"{name}.safetensors").write_bytes(b"being replaced")
+    (tmp_path / "ckpt-0000000009-0000000009.safetensors").write_bytes(b"its manifest comes next")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    loaded, aside = Checkpoints(tmp_path, keep=1, is_read_only=True).load()
+    assert loaded is not None
+    assert loaded.name != name
+    assert aside == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert Checkpoints(tmp_path / "none", keep=1, is_read_only=True).load() == (None, [])
+    assert not (tmp_path / "none").exists()
