@@ -112,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
         module.add_parser(roles)
     config = roles.add_parser("config", help="show every setting, its value under L2R_CONFIG, and its meaning")
     config.add_argument("--json", action="store_true", help="the values alone, as one JSON object")
+    config.add_argument(
+        "--check", action="store_true", help="show nothing; end with 2 if environment and method do not fit them"
+    )
     config.set_defaults(start=_config)
     roles.add_parser("inference").set_defaults(start=_infer)  # for a learner alone, so without a line of help
     roles.choices["simulator"].set_defaults(start=_simulate)
@@ -125,7 +128,13 @@ def _config(options: argparse.Namespace, _stop: Stop) -> int:
     from runtime.base import contract
     from runtime.rl import settings
 
-    described = list(settings.describe(settings.parse(os.environ.get(contract.ENV_CONFIG, ""))))
+    training = settings.parse(os.environ.get(contract.ENV_CONFIG, ""))
+    if options.check:
+        from runtime.rl.roles.settings_check import check_settings
+
+        check_settings(training)
+        return contract.EXIT_DONE
+    described = list(settings.describe(training))
     if options.json:
         print("{" + ", ".join(f'"{name}": {value}' for name, value, _ in described) + "}")
         return contract.EXIT_DONE

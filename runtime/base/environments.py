@@ -20,8 +20,9 @@ FRAME_STACK: Final = "frame_stack"
 """Option of every Gymnasium id: how many of the latest observations are one."""
 COLLECTED_ON_DEVICE: Final = ("racing", "CartPole-v1", "Pendulum-v1")
 """Environments with a form for a learner's device, which it can collect from by itself."""
-_CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
-_VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), "digits": (64, 1), **_CLASSIC}
+CLASSIC: Final = {"CartPole-v1": (4, 1), "Pendulum-v1": (3, 1)}
+"""Ids of Gymnasium that the runtime steps by itself where a spec gives no options: numbers, as below."""
+_VECTORS: Final = {"racing": (23, 2), "l2r": (23, 2), "digits": (64, 1), **CLASSIC}
 """Numbers of an observation and of an action."""
 _VIEW: Final = (6, (32, 32, 1))
 """Numbers and picture of racing with ``observation: view``."""

@@ -56,7 +56,9 @@ def check_plan(root: StateFolder, plan: LaunchPlan) -> tuple[Finding, ...]:
         own_path = dict(pod.env).get("PATH", path)
         commands.update((name, own_path) for name in executables_of(pod.set_spec.command) if name not in commands)
     findings.extend(_command(name, own_path, cwd) for name, own_path in commands.items())
-    findings.extend(_settings(run.spec, path, cwd) for run in plan.runs if _has_train_settings(run.spec))
+    # Seeds of an experiment have the same settings, and each check is a process.
+    trained = {run.spec.train: run.spec for run in reversed(plan.runs) if _has_train_settings(run.spec)}
+    findings.extend(_settings(spec, path, cwd) for spec in trained.values())
     findings.extend(_unsupported(root, plan))
     findings.extend(
         Finding(Severity.OK, "image", f"image {image} is not used: the local backend runs commands")
@@ -197,7 +199,7 @@ def _settings(spec: RunSpec, path: str, cwd: str) -> Finding:
     env = {**clean_environ(), ENV_CONFIG: spec.train}
     try:
         done = subprocess.run(
-            [command, "config", "--json"],
+            [command, "config", "--check"],
             env=env,
             capture_output=True,
             text=True,

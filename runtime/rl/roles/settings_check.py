@@ -1,0 +1,57 @@
+"""Check of training settings before a launch: what a learner would refuse at its start, found without starting one.
+
+It opens no socket, starts no simulator and makes no environment of others: an id of Gymnasium is looked up only.
+"""
+
+from __future__ import annotations
+
+from runtime.base import environments
+from runtime.base.errors import SetupError
+from runtime.rl.settings import Settings
+from runtime.rl.spaces import ActionSpace, ObsSpace
+
+
+def check_settings(training: Settings) -> None:
+    """Raise SetupError for an environment, an option or a method's setting that cannot be."""
+    from runtime.rl.algos.plan import make_plan
+
+    try:
+        spaces = _spaces(training)
+        if spaces is not None:
+            make_plan(training, *spaces)
+    except (TypeError, ValueError) as error:
+        raise SetupError(str(error)) from error
+
+
+def _spaces(training: Settings) -> tuple[ObsSpace, ActionSpace] | None:
+    """Return the spaces of the environment; None where only the environment itself knows them."""
+    name, options = training.environment, training.environment_options
+    if not environments.is_possible(name):
+        raise ValueError(f"there is no environment {name!r}. {environments.suggestion(name)}")
+    if name == "l2r":
+        from runtime.rl.envs.l2r import L2ROptions, L2RVectorEnv
+
+        # Making one starts its simulators.
+        L2ROptions.from_mapping(options)
+        return L2RVectorEnv.obs_space, L2RVectorEnv.action_space
+    if name in environments.BUILT_IN or (name in environments.CLASSIC and not options):
+        from runtime.rl.envs.registry import make_vector_env
+
+        env = make_vector_env(name, 1, options=options)
+        return env.obs_space, env.action_space
+    _look_up(name)
+    return None
+
+
+def _look_up(name: str) -> None:
+    """Raise ValueError for an id that Gymnasium does not know."""
+    # Looking up an id with a module would import it, which may do anything; one without a version stands for the
+    # newest, which only making it finds.
+    if ":" in name or "-v" not in name:
+        return
+    import gymnasium
+
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise ValueError(f"unknown environment {name!r}: {error}") from error

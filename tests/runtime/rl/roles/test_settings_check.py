@@ -1,0 +1,51 @@
+"""Settings that a learner would refuse at its start are refused before a launch, and nothing is started for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from runtime.base.errors import SetupError
+from runtime.rl.roles.settings_check import check_settings
+from runtime.rl.settings import parse
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"environment_options": {"observation": "view"}, "convolutions": [[16, 4, 2]]},
+        {"environment": "CartPole-v1", "algorithm": "ppo"},
+        {"environment": "CartPole-v1", "algorithm": "ppo", "environment_options": {"frame_stack": 2}},
+        {"environment": "digits", "algorithm": "sgd"},
+        {"environment": "l2r", "environment_options": {"simulator": {"kind": "sidecar"}}},
+        {"environment": "Acrobot-v1", "algorithm": "ppo"},
+        {"environment": "Acrobot", "algorithm": "ppo"},
+        {"environment": "no_such_module:Task-v0"},
+    ],
+)
+def test_what_can_be_passes(settings):
+    check_settings(parse(json.dumps(settings)))
+    assert "no_such_module" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"environment": "racin"}, "there is no environment 'racin'. Did you mean racing?"),
+        ({"environment": "Acrobot-v9"}, "unknown environment 'Acrobot-v9': Environment version `v9`"),
+        ({"environment_options": {"trak": "harbour"}}, "racing has no option 'trak'"),
+        ({"environment_options": {"observation": "view"}}, "an image of 32 x 32 is too small for the convolutions"),
+        ({"environment": "l2r", "environment_options": {"laps": "all"}}, "l2r: laps is 'all'; it must be a number"),
+        ({"environment": "CartPole-v1"}, "CartPole-v1 takes one of several choices and SAC needs numbers"),
+        ({"sac": {"gama": 0.9}}, "SAC has no setting 'gama'"),
+        ({"algorithm": "ppo", "ppo": {"batch_steps": 100}}, "batch_steps is 100; it must be a multiple"),
+        ({"algorithm": "sgd"}, "racing has no examples"),
+    ],
+)
+def test_what_cannot_be_has_a_sentence(settings, sentence):
+    with pytest.raises(SetupError) as raised:
+        check_settings(parse(json.dumps(settings)))
+    assert sentence in str(raised.value)
