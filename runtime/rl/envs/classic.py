@@ -45,7 +45,7 @@ class _CartPole:
     action_space = ActionSpace(1, (2,))
     step_seconds = 0.02
     max_steps = 500
-    start_bounds = (0.05,) * 4
+    start_bounds: tuple[float, ...] = (0.05,) * 4
 
     def advance(
         self, state: Floats, action: NDArray[Any], xp: Namespace = np
@@ -75,7 +75,7 @@ class _Pendulum:
     action_space = ActionSpace(1)
     step_seconds = 0.05
     max_steps = 200
-    start_bounds = (np.pi, 1.0)
+    start_bounds: tuple[float, ...] = (np.pi, 1.0)
 
     def advance(
         self, state: Floats, action: NDArray[Any], xp: Namespace = np

@@ -76,7 +76,7 @@ class DeviceRacing:
             for part, kind in _PARTS.items()
         }
         rest = {field.name: state[field.name] for field in fields(Cars) if field.name not in _PARTS}
-        self._cars = Cars(**parts, **rest)  # type: ignore[arg-type]  # by the names of the fields
+        self._cars = Cars(**parts, **rest)
 
     def _started(self) -> Cars:
         """Draw a start for every car: at the line, standing; or anywhere, rolling, a little off the centre line."""
