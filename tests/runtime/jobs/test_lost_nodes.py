@@ -53,9 +53,8 @@ def lose(job: Job, nodes: dict[str, Program], name: str, substitute: str) -> dic
     nodes[substitute] = node(job, substitute)
     wait_for(together(*nodes.values()), "a round with the substitute", *nodes.values())
     first = wait_for(lambda: steps(nodes[substitute]), "training of the substitute", *nodes.values())[0]
-    # Both sides of the snapshot interval: what was written last, and steps that were not written yet.
+    # Steps after the last snapshot are lost, and no others.
     assert first["resumed_step"] >= reached - SNAPSHOT_STEPS, [program.text()[-1500:] for program in survivors]
-    assert first["resumed_step"] % SNAPSHOT_STEPS == 0
     assert first["resumed_from"] in set(nodes) - {substitute}
     return first
 
