@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from l2rtui.cli.parser import app_parser, find_verb, split_verb, verb_parser
+from l2rtui.cli.parser import VERBS, app_parser, find_verb, split_verb, verb_parser
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, L2RError
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _run_verb(name: str, words: list[str]) -> int:
+    if name not in VERBS and {"--help", "-h"} & set(words):
+        return _open_app(["--help"])
     verb = find_verb(name)
     command: list[str] = []
     if verb.name == "exec" and "--" in words:

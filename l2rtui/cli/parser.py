@@ -291,14 +291,46 @@ def _common(parser: Parser) -> None:
     parser.flag("--debug", "log everything, to stderr and to the log file")
 
 
+_ELSEWHERE: dict[str, str] = {
+    "get": "Write the list alone: `l2rtui pods`, `nodes`, `runs`, `events`, `slots`.",
+    "delete": "Write `l2rtui destroy RUN` for a run, `l2rtui kill POD` for a pod.",
+    "rm": "Write `l2rtui destroy RUN` for a run, `l2rtui kill POD` for a pod.",
+    "down": "Write `l2rtui destroy RUN`.",
+    "stop": "Write `l2rtui destroy RUN`, or `l2rtui scale RUN/SET 0`.",
+    "cancel": "Write `l2rtui destroy RUN`.",
+    "apply": "Write `l2rtui launch -f SPEC`; `l2rtui plan -f SPEC --diff` shows the difference.",
+    "create": "Write `l2rtui launch -f SPEC`; volumes, secrets and clusters: `l2rtui volume create`.",
+    "run": "Write `l2rtui launch -f SPEC`.",
+    "up": "Write `l2rtui launch -f SPEC`.",
+    "submit": "Write `l2rtui launch -f SPEC`.",
+    "install": "Write `l2rtui launch -f SPEC`.",
+    "top": "Write `l2rtui nodes` for load, `l2rtui metrics RUN -w` for learning; the app shows both.",
+    "status": "Write `l2rtui runs`, `l2rtui describe NAME`, or `l2rtui check` for this setup.",
+    "ps": "Write `l2rtui pods` or `l2rtui runs`.",
+    "ls": "Write `l2rtui runs`, `pods`, `nodes` or `slots`.",
+    "list": "Write `l2rtui runs`, `pods`, `nodes` or `slots`.",
+    "queue": "Write `l2rtui runs`.",
+    "wait": "Write `l2rtui launch --wait`; `l2rtui metrics RUN -w` follows a run.",
+    "rollout": "Write `l2rtui runs`, or `l2rtui relaunch RUN`.",
+    "restart": "Write `l2rtui relaunch RUN`, or `l2rtui kill POD`: its set replaces it.",
+    "diff": "Write `l2rtui plan -f SPEC --diff`.",
+    "attach": "Write `l2rtui logs -f POD`, or `l2rtui exec POD -- CMD`.",
+    "ssh": "Write `l2rtui exec POD -- bash`.",
+    "cp": "Write `l2rtui volume get` or `l2rtui volume put`; checkpoints: `l2rtui artifacts get`.",
+    "config": "Contexts are those of kubectl: `--context NAME`; `l2rtui check` looks at this setup.",
+    "help": "Write `l2rtui --help`, or `l2rtui VERB --help`.",
+}
+"""Next steps for words of kubectl, helm, SkyPilot and shells, by which people look for a verb."""
+
+
 def find_verb(word: str) -> Verb:
     """The verb with this name.
 
     Raises:
-        UsageError: there is none; names the nearest.
+        UsageError: there is none; names the verb for a word of other tools, else the nearest.
     """
     if word not in VERBS:
-        hint = nearest(word, VERBS) or f"The verbs are {', '.join(VERBS)}."
+        hint = _ELSEWHERE.get(word) or nearest(word, VERBS) or f"The verbs are {', '.join(VERBS)}."
         raise UsageError(f"There is no verb {word!r}.", hint)
     return VERBS[word]
 

@@ -35,6 +35,17 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["slts"], "There is no verb 'slts'. Did you mean slots"),
         (["destory", "x"], "There is no verb 'destory'. Did you mean destroy"),
         (["qqq"], "There is no verb 'qqq'. The verbs are nodes, slots,"),
+        (["get", "pods"], "There is no verb 'get'. Write the list alone: `l2rtui pods`"),
+        (
+            ["delete", "pod", "x"],
+            "There is no verb 'delete'. Write `l2rtui destroy RUN` for a run, `l2rtui kill POD`",
+        ),
+        (["apply", "-f", "x.yaml"], "There is no verb 'apply'. Write `l2rtui launch -f SPEC`"),
+        (["top"], "There is no verb 'top'. Write `l2rtui nodes` for load"),
+        (["status"], "There is no verb 'status'. Write `l2rtui runs`"),
+        (["ls"], "There is no verb 'ls'. Write `l2rtui runs`"),
+        (["wait", "r"], "There is no verb 'wait'. Write `l2rtui launch --wait`"),
+        (["help"], "There is no verb 'help'. Write `l2rtui --help`"),
         (["launch", "-f", "x", "--sed", "3"], "launch has no option --sed. Did you mean --seeds"),
         (["launch", "-f", "x", "--polcy=pack"], "launch has no option --polcy. Did you mean --policy"),
         (["slots", "--zzz"], "slots has no option --zzz. See `l2rtui slots --help`."),
@@ -91,6 +102,20 @@ def test_every_verb_has_examples_and_each_is_understood(name):
 
 def test_no_example_is_of_a_verb_that_is_not_there():
     assert set(EXAMPLES) == set(VERBS)
+
+
+@pytest.mark.parametrize("words", [["--help", "me"], ["me", "-h"], ["get", "--help"]])
+def test_whoever_asks_for_help_with_a_word_that_is_no_verb_gets_it(words, capsys):
+    assert entry.main(words) == 0
+    assert "verbs:" in capsys.readouterr().out
+
+
+def test_words_of_other_tools_are_no_verbs_and_lead_to_some():
+    from l2rtui.cli.parser import _ELSEWHERE
+
+    for word, hint in _ELSEWHERE.items():
+        assert word not in VERBS
+        assert any(f"`l2rtui {name}" in hint for name in (*VERBS, "--help"))
 
 
 def test_help_lists_every_verb_and_the_exit_codes(capsys):
