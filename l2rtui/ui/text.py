@@ -105,6 +105,11 @@ def percent(part: float | None, total: float) -> str:
     return f"{round(20 * part / total) * 5}%"
 
 
+def load_bar(percent_busy: float) -> str:
+    """Draw a load of 0 to 100 % as one column, in eight steps."""
+    return _BARS[min(7, max(0, int(percent_busy / 12.5)))]
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
     """Draw the newest values as bars, one column each, scaled between their least and greatest.
 

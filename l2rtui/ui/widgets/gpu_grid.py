@@ -158,6 +158,8 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             self.refresh()
         else:
             self._draw_differences()
+            if old.header != self._grid.header:  # the first figures of GPUs have come, or the last are gone
+                self.refresh_line(self.scroll_offset.y)
             if old.legend != self._grid.legend:
                 self.refresh_line(self.size.height - 1 + self.scroll_offset.y)
         if self.cursor_slot not in self._grid.slots:

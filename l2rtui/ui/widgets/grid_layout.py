@@ -17,7 +17,7 @@ from l2rtui.domain.node import CPU, Gpu, Node, SlotId
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.domain.status import Level
-from l2rtui.ui.text import HUES, Line, Span, TextStyle, fit, percent, plural, shorten, width_of
+from l2rtui.ui.text import HUES, Line, Span, TextStyle, fit, load_bar, percent, plural, shorten, width_of
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
 """One letter a run, in the order of launch; ``x`` is left out, as it marks pods that l2rtui did not launch."""
@@ -98,7 +98,10 @@ class Grid:
     @property
     def header(self) -> Line:
         """Header line."""
-        return (Span(f"{'node':<{self.shape.name_width}}  {'cpu':>4} {'mem':>4}  slots", TextStyle.DIM),)
+        columns = f"{'node':<{self.shape.name_width}}  {'cpu':>4} {'mem':>4}  slots"
+        is_measured = any(node.gpu_use for node in self.snapshot.nodes.values())
+        busy = ", after its number how busy each GPU is" if is_measured else ""
+        return (Span(columns + busy, TextStyle.DIM),)
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -113,7 +116,7 @@ class Grid:
         spans = list(_head(node, fit(sanitize(name), width))) if is_first else [Span(" " * (width + _HEAD))]
         for gpu, label, first, last in parts:
             gap = " " * (_pitch(gpu, self.shape.pitch) - 1)
-            spans.append(Span(label, TextStyle.DIM))
+            spans.extend(_load(node, gpu, label))
             for index in range(first, last):
                 if index > first and (index - first) % GROUP == 0:
                     spans.append(Span(" "))
@@ -271,6 +274,14 @@ def _parts(slots: int, width: int) -> Iterable[tuple[int, int]]:
 
 def _label(node: Node, gpu: Gpu) -> str:
     return "cpu " if gpu.is_cpu else f"{gpu.index} " if len(node.gpus) <= 10 else f"{gpu.index:<3}"
+
+
+def _load(node: Node, gpu: Gpu, label: str) -> Line:
+    """Label of a device, with its load in the place of the blank behind it, where the load is known."""
+    use = node.use(gpu.index)
+    if use is None or use.percent is None or not label.strip() or not label.endswith(" "):
+        return (Span(label, TextStyle.DIM),)
+    return Span(label[:-1], TextStyle.DIM), Span(load_bar(use.percent))
 
 
 def _pitch(gpu: Gpu, pitch: int) -> int:

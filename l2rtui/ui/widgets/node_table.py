@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.node import CPU, Node
@@ -28,6 +28,8 @@ class NodeTable(VirtualTable):
         TableColumn("unknown", "unknown", most=7, right=True, rank=6),
         TableColumn("cpu", "cpu", most=5, right=True, rank=2),
         TableColumn("mem", "mem", most=5, right=True, rank=2),
+        TableColumn("gpu%", "gpu%", most=5, right=True, rank=2),
+        TableColumn("gpu mem", "gpu mem", most=7, right=True, rank=4),
         TableColumn("cores", "cores", most=6, right=True, rank=5),
         TableColumn("memory", "memory", most=8, right=True, rank=5),
         TableColumn("model", "model", most=28, rank=4),
@@ -40,6 +42,15 @@ class NodeTable(VirtualTable):
 def _sum(gpu_slots: int, cpu_slots: int, beside: Counter[SlotState]) -> str:
     """Write a number of slots of GPUs, and that of the CPU where it stands beside them: ``4+16``."""
     return f"{gpu_slots}+{cpu_slots}" if beside else str(gpu_slots)
+
+
+def _share(uses: Iterable[tuple[float | None, float]]) -> tuple[Span, float]:
+    """Cell of all GPUs together: what is in use of their whole; unknown unless it is known of each."""
+    pairs = list(uses)
+    used = [used for used, total in pairs if used is not None and total]
+    if not pairs or len(used) < len(pairs):
+        return Span(NOTHING), 0.0
+    return Span(percent(sum(used), sum(total for _, total in pairs))), sum(used)
 
 
 def node_row(node: Node, slots: Sequence[Slot]) -> Row:
@@ -75,6 +86,8 @@ def node_row(node: Node, slots: Sequence[Slot]) -> Row:
         # Sorted by absolute use and displayed in percent: of equal shares the larger node stands first.
         (Span(percent(node.cpu_used, node.cpu_cores)), node.cpu_used or 0.0),
         (Span(percent(node.memory_used_bytes, node.memory_bytes)), node.memory_used_bytes or 0),
+        _share((use.percent, 100) for use in node.gpu_use),
+        _share((use.memory_used_bytes, use.memory_bytes) for use in node.gpu_use),
         (Span(format_cores(node.cpu_cores), TextStyle.DIM), node.cpu_cores),
         (Span(format_bytes(node.memory_bytes), TextStyle.DIM), node.memory_bytes),
         (Span(sanitize(model), TextStyle.DIM), model),

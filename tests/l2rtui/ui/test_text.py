@@ -26,6 +26,7 @@ from l2rtui.ui.theme import THEMES, palette
 from l2rtui.ui.widgets.charts import Curve, chart_lines
 from l2rtui.ui.widgets.grid_layout import lay_out
 from l2rtui.ui.widgets.metric_strip import about_slot
+from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.status_bar import left_of, slots_of
 
@@ -51,6 +52,31 @@ def test_each_slot_has_one_cell_inside_the_width_at_every_size(demo, width):
         assert cell in {"free": "·", "busy": "ABCabcx", "off": "─", "failed": "!", "unknown": "?"}[held.state]
     if width >= 40:
         assert max(map(len, map(read, grid.lines))) <= width + 2
+
+
+def test_a_gpu_shows_how_busy_it_is_behind_its_number_without_moving_a_slot():
+    gpus = tuple(Gpu("n", index) for index in range(12))
+    uses = (GpuUse(0, 0.0), GpuUse(1, 52.0), GpuUse(10, 100.0), GpuUse(11, None, 1 << 30))
+    measured = lay_out(ClusterSnapshot({"n": Node("n", gpus, gpu_use=uses)}), 200)
+    bare = lay_out(ClusterSnapshot({"n": Node("n", gpus)}), 200)
+    assert measured.shape == bare.shape
+    heads = [part for line in measured.lines for part in read(line).replace("·", " ").split()]
+    assert [part for part in heads if part[0].isdigit()][:3] == ["0", "1", "2"]
+    shown = "".join(map(read, measured.lines))
+    assert ("0 ▁" in shown, "1 ▅" in shown, "10█" in shown, "11 ·" in shown) == (True, True, True, True)
+    assert "busy" in read(measured.header)
+    assert "busy" not in read(bare.header)
+
+
+def test_a_row_of_nodes_has_the_load_of_all_gpus_together():
+    def cells(*uses):
+        row = node_row(Node("n", tuple(Gpu("n", use.gpu) for use in uses), gpu_use=uses), ())
+        keys = [column.key for column in NodeTable.COLUMNS]
+        return [row.cells[keys.index(key)].text for key in ("gpu%", "gpu mem")]
+
+    assert cells(GpuUse(0, 20.0, 10, 40), GpuUse(1, 80.0, 30, 40)) == ["50%", "50%"]
+    assert cells(GpuUse(0, 20.0, 10, 40), GpuUse(1, None, 30, 0)) == ["-", "-"]
+    assert cells() == ["-", "-"]
 
 
 @pytest.mark.parametrize("slots", [1, 8, 9, 40, 64, 1024])
