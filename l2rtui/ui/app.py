@@ -156,6 +156,18 @@ class L2RApp(KeyQueueApp):
         else:
             await super().on_event(event)
 
+    def on_descendant_focus(self) -> None:
+        """Move the toasts off the field that is typed into now, once it has its place."""
+        self.call_after_refresh(self._make_room)
+
+    on_resize = on_descendant_focus
+
+    def _make_room(self) -> None:
+        if "cluster" in self.__dict__ and self.screen_stack:  # the first frame has no toast and pays for no import
+            from l2rtui.ui.toasts import make_room
+
+            make_room(self.screen)
+
     async def _open(self) -> None:
         """Replace the splash screen by the home screen, and replay the keys that were pressed meanwhile."""
         await asyncio.to_thread(import_module, "l2rtui.ui.home.screen")  # in a thread: keys are read meanwhile

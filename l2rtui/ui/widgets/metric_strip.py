@@ -75,7 +75,7 @@ def about_run(
     if metrics is None:
         return (*lines, _field("learning", "no metric record yet"))
     # The sparkline takes what label and number leave, at least enough to see a trend.
-    bars = max(8, min(40, width - _LABEL - 12))
+    bars = max(8, min(40, width - _LABEL - 13))
     lag = f"lag {decimal(metrics.policy_lag)} (most {count(metrics.policy_lag_max)})"
     # A learner that hangs or is gone has no rate.
     is_live = is_learning(pods) and not old

@@ -72,12 +72,13 @@ async def _desk(
     ready: bool = True,
     cancel_seconds: float = 0.0,
     settings: Settings | None = None,
+    has_toasts: bool = False,
 ) -> AsyncIterator[Desk]:
     backend = backend or FakeBackend(owner=user_name())
     settings = settings or Settings(backend="demo", readonly=readonly)
     app = L2RApp(settings, lambda: backend, clock=backend.now)
     app.ctx.cancel_seconds = cancel_seconds
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=has_toasts) as pilot:
         one = Desk(app, pilot, backend)
         await one.until(lambda: app.screen is app.cluster and "l2rtui" in one.words(), "the home screen")
         await one.until(lambda: app.cluster.health.is_connected, "the first snapshot")

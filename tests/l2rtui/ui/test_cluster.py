@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual.widgets import Input
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
@@ -459,3 +460,24 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         is_hung = False
         backend.advance(1)
         await one.until(lambda: "silent" not in one.words())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 20)], ids=str)
+@pytest.mark.parametrize("keys", [("slash", "x"), ("colon", "x"), ("L", "tab"), ("L", "tab", "tab", "tab", "tab")])
+async def test_toasts_never_cover_what_is_typed(desk, size, keys):
+    async with desk(size=size, ready=False, has_toasts=True) as one:
+        await one.press(*keys)
+        await one.until(lambda: isinstance(one.app.focused, Input) and one.app.focused.region.height)
+        for number in range(6):
+            one.app.ctx.background.say(
+                f"sentence {number}, which is so long that it takes more than one line of a toast"
+            )
+        await one.until(lambda: len(one.app.screen.query("Toast")) == 6)
+        await one.until(lambda: "sentence 5" in one.words(), "the newest toast")
+        field = one.app.focused.region
+        geometry = one.app.screen.find_widget
+        toasts = [geometry(toast).visible_region for toast in one.app.screen.query("Toast")]
+        assert not any(toast.overlaps(field) for toast in toasts if toast)
+        await one.press("y", "z")
+        assert one.app.focused.value.endswith("yz")
+        assert "yz" in one.words().splitlines()[field.y]

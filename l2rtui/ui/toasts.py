@@ -1,0 +1,36 @@
+"""Place of the toasts: under the status line, or above the key bar, wherever nothing is being typed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input
+
+ABOVE: Final = 1
+"""Lines of the status bar, which toasts leave free; as many as the key bar has."""
+LOW: Final = "toasts-low"
+"""Class of a screen whose toasts stand at the bottom."""
+
+
+def make_room(screen: Screen[object]) -> None:
+    """Move the toasts of a screen off its focused field; without one they stand at the top.
+
+    The top is the place where they hide least: new log lines, prompts and the key bar are at the bottom.
+    """
+    focused = screen.focused
+    top, bottom = screen.size.height, screen.size.height
+    if isinstance(focused, Input) and focused.region.height:
+        top, bottom = focused.region.y, focused.region.bottom
+    room_above, room_below = top - ABOVE, screen.size.height - ABOVE - bottom
+    is_low = room_below > room_above
+    screen.set_class(is_low, LOW)
+    for rack in screen.query_children("ToastRack"):
+        _limit(rack, max(0, room_below if is_low else room_above))
+
+
+def _limit(rack: Widget, height: int) -> None:
+    # Assigning a style lays out the screen, also when it is the same.
+    if rack.styles.max_height is None or rack.styles.max_height.value != height:
+        rack.styles.max_height = height
