@@ -205,19 +205,44 @@ class _Pool:
 
 
 class _Shared:
-    """Slots that a launch may share with other pods, in rounds: each is used once before one is used again."""
+    """Slots that a launch may share with other pods: those with the fewest pods come first.
 
-    def __init__(self, pool: _Pool) -> None:
+    At level n a slot with at most n pods on it is offered; the level of a kind rises when no device has room left.
+    """
+
+    def __init__(self, pool: _Pool, ledger: Ledger) -> None:
         self._pool = pool
-        self._round = {key: tuple(slots) for key, slots in pool.devices.items()}
+        self._slots = {key: tuple(slots) for key, slots in pool.devices.items()}
+        self._level = {False: 0, True: 0}  # of sets on GPUs, of sets on the CPU
+        # Those of this plan included, wherever its replicas are seated.
+        self._pods = Counter({slot.id: bool(slot.pod) + len(slot.sharing) for slot in ledger.slots.values()})
+        self._open(on_cpu=False)
+        self._open(on_cpu=True)
 
     def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> tuple[SlotId, ...]:
         """Assign slots as ``_Pool`` does; empty when no device ever has as many."""
-        if slots := self._pool.assign(worker_set, policy, on_cpu=on_cpu):
-            return slots
-        fresh = {key: list(slots) for key, slots in self._round.items() if self._pool.suits(key, on_cpu=on_cpu)}
-        self._pool.devices |= fresh
-        return self._pool.assign(worker_set, policy, on_cpu=on_cpu)
+        slots = self._pool.assign(worker_set, policy, on_cpu=on_cpu)
+        most = 0 if slots else max(self._pods.values(), default=0)
+        while not slots and self._level[on_cpu] <= most:
+            self._level[on_cpu] += 1
+            self._open(on_cpu=on_cpu)
+            slots = self._pool.assign(worker_set, policy, on_cpu=on_cpu)
+        self._pods.update(slots)
+        return slots
+
+    def count(self, slots: Sequence[SlotId]) -> None:
+        """Count a pod on free slots that it was given; they are no longer the emptiest."""
+        self._pods.update(slots)
+        for slot in slots:
+            offered = self._pool.devices.get((slot.node, slot.gpu), [])
+            if slot in offered:
+                offered.remove(slot)
+
+    def _open(self, *, on_cpu: bool) -> None:
+        """Offer every slot of one kind whose pods do not exceed the level."""
+        for key, slots in self._slots.items():
+            if self._pool.suits(key, on_cpu=on_cpu):
+                self._pool.devices[key] = [slot for slot in slots if self._pods[slot] <= self._level[on_cpu]]
 
 
 def place(
@@ -244,7 +269,7 @@ def place(
     if not pins and (own := {(slot.node, slot.gpu) for seat in existing for slot in seat.slots}):
         free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
     free.used = dict(Counter((slot.node, slot.gpu) for seat in existing for slot in seat.slots))
-    shared = _Shared(_pool(ledger, _USABLE if overcommit else (), pins))
+    shared = _Shared(_pool(ledger, _USABLE if overcommit else (), pins), ledger)
     over: list[SlotId] = []
     conflicts = _pin_conflicts(ledger, pins, overcommit=overcommit)
     seats: list[Seat] = []
@@ -265,7 +290,9 @@ def place(
                     seats.append(Seat(run.name, worker_set.name, index, ()))
                     continue
                 slots = free.assign(worker_set, order, on_cpu=on_cpu)
-                if not slots:  # free slots first, even of a device that fits worse
+                if slots:  # free slots first, even of a device that fits worse
+                    shared.count(slots)
+                else:
                     slots = shared.assign(worker_set, order, on_cpu=on_cpu)
                     over.extend(slots)
                 if not slots:
