@@ -22,6 +22,7 @@ from torch import Tensor
 
 from runtime.rl.algos.algorithm import Algorithm, Stats
 from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
+from runtime.rl.algos.numerics import not_finite_names, report
 from runtime.rl.algos.plan import Plan, build
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.device.precision import set_float32_products
@@ -59,6 +60,7 @@ class DataParallel:
         self.members = tuple(members)
         self._devices = tuple(devices)
         self._barrier = MeanBarrier(len(members))
+        self._batch: TensorBatch | None = None
         self._threads: ThreadPoolExecutor | None = None
         if len(members) > 1:
             self._threads = ThreadPoolExecutor(len(members) - 1, "device")
@@ -79,6 +81,7 @@ class DataParallel:
 
     def update(self, batch: TensorBatch) -> Stats:
         """Learn from a batch, which has as many equal shares as there are devices; statistics are of the first."""
+        self._batch = batch
         if self._threads is None:
             return self._compute(0, batch)
         # Rank 0 runs in the calling thread: one thread fewer, and its exceptions surface where the learner is.
@@ -103,6 +106,14 @@ class DataParallel:
         except BaseException:
             self._barrier.fail()
             raise
+
+    def not_finite_report(self, updates: int, stats: Stats | None) -> str:
+        """Return a sentence: which statistics, tensors, and columns of the latest batch are not finite."""
+        columns = {} if self._batch is None else self._batch.columns()
+        networks = {name: tensor.detach().cpu().numpy() for name, tensor in self.members[0].tensors().items()}
+        batch = {name: column.cpu().numpy() for name, column in columns.items()}
+        figures = {} if stats is None else stats.floats()
+        return report(updates, figures, not_finite_names(networks), batch or None)
 
     def close(self) -> None:
         """End the threads."""

@@ -54,4 +54,4 @@ def split_rows(order: Tensor, size: int) -> tuple[Tensor, ...]:
     Where ``size`` divides B they all have it. A remainder is spread over them: a last minibatch of its own would be
     smaller and weigh as much, and one of a single row has no deviation to normalise its advantage by.
     """
-    return torch.tensor_split(order, max(1, round(len(order) / size)))
+    return torch.tensor_split(order, max(1, min(round(len(order) / size), len(order) // 2)))

@@ -21,6 +21,10 @@ class TensorBatch:
         chunks = [[part] * count if part is None else part.chunk(count, dim=self.axis) for part in self._parts]
         return [type(self)(*parts) for parts in zip(*chunks, strict=True)]
 
+    def columns(self) -> dict[str, Any]:
+        """Return the tensors by name, without those that this batch does not have."""
+        return {name: part for name, part in zip(self.__slots__, self._parts, strict=True) if part is not None}
+
     @property
     def _parts(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)

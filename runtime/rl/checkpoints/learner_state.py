@@ -7,7 +7,7 @@ thread that writes the checkpoint waits for the copies and looks for numbers tha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from runtime.base.errors import NotFiniteError
 from runtime.exchange.learner_server import ExchangeCut, ExchangeState
 from runtime.exchange.machines.sequence_ledger import Accounts
+from runtime.rl.algos.numerics import not_finite_names, report
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint
 from runtime.rl.checkpoints.counters import Counters
 
@@ -56,17 +57,9 @@ class LearnerSnapshot:
         the newest.
         """
         holdings, method = self._cut.complete(), self._method.numpy()
-        if not all(np.isfinite(array).all() for array in method.values()):
-            raise not_finite(self.updates)
+        if names := not_finite_names(method):
+            raise NotFiniteError(report(self.updates, {}, names, None))
         return _arrays(method, holdings), holdings
-
-
-def not_finite(updates: int) -> NotFiniteError:
-    """Return the error for networks that are broken after so many updates; a restart resumes good ones."""
-    return NotFiniteError(
-        f"after {updates} updates the networks hold values that are not finite; a restart goes on from the newest "
-        "checkpoint; if this comes again, lower the step sizes or bound the rewards"
-    )
 
 
 def pack(
@@ -86,19 +79,34 @@ def _facts(counters: Counters, holdings: ExchangeState, env_steps: int) -> dict[
     return {"counters": {**counters.facts(), "env_steps": env_steps}, "accounts": holdings.accounts}
 
 
-def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> tuple[Counters, Accounts]:
-    """Put a checkpoint's state into `method` and `store` and return its counters and accounts.
+class Resumed(NamedTuple):
+    """Facts of a checkpoint whose tensors have been loaded."""
 
-    Raises ValueError with a sentence if it belongs to other settings.
+    counters: Counters
+    accounts: Accounts
+    notes: list[str]
+    """Sentences about what goes on otherwise than in an uninterrupted run."""
+
+
+def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> Resumed:
+    """Put a checkpoint's state into `method` and `store`, on whatever device it was made.
+
+    Raises ValueError, with `method` as it was, if the checkpoint belongs to other settings; the sentence names what
+    does not fit.
     """
     import torch
 
     facts = checkpoint.facts
-    counters, accounts = Counters.from_facts(facts["counters"]), Accounts.from_state(facts["accounts"])
-    saved = _part(checkpoint.tensors, "method.")
-    method.load_state({name: torch.from_numpy(array) for name, array in saved.items()})
+    try:
+        counters, accounts = Counters.from_facts(facts["counters"]), Accounts.from_state(facts["accounts"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"its counters or accounts cannot be read ({error!r})") from error
+    saved = {name: torch.from_numpy(array) for name, array in _part(checkpoint.tensors, "method.").items()}
+    # Every check of both before the first change: otherwise an experience that does not fit would be found when the
+    # networks have been replaced.
+    method.check_state(saved)
     store.load_state(_part(checkpoint.tensors, "experience."))
-    return counters, accounts
+    return Resumed(counters, accounts, method.load_state(saved))
 
 
 def collector_state(checkpoint: Checkpoint) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from runtime.base import contract
-from runtime.base.errors import SetupError
+from runtime.base.errors import NotFiniteError, SetupError
 from runtime.base.file_lock import lock_folder
 from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
@@ -39,7 +39,7 @@ from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.rollout_buffer import Rollouts
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, write_journal
-from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, not_finite, unpack
+from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, unpack
 from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.rl.checkpoints.writer import CheckpointWriter
 from runtime.rl.device.streams import HostCopy
@@ -198,15 +198,14 @@ class Learner:
             counters, accounts = next_epoch(None, journal, time.time()), Accounts()
         else:
             try:
-                saved, accounts = unpack(checkpoint, self._method, self._store)
-            except (KeyError, ValueError) as error:
+                saved, accounts, notes = unpack(checkpoint, self._method, self._store)
+            except ValueError as error:
                 raise SetupError(
                     f"{checkpoint.name} in {self._folder} does not fit these settings: {error}; "
                     "set them back or use another folder"
                 ) from error
             if self._collector is not None:
-                for sentence in self._collector.load_state(collector_state(checkpoint)):
-                    self._console.say(sentence)
+                notes += self._collector.load_state(collector_state(checkpoint))
             self._team.align()
             counters = next_epoch(saved, journal, time.time())
             lost = counters.lost_updates - saved.lost_updates
@@ -216,6 +215,7 @@ class Learner:
             self._console.say(
                 f"resumed {checkpoint.name}: {saved.env_steps} env steps, {saved.updates} updates, "
                 f"{len(self._store)} transitions; {lost} updates after it were lost"
+                + "".join(f"; {note}" for note in notes)
             )
         write_journal(self._folder, counters)
         return counters, accounts
@@ -239,7 +239,8 @@ class Learner:
             # data the update that they overlap is begun.
             timeout = 0.0 if self._publisher.is_pending else WAIT_SECONDS
             if self._source.await_data(counters.kept_updates, timeout):
-                self._metrics.waited(time.monotonic() - before)
+                if self._collector is None:  # to collect is work of its own
+                    self._metrics.waited(time.monotonic() - before)
                 self._publisher.deliver_arrived()
                 self._learn()
             else:
@@ -356,7 +357,7 @@ class Learner:
     def _deliver_policy(self, arena: NDArray[np.float32]) -> None:
         """Publish weights. Their version is journalled first, so that no version ever names two policies."""
         if not np.isfinite(arena).all():
-            raise not_finite(self._counters.updates)
+            raise NotFiniteError(self._team.not_finite_report(self._counters.updates, self._stats))
         self._counters.policy_version += 1
         if self._counters.policy_version > self._journalled_version:
             self._journal(VERSIONS_AHEAD)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,8 +59,9 @@ def test_a_resumed_learner_continues_bit_for_bit(tmp_path: Path, transitions: in
     sac, replay = trained(transitions)
     checkpoint = saved(tmp_path, sac, replay, replay_bytes=10**6)
     other, other_replay = learner_parts()
-    counters, accounts = unpack(checkpoint, other, other_replay)
+    counters, accounts, notes = unpack(checkpoint, other, other_replay)
     assert counters == COUNTERS
+    assert notes == []
     assert accounts.last_seqs() == {"w-0@1": 5}
     for _ in range(3):
         first, second = sac.update(replay.sample(8)), other.update(other_replay.sample(8))
@@ -135,7 +138,70 @@ def test_a_state_that_is_not_finite_is_never_saved_and_ends_the_learner(tmp_path
     sac.policy_weights()[0] = torch.nan
     writer = CheckpointWriter(Checkpoints(tmp_path, keep=1), lambda _: None, lambda _: None, None)
     writer.save(LearnerSnapshot(sac, COUNTERS, ExchangeUnderTest(replay).cut(), 1))
-    with pytest.raises(NotFiniteError, match="after 9 updates"):
+    with pytest.raises(NotFiniteError, match="after update 9, nor are actor of"):
         writer.wait()
     writer.wait()  # said once
     assert not Checkpoints(tmp_path, keep=1).names()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"method.critic.square": None}, "no 'critic.square'"),
+        ({"method.noise_generator": np.zeros(17, dtype=np.uint8)}, "noise_generator is no state"),
+        ({"method.noise_generator": np.zeros(5056, dtype=np.float32)}, "noise_generator is no state"),
+        ({"method.log_alpha": np.zeros(1, dtype=np.complex64)}, "log_alpha is torch.complex64"),
+        ({"method.updates": np.zeros(2, dtype=np.int64)}, "count of updates"),
+        ({"experience.capacity": np.array(3)}, "same replay capacity"),
+    ],
+)
+def test_a_state_is_loaded_as_one_or_not_at_all(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
+    checkpoint = saved(tmp_path, *trained(40), replay_bytes=10**6)
+    tensors = {name: change.get(name, array) for name, array in checkpoint.tensors.items()}
+    tensors = {name: array for name, array in tensors.items() if array is not None}
+    other, other_replay = learner_parts()
+    before = other.state()
+    with pytest.raises(ValueError, match=complaint):
+        unpack(replace(checkpoint, tensors=tensors), other, other_replay)
+    after = other.state()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_facts_that_cannot_be_read_are_a_sentence(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path, *trained(40), replay_bytes=0)
+    with pytest.raises(ValueError, match="counters or accounts cannot be read"):
+        unpack(replace(checkpoint, facts={}), *learner_parts())
+
+
+@pytest.mark.parametrize("mark", [b"cuda", b"mps", None])
+def test_a_checkpoint_of_another_device_goes_on_with_numbers_that_it_alone_decides(
+    tmp_path: Path, mark: bytes | None
+) -> None:
+    """A GPU's generator has 16 bytes; earlier versions did not say so beside them."""
+    checkpoint = saved(tmp_path, *trained(40), replay_bytes=10**6)
+    tensors = dict(checkpoint.tensors) | {"method.noise_generator": np.arange(16, dtype=np.uint8)}
+    tensors["method.noise_generator.device"] = np.frombuffer(mark or b"", dtype=np.uint8)
+    if mark is None:
+        del tensors["method.noise_generator.device"]
+    moved = replace(checkpoint, tensors=tensors)
+    states = []
+    for _ in range(2):
+        sac, replay = learner_parts()
+        resumed = unpack(moved, sac, replay)
+        origin = (mark or b"cuda").decode()
+        assert resumed.notes == [f"noise_generator was saved on {origin} and draws other numbers on cpu"]
+        sac.update(replay.sample(8))
+        states.append(sac.state())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_device_and_integer_steps(tmp_path: Path) -> None:
+    sac, replay = trained(40)
+    checkpoint = saved(tmp_path, sac, replay, replay_bytes=10**6)
+    tensors = {name: array for name, array in checkpoint.tensors.items() if not name.endswith(".device")}
+    tensors |= {name: array.astype(np.int64) for name, array in tensors.items() if name.endswith(".steps")}
+    other, other_replay = learner_parts()
+    assert unpack(replace(checkpoint, tensors=tensors), other, other_replay).notes == []
+    for _ in range(2):
+        first, second = sac.update(replay.sample(8)), other.update(other_replay.sample(8))
+        assert torch.equal(first.critic_loss, second.critic_loss)

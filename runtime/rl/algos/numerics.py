@@ -1,0 +1,46 @@
+"""Report on numbers that are not finite: which ones, and whether the batch was to blame. Made only on failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def not_finite_names(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Return the names of arrays that hold infinite numbers or NaN."""
+    return [name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+
+
+def report(
+    updates: int,
+    stats: Mapping[str, float],
+    networks: Iterable[str],
+    batch: Mapping[str, NDArray[Any]] | None,
+) -> str:
+    """Return a sentence.
+
+    Args:
+        updates: that have been done.
+        stats: of the latest update.
+        networks: names of the tensors of the learning state that are not finite.
+        batch: columns of the latest batch, if they are still there.
+    """
+    broken = [name for name, value in stats.items() if not np.isfinite(value)]
+    sentence = f"{' and '.join(broken) or 'a weight'} not finite after update {updates:,}"
+    if names := ", ".join(networks):
+        sentence += f", nor are {names} of the networks"
+    return f"{sentence}; {_cause(batch)}; a restart goes on from the newest checkpoint"
+
+
+def _cause(batch: Mapping[str, NDArray[Any]] | None) -> str:
+    """Return what the batch says about the cause."""
+    advice = "lower the step sizes or bound the rewards"
+    if batch is None:
+        return advice
+    if broken := not_finite_names(batch):
+        return f"{' and '.join(broken)} of its batch not finite either: the environment gave such numbers"
+    largest = max((float(np.abs(array).max()) for array in batch.values() if array.size), default=0.0)
+    return f"its batch is finite, no number beyond {largest:.4g}: {advice}"

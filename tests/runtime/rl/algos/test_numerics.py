@@ -1,0 +1,47 @@
+"""Reports of numbers that are not finite: they name the loss, the tensors, and the batch where it is to blame."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from runtime.rl.algos.actor import ActorShape
+from runtime.rl.algos.configs import SACConfig
+from runtime.rl.algos.data_parallel import DataParallel
+from runtime.rl.algos.numerics import report
+from runtime.rl.algos.sac import SAC
+from tests.runtime.rl.algos.test_sac import make_batch
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def broken_by(reward: float, weight: float = 0.0) -> str:
+    sac = SAC(ActorShape(5, 2, (8,)), SACConfig(hidden=(8,), batch_size=16), 3)
+    team = DataParallel([sac], ["cpu"])
+    batch = make_batch(0)
+    stats = team.update(batch)
+    sac.tensors()["critic"][0] += weight
+    stats = team.update(replace(batch, reward=torch.full_like(batch.reward, reward)))
+    return team.not_finite_report(1204, stats)
+
+
+def test_a_batch_that_is_not_finite_is_named() -> None:
+    sentence = broken_by(float("nan"))
+    assert sentence.startswith("critic_loss and")
+    assert "not finite after update 1,204, nor are actor, critic, " in sentence
+    assert "; reward of its batch not finite either: the environment gave such numbers; a restart" in sentence
+
+
+def test_with_a_finite_batch_the_steps_or_rewards_are_too_large() -> None:
+    assert "its batch is finite, no number beyond 1e+30: lower the step sizes" in broken_by(1e30)
+    assert "nor are actor, critic, " in broken_by(0.0, float("inf"))
+
+
+def test_without_a_batch_the_tensors_alone_are_named() -> None:
+    sentence = report(7, {}, ["policy", "policy.mean"], None)
+    assert sentence == (
+        "a weight not finite after update 7, nor are policy, policy.mean of the networks; lower the step sizes or "
+        "bound the rewards; a restart goes on from the newest checkpoint"
+    )
