@@ -14,6 +14,7 @@ import zmq
 
 from runtime.base.endpoint import Endpoint, EndpointError
 from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
+from runtime.exchange.transport.sockets import io_threads
 from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
 
 PORT_OFFSET: Final = 3
@@ -23,6 +24,8 @@ LINGER_MS: Final = 0
 BACKLOG: Final = 256
 MAX_QUEUED_ANSWERS: Final = 64
 """Queued answers to one worker, which waits for one answer at a time: the rest is obsolete."""
+LARGE_BYTES: Final = 64 * 1024
+"""Questions above this are read by several threads."""
 HANDSHAKE_MS: Final = 10_000
 HANDSHAKE_BYTES: Final = 1_024
 """Added to the longest frame: libzmq's bound includes CURVE's handshake and its overhead on each message."""
@@ -41,9 +44,9 @@ def address_of(endpoint: Endpoint) -> str:
 
 
 class _Channel:
-    def __init__(self, kind: int, largest: int, *, ipv6: bool) -> None:
+    def __init__(self, kind: int, largest: int, *, ipv6: bool, num_threads: int = 1) -> None:
         # A context of its own: closing it waits for all of its sockets, and those of the exchange live longer.
-        self._context = zmq.Context()
+        self._context = zmq.Context(num_threads)
         self._kind, self._largest, self._ipv6 = kind, largest, ipv6
         self._socket = self._new()
 
@@ -82,7 +85,9 @@ class AnswerChannel(_Channel):
 
     def __init__(self, endpoint: Endpoint, largest_bytes: int, keys: LearnerKeys | None = None) -> None:
         address = address_of(endpoint.bound())
-        super().__init__(zmq.ROUTER, largest_bytes, ipv6="[" in address)
+        # Pictures of a dozen workers are gigabytes a second, more than one thread of libzmq's reads or decrypts.
+        num_threads = io_threads() if keys is not None or largest_bytes > LARGE_BYTES else 1
+        super().__init__(zmq.ROUTER, largest_bytes, ipv6="[" in address, num_threads=num_threads)
         self._zap = None if keys is None else ZapAuthenticator(self._context, keys)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -169,7 +174,7 @@ class QuestionChannel(_Channel):
     def send(self, frame: bytes) -> bool:
         """Send a question; return false if there is no connection."""
         try:
-            self._socket.send(frame, zmq.NOBLOCK)
+            self._socket.send(frame, zmq.NOBLOCK, copy=len(frame) < zmq.COPY_THRESHOLD)
         except zmq.Again:
             return False
         return True

@@ -53,9 +53,10 @@ _EVENTS, _RCVMORE, _POLLIN = int(zmq.EVENTS), int(zmq.RCVMORE), int(zmq.POLLIN)
 _NOBLOCK, _SNDMORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 
 
-def _cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+def io_threads() -> int:
+    """Return the number of threads that read for a learner whose connections keep one busy."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(IO_THREADS, cores)
 
 
 class Port(Enum):
@@ -77,9 +78,9 @@ class Inbound:
 class _Channel:
     """Both sockets and their poller."""
 
-    def __init__(self, kind: int, largest: dict[Port, int], *, ipv6: bool, io_threads: int = 1) -> None:
+    def __init__(self, kind: int, largest: dict[Port, int], *, ipv6: bool, num_threads: int = 1) -> None:
         keep_freed()
-        self._context = zmq.Context(io_threads)
+        self._context = zmq.Context(num_threads)
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self._poller = zmq.Poller()
         self._kind, self._largest, self._ipv6 = kind, largest, ipv6
@@ -150,8 +151,8 @@ class LearnerChannel(_Channel):
     def __init__(self, endpoint: Endpoint, largest_data_bytes: int, keys: LearnerKeys | None = None) -> None:
         bound = endpoint.bound()
         largest = {Port.DATA: largest_data_bytes + HEADER_LIMIT, Port.MODEL: HEADER_LIMIT}
-        threads = min(IO_THREADS, _cores()) if keys is not None else 1
-        super().__init__(zmq.ROUTER, largest, ipv6=":" in bound.host, io_threads=threads)
+        num_threads = io_threads() if keys is not None else 1
+        super().__init__(zmq.ROUTER, largest, ipv6=":" in bound.host, num_threads=num_threads)
         # A pipe wakes the poller from any thread; ZeroMQ sockets may be used by their own thread only.
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)

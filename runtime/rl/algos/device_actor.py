@@ -19,6 +19,7 @@ from torch import Tensor
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.networks import Network
 from runtime.rl.device.captured import Captured
+from runtime.rl.device.precision import DTYPES, set_float32_products
 
 _HIGH_PRIORITY = -1
 """Of a stream: lower numbers go first (CUDA C++ Programming Guide, *Stream Priorities*)."""
@@ -44,11 +45,11 @@ class DeviceActor:
         """
         self.shape = shape
         self._device = torch.device(device)
-        on_gpu = self._device.type == "cuda"
+        # Elsewhere, as on MPS, there is no event of ours to wait for, so copies wait themselves.
+        on_gpu = self._is_async = self._device.type == "cuda"
         self._sizes = tuple(sizes)
         self._is_rounded = on_gpu if is_rounded is None else is_rounded
-        self._is_half = precision == "bfloat16"
-        self._network = Network(shape, torch.Generator().manual_seed(0), device)
+        self._network = Network(shape, torch.Generator().manual_seed(0), device, dtype=DTYPES[precision])
         self._captures = captures
         self._captured: dict[int, Captured] = {}
         """By number of rows."""
@@ -64,16 +65,19 @@ class DeviceActor:
         """(shape.size,) memory of the host for new weights; `refresh` takes them over."""
         self.buffers: Sequence[NDArray[Any]] = [tensor.numpy() for tensor in self._inputs]
         """(most rows, obs_dim) memory of the host for the observations of a batch."""
+        if on_gpu:
+            torch.cuda.synchronize(self._device)  # the network was filled on another stream than the one it runs on
 
     def _pinned(self, size: tuple[int, int], dtype: np.dtype[Any]) -> Tensor:
         kind = torch.uint8 if dtype == np.uint8 else torch.float32
-        return torch.empty(size, dtype=kind, pin_memory=self._device.type == "cuda")
+        return torch.empty(size, dtype=kind, pin_memory=self._is_async)
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Use what is in `weights`; those that acting does not need (a value network's) are dropped."""
         with torch.cuda.stream(self._stream):
-            self._network.arena.flat.copy_(self._weights[: self.shape.policy_size], non_blocking=True)
+            self._network.arena.flat.copy_(self._weights[: self.shape.policy_size], non_blocking=self._is_async)
+            self._network.arena.refresh()
         if self._stream is not None:
             self._stream.synchronize()  # the caller may write the next weights as soon as this returns
 
@@ -83,7 +87,7 @@ class DeviceActor:
         size = self._sizes[bisect_left(self._sizes, count)] if self._is_rounded else count
         with torch.cuda.stream(self._stream):
             outputs = self._forward(self._inputs[slot][:size])
-            self._results[slot][:size].copy_(outputs, non_blocking=True)
+            self._results[slot][:size].copy_(outputs, non_blocking=self._is_async)
             if self._stream is not None:
                 self._events[slot].record(self._stream)
         self._counts[slot] = count
@@ -98,7 +102,7 @@ class DeviceActor:
     def _forward(self, rows: Tensor) -> Tensor:
         """Outputs for rows in memory of the host."""
         if not self._is_rounded:
-            return self._outputs(rows.to(self._device, non_blocking=True))
+            return self._outputs(rows.to(self._device, non_blocking=self._is_async))
         captured = self._captured.get(len(rows))
         if captured is None:
             # At the first batch of a size, while the questions of the next one gather.
@@ -107,18 +111,22 @@ class DeviceActor:
         (buffer,) = captured.inputs
         assert buffer is not None  # noqa: S101  (the example was a tensor)
         # Straight into the graph's own input, asynchronously: the slot is not written before its batch is finished.
-        buffer.copy_(rows, non_blocking=True)
+        buffer.copy_(rows, non_blocking=self._is_async)
         outputs: Tensor = captured(buffer)
         return outputs
 
     def _outputs(self, rows: Tensor) -> Tensor:
         """(B, ``shape.answer_floats``) for observations (B, obs_dim)."""
-        # Weights are cast for each batch: what autocast would keep of them is older than the graph's next replay.
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._is_half, cache_enabled=False):
-            outputs = self._network(rows)
+        outputs = self._network(rows)
         if self.shape.head == "gaussian":
             outputs = torch.cat([outputs, self._network.arena.parameters[-1].expand(len(outputs), -1)], dim=1)
         return outputs
+
+
+def set_up_process(threads: int, precision: str) -> None:
+    """Set what torch holds for a whole process: numerical threads, and products of float32."""
+    torch.set_num_threads(threads)
+    set_float32_products(precision)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

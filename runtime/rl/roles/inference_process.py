@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from runtime.base.endpoint import EndpointError, parse
+from runtime.base.errors import FailedError
 from runtime.base.processes import signal_at_end_of
 from runtime.exchange.inference.messages import Shapes
 from runtime.exchange.inference.process import Lifeline
@@ -39,6 +40,8 @@ class NetworkSetup:
     shape: ActorShape
     device: str
     precision: str
+    captures: bool
+    """True to launch each batch as one CUDA graph."""
     threads: int
     max_rows: int
     """Most rows in a question."""
@@ -73,12 +76,11 @@ def make_network(setup: NetworkSetup) -> PolicyNetwork:
     shape, shapes = setup.shape, setup.shapes
     if setup.device == "cpu" and not shape.images:
         return NumpyPolicy(shape, shapes.batch_rows)
-    import torch
+    from runtime.rl.algos.device_actor import DeviceActor, set_up_process
 
-    from runtime.rl.algos.device_actor import DeviceActor
-
-    torch.set_num_threads(setup.threads)
-    return DeviceActor(shape, setup.device, batch_sizes(shapes), precision=setup.precision)
+    set_up_process(setup.threads, setup.precision)
+    sizes = batch_sizes(shapes)
+    return DeviceActor(shape, setup.device, sizes, precision=setup.precision, captures=setup.captures)
 
 
 def batch_sizes(shapes: Shapes) -> list[int]:
@@ -106,7 +108,7 @@ def run() -> int:
             server.serve(_end_of(lifeline, server))
         reader.close()
     # Out of memory on a device is a RuntimeError of torch's.
-    except (EndpointError, SharedMemoryError, RuntimeError, OSError) as error:
+    except (EndpointError, FailedError, SharedMemoryError, RuntimeError, OSError) as error:
         lifeline.report(problem=str(error).partition("\n")[0])
         return 1
     return 0

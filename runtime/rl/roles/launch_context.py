@@ -40,7 +40,8 @@ class Context(LaunchContext):
         return super().from_environment(environ, role, **fields)
 
 
-_THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+"""Variables by which numerical libraries learn how many threads they may start."""
 
 
 def bound_numeric_threads(context: Context) -> None:
@@ -48,7 +49,7 @@ def bound_numeric_threads(context: Context) -> None:
 
     A library that takes every core it sees makes a machine of N processes crawl.
     """
-    for name in _THREAD_VARIABLES:
+    for name in THREAD_VARIABLES:
         os.environ.setdefault(name, str(context.threads))
 
 

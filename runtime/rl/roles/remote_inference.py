@@ -30,7 +30,14 @@ def remote_inference(
     """
     endpoint, keys = context.endpoint, curve_keys.learner_keys(context)
     settings, proof = context.settings, _proof(context)
-    network = NetworkSetup(plan.shape, device, settings.precision, context.threads, settings.num_envs)
+    network = NetworkSetup(
+        shape=plan.shape,
+        device=device,
+        precision=settings.precision,
+        captures=settings.cuda_graphs,
+        threads=context.threads,
+        max_rows=settings.num_envs,
+    )
     address_of(endpoint)  # what cannot be listened at is an error here, and not in the process
     try:
         weights = policies.share(plan.shape.size)

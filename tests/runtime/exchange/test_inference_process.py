@@ -61,7 +61,7 @@ class LearnerUnderTest:
         self.shape = shape
         self.policies = PolicyStore(epoch=1, token="secret")
         shared = self.policies.share(shape.size)
-        network = NetworkSetup(shape, "cpu", "float32", 1, 8)
+        network = NetworkSetup(shape, "cpu", "float32", captures=True, threads=1, max_rows=8)
         setup = InferenceSetup(os.getpid(), endpoint, keys, PROOF, network, shared)
         program = Program(ARGV, msgspec.json.encode(setup), [shared.descriptor])
         self.inference = InferenceProcess(program, self.sentences.append)
