@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.fakes.nvml import GIB, FakeGpu, pynvml_folder
 from tests.l2rtui.cli.conftest import eventually, interrupt, processes_of
 
 pytestmark = pytest.mark.process
@@ -51,6 +52,24 @@ def spec(local):
     path = local.home / "spec.yaml"
     path.write_text(SPEC.replace("learner.py", str(script)))
     return str(path)
+
+
+def test_what_the_driver_says_of_a_gpu_is_in_nodes_slots_and_check(local):
+    folder = pynvml_folder(local.home / "nvml", FakeGpu(percent=64, used_bytes=30 * GIB, watts=402.5, celsius=66))
+    local.env["PYTHONPATH"] = str(folder)
+    (node,) = local.json("nodes")
+    (gpu,) = (gpu for gpu in node["gpus"] if gpu["device"] == "GPU0")
+    figures = ("use_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
+    assert [gpu[name] for name in figures] == [64.0, 30 * GIB, 402.5, 66.0]
+    slots = [slot for slot in local.json("slots") if slot["device"] == "GPU0"]
+    assert {(slot["gpu_use_percent"], slot["gpu_memory_used_bytes"]) for slot in slots} == {(64.0, 30 * GIB)}
+    findings = {finding["subject"]: finding["sentence"] for finding in local.json("check")}
+    assert findings["gpu"] == "1 GPU: 1 x NVIDIA H100 80GB HBM3, driver 580.95.05"
+    assert findings["torch"].startswith("torch ")
+
+    pynvml_folder(folder, FakeGpu(is_lost=True))
+    (node,) = local.json("nodes")
+    assert node["message"] == "GPU0 cannot be read: NVML says GPU is lost"
 
 
 @pytest.mark.slow
