@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -161,6 +161,25 @@ def slot_ranges(slots: Iterable[SlotId]) -> str:
         else:
             parts.append([slot])
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1].slot}" for part in parts)
+
+
+def apart(names: Sequence[str], most: int) -> dict[str, str]:
+    """Return names of at most so many characters, by the full ones, cut where they agree.
+
+    Names of pods begin alike and differ at their end: a beginning that all share goes first, then the middle.
+    """
+    if all(len(name) <= most for name in names):
+        return {name: name for name in names}
+    parts = [name.split("-") for name in names]
+    # The last part stays in any case: it is all that is left of a single name.
+    columns = zip(*(own[:-1] for own in parts), strict=False)
+    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns)) if len(names) > 1 else 0
+    rests = {name: "-".join(own[shared:]) for name, own in zip(names, parts, strict=True)}
+    tail = most - most // 3 - 1
+    return {
+        name: rest if len(rest) <= most else f"{rest[: most // 3]}…{rest[len(rest) - tail :]}"
+        for name, rest in rests.items()
+    }
 
 
 def clip(line: Line, width: int) -> Line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,6 +18,8 @@ from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.text import Span, TextStyle
 from l2rtui.ui.widgets.span_renderer import to_text
 
+_MOVES: Final = ("view.menu", "view.command", "view.back", "view.older", "view.newer", "view.toggle")
+
 
 class MenuScreen(Dialog[str | None]):
     """Menu that answers with the chosen action; ``command_line`` returns the equivalent command of one, or ""."""
@@ -25,8 +28,12 @@ class MenuScreen(Dialog[str | None]):
         super().__init__("menu")
         self._ctx = ctx
         self._command_line = command_line
-        # Entries without a label are movements and variants of others.
-        self._keys: tuple[Key, ...] = tuple(key for key in ctx.keys.of(KeyContext.CLUSTER) if key.label)
+        # Everything that acts: what the key bar has no room for is looked for here.
+        self._keys: tuple[Key, ...] = tuple(
+            key
+            for key in ctx.keys.of(KeyContext.CLUSTER)
+            if not key.id.startswith("pane.") and key.id not in _MOVES
+        )
 
     def compose(self) -> ComposeResult:
         """Title and list."""

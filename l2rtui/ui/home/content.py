@@ -318,9 +318,15 @@ class PaneTitles:
         """Bring titles and keys up to date."""
         for pane in LISTS:
             self._set_title(self._panes.widget(pane), self._title(pane, self._list_facts(pane)))
-        for number, log in enumerate(self._panes.logs.controllers):
-            names = [_NAMES[Pane.LOG] if number == 0 else "│"]
-            self._set_title(log.pane, _join(names, log.facts()))
+        first, *others = self._panes.logs.controllers
+        shared = first.facts()
+        self._set_title(first.pane, _join([_NAMES[Pane.LOG]], shared))
+        for log in others:
+            # Only what is not like in the first pane; "stays" is the difference that remains when all is alike.
+            title, *facts = log.facts() or [""]
+            self._set_title(
+                log.pane, _join(["│"], [title, "stays", *(fact for fact in facts if fact not in shared)])
+            )
         self.show_keys()
 
     def _set_title(self, widget: Widget, title: Content) -> None:

@@ -74,10 +74,10 @@ class LogActions:
         self._view.navigation.go_to(Pane.LOG)
         self._view.content.titles.show()
 
-    def action_log_since(self, span: int) -> None:
-        """Show another time span, by its number in ``SINCE``."""
+    def action_log_since(self, by: int) -> None:
+        """Show the next time span of ``SINCE``, or with -1 the one before; after the last one all lines."""
         log = self._view.panes.logs.active
-        log.since = span
+        log.since = (log.since + by) % len(SINCE)
         log.reload()
         self._view.content.titles.show()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Container
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView
@@ -17,6 +17,9 @@ from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import JsonMode
 
 MAX_PANES: Final = 4
+NARROWEST: Final = 56
+LOWEST: Final = 6
+"""Columns and lines below which a log is hard to read."""
 SINCE: Final = (
     (None, ""),
     (60.0, "last 1m"),
@@ -26,7 +29,7 @@ SINCE: Final = (
     (3600.0, "last 1h"),
     (86_400.0, "last 1d"),
 )
-"""Time spans of the digit keys, by number: seconds, and the words of the title."""
+"""Time spans in the order of their keys: seconds, and the words of the title."""
 
 
 class LogController:
@@ -86,8 +89,8 @@ class LogController:
         ]
 
 
-class LogPanes(Horizontal):
-    """The logs, left to right.
+class LogPanes(Container):
+    """The logs, left to right, and in two rows where that leaves them more text.
 
     Attributes:
         controllers: One for each pane; the first is always there and follows the selection.
@@ -104,6 +107,17 @@ class LogPanes(Horizontal):
         """Yield the panes."""
         for log in self.controllers:
             yield log.pane
+
+    def on_resize(self) -> None:
+        """Arrange the panes for the new size."""
+        self.fit()
+
+    def fit(self) -> None:
+        """Arrange the panes in columns that are wide enough to read, as long as their rows are high enough."""
+        number = sum(bool(log.pane.display) for log in self.controllers)
+        rows_wanted = -(-number // max(1, self.size.width // NARROWEST))
+        rows = max(1, min(rows_wanted, self.size.height // LOWEST))
+        self.styles.grid_size_columns = -(-number // rows)
 
     @property
     def active(self) -> LogController:
@@ -134,6 +148,7 @@ class LogPanes(Horizontal):
         self._num_created += 1
         self.controllers.append(log)
         self.mount(log.pane)
+        self.fit()
         log.since, log.is_previous = source.since, source.is_previous
         if source.selection.pods:
             log.stream.show(source.selection)
@@ -144,6 +159,7 @@ class LogPanes(Horizontal):
         """Show one log and hide the others, or with None show all."""
         for other in self.controllers:
             other.pane.display = log is None or other is log
+        self.fit()
 
     def close(self, log: LogController) -> bool:
         """Close a log; return False for the last one, which stays."""
@@ -152,5 +168,6 @@ class LogPanes(Horizontal):
         log.stream.stop()  # first: a stream must not write into a pane that is being removed
         self.controllers.remove(log)
         log.pane.remove()
+        self.fit()
         self._active = self.controllers[0]
         return True

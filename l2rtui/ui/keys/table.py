@@ -65,7 +65,6 @@ class Key:
 
 
 DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
-SINCE_DIGITS: Final = "0,1,2,3,4,5,6"
 
 # Short names in the order of the enum, so that an entry of the table stays on one line.
 _, _GRID, _TABLE, _LOG, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, _DIALOG, _APP = KeyContext
@@ -103,7 +102,7 @@ KEYS: Final = (
     Key("view.menu", "m", "m", "menu", "menu", "Choose what to do from a list"),
     Key("view.copy", "c", "c", "copy", "", "Copy the command line for the selection"),
     Key("view.cancel", "u", "u", "cancel", "", "Call back what was confirmed less than five seconds ago"),
-    # Digits go to panes, except in the log, where they choose the span of time, and while placing.
+    # Digits go to panes from everywhere; while placing there are none, and digits are numbers of replicas.
     Key("pane.slots", "1", "1", "pane('slots')", "", "Go to the slots"),
     Key("pane.runs", "2", "2", "pane('runs')", "", "Go to the seeds and their sets"),
     Key("pane.pods", "3", "3", "pane('pods')", "", "Go to the pods"),
@@ -145,7 +144,8 @@ KEYS: Final = (
     Key("log.follow", "f", "f", "follow", "follow", "Stay at the newest line, or stop to read", _LOG),
     Key("log.wrap", "w", "w", "wrap", "wrap", "Break long lines", _LOG),
     Key("log.times", "t", "t", "times", "times", "Show when each line was written", _LOG),
-    Key("log.since", SINCE_DIGITS, "0-6", "since(%)", "since", "All, or the last 1m 5m 15m 30m 1h 1d", _LOG),
+    Key("log.since", "greater_than_sign", ">", "since(1)", "since", "The last 1m 5m 15m 30m 1h 1d, then all", _LOG),
+    Key("log.since_back", "less_than_sign", "<", "since(-1)", "", "The span of time before that", _LOG),
     Key("log.include", "ampersand", "&", "ask('include')", "include", "Show only lines that match", _LOG),
     # In the log `!` hides lines instead: of faults it knows nothing.
     Key("log.exclude", "exclamation_mark", "!", "ask('exclude')", "exclude", "Hide lines that match", _LOG),

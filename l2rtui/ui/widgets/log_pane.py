@@ -12,7 +12,7 @@ from textual.timer import Timer
 
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.refresh_clock import seconds_to_refresh
-from l2rtui.ui.text import HUES
+from l2rtui.ui.text import HUES, apart
 from l2rtui.ui.widgets.log_ring import (
     KEPT_LINES,
     BufferedLine,
@@ -68,6 +68,7 @@ class LogPane(LogView, can_focus=True):
         self.empty_text, self._run, self._hit, self._pan = empty, run, None, 0
         self._prefix = 1 if is_merged else 0
         self._hues.clear()
+        self._names = {}
         self.is_following = True
         self._has_drawn = False
         self._arrange()
@@ -77,11 +78,7 @@ class LogPane(LogView, can_focus=True):
         """Append lines; they are drawn at the next repaint."""
         entries = bounded(lines)
         # Once for each pod of a batch and not for each of its lines, of which thousands may come in a second.
-        for pod in map(name_of, dict.fromkeys(map(_POD, entries))):
-            if pod not in self._hues:
-                self._hues[pod] = HUES[len(self._hues) % len(HUES)]
-                if self._prefix:
-                    self._prefix = min(_PREFIX_MOST, max(self._prefix, len(self._short(pod))))
+        self._meet(map(name_of, dict.fromkeys(map(_POD, entries))))
         before = self.ring.dropped
         self.received += len(entries)
         self._all.extend(entries)
@@ -101,6 +98,17 @@ class LogPane(LogView, can_focus=True):
             self._is_rush = is_rush
             seconds = RUSH_SECONDS if is_rush else seconds_to_refresh(QUIET_SECONDS)
             self._timer = self.set_timer(seconds, self._drawn)
+
+    def _meet(self, pods: Iterable[str]) -> None:
+        """Give pods that are new their hue, and all of them names that can be told apart."""
+        new = [pod for pod in pods if pod not in self._hues]
+        for pod in new:
+            self._hues[pod] = HUES[len(self._hues) % len(HUES)]
+        if new and self._prefix:
+            short = {pod: pod.removeprefix(f"{self._run}-") for pod in self._hues}
+            names = apart([*dict.fromkeys(short.values())], _PREFIX_MOST)
+            self._names = {pod: names[name] for pod, name in short.items()}
+            self._prefix = max(self._prefix, *map(len, self._names.values()))
 
     @property
     def dropped(self) -> int:
@@ -148,9 +156,9 @@ class LogPane(LogView, can_focus=True):
         self.refresh()
         self.post_message(self.Changed())
 
-    async def action_since(self, span: int) -> None:
-        """Restart the log with another span of time."""
-        await self.screen.run_action(f"log_since({span})")
+    async def action_since(self, by: int) -> None:
+        """Restart the log with the next longer span of time, or with -1 the one before."""
+        await self.screen.run_action(f"log_since({by})")
 
     async def action_ask(self, what: str) -> None:
         """Open the prompt for a pattern: ``include`` or ``exclude``."""

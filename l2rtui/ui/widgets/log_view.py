@@ -49,6 +49,8 @@ class LogView(SpanWidget):
         self._run = ""
         self._prefix = 0
         self._hues: dict[str, TextStyle] = {}
+        self._names: dict[str, str] = {}
+        """Names of the pods as the lines begin with them."""
 
     # --- search ---------------------------------------------------------------------------------------------
     def find(self, text: str) -> None:
@@ -180,9 +182,6 @@ class LogView(SpanWidget):
         """Columns before the text: margin, time, pod."""
         return 2 + (9 if self.has_times else 0) + (self._prefix + 3 if self._prefix else 0)
 
-    def _short(self, pod: str) -> str:
-        return pod.removeprefix(f"{self._run}-")
-
     def render_line(self, y: int) -> Strip:
         """One row of the log, with its piece of the scroll bar."""
         strip = self._line(y, self.size.width - 1)
@@ -219,7 +218,12 @@ class LogView(SpanWidget):
         if self.has_times:
             spans.append(Span(f"{time.strftime('%H:%M:%S', time.localtime(entry.time))} ", TextStyle.DIM))
         if self._prefix:
-            spans.append(Span(fit(self._short(entry.pod), self._prefix), self._hues.get(entry.pod, TextStyle.DIM)))
+            spans.append(
+                Span(
+                    fit(self._names.get(entry.pod, entry.pod), self._prefix),
+                    self._hues.get(entry.pod, TextStyle.DIM),
+                )
+            )
             spans.append(Span(" │ ", TextStyle.DIM))
         return tuple(spans)
 

@@ -79,7 +79,7 @@ def left_of(
         *groups,
         _pair("slots", f"{slots.busy}/{slots.there}"),
         _pair("free", f"{slots.free}"),
-        *(_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}") if slots.cpu_there else ()),
+        *((_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}"),) if slots.cpu_there else ()),
         _pair("mine", f"{pod_counts.mine}"),
         _pair("runs", f"{len(snapshot.runs)}"),
         _pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.BAD if failing else TextStyle.PLAIN),

@@ -66,10 +66,10 @@ async def test_patterns_hide_lines_that_are_there_and_lines_that_come(desk):
         assert pane.log_filter.include == "learner"
 
 
-async def test_digits_choose_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):
+async def test_a_key_chooses_how_far_back_and_save_writes_what_is_shown(desk, tmp_path):
     async with desk() as one:
         desk_ = one.cluster.panes.logs.controllers[0]
-        await one.press("5", "1")
+        await one.press("5", "greater_than_sign", "greater_than_sign", "less_than_sign")
         await one.until(lambda: desk_.selection.since_seconds == 60.0)
         await one.until(lambda: "last 1m" in str(desk_.pane.border_title))
         await one.press("M", "J", "J")
@@ -88,9 +88,43 @@ async def test_digits_choose_how_far_back_and_save_writes_what_is_shown(desk, tm
 
 async def test_the_command_line_of_a_log_says_all_that_the_pane_shows(desk):
     async with desk() as one:
-        await one.press("5", "2", "ampersand", *"reward", "enter")
+        await one.press("5", *["greater_than_sign"] * 2, "ampersand", *"reward", "enter")
         await one.until(lambda: one.cluster.panes.log_pane.log_filter.include)
         name = one.cluster.panes.logs.active.selection.title
         assert one.cluster.log_actions.cli_equivalent() == f"l2rtui logs {name} -f --since 5m --grep reward"
         await one.press("c")
         assert one.app.clipboard == one.cluster.log_actions.cli_equivalent()
+
+
+async def test_digits_go_to_panes_from_the_log_too(desk):
+    async with desk() as one:
+        for digit, pane in (("2", "runs"), ("3", "pods"), ("4", "nodes"), ("1", "slots")):
+            await one.press("5")
+            assert one.app.focused is one.cluster.panes.log_pane
+            await one.press(digit)
+            assert one.app.focused.id == pane
+
+
+async def test_four_logs_stand_in_two_rows_where_one_row_leaves_them_too_little_text(desk):
+    async with desk(size=(160, 45)) as one:
+        logs = one.cluster.panes.logs
+        await one.press("5", "z", "vertical_line", "vertical_line", "vertical_line")
+        await one.until(lambda: len(logs.controllers) == 4 and logs.controllers[3].pane.size.width)
+        await one.until(lambda: {log.pane.region.y for log in logs.controllers} != {logs.region.y})
+        assert all(log.pane.size.width >= 70 for log in logs.controllers)
+        first, *others = [str(log.pane.border_title) for log in logs.controllers]
+        assert "9 pods" in first
+        assert all("stays" in title and "9 pods" not in title for title in others)
+        await one.press("x", "x", "x")
+        await one.until(lambda: logs.controllers[0].pane.size.width >= 155)
+
+
+async def test_the_menu_holds_every_action_and_not_the_moves(desk):
+    async with desk(ready=False) as one:
+        await one.press("m")
+        await one.until(lambda: one.top == "MenuScreen")
+        choices = one.app.screen.query_one("#choices")
+        ids = {choices.get_option_at_index(number).id for number in range(choices.option_count)}
+        assert {"pod.attach", "pod.signal", "pod.forward", "view.volumes", "view.artifacts", "view.spec"} <= ids
+        assert {"run.destroy", "view.all", "log.previous", "app.help"} <= ids
+        assert not any(name.startswith("pane.") for name in ids)

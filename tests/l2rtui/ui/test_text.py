@@ -263,3 +263,18 @@ def test_without_colours_faults_stand_out_most(theme):
     distance = {style: abs(level - back) for style, level in light.items()}
     assert max(distance, key=distance.get) is text.TextStyle.BAD
     assert distance[text.TextStyle.WARN] > distance[text.TextStyle.STRONG] > distance[text.TextStyle.OK]
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["learner-0", "w-0"], ["learner-0", "w-0"]),
+        (["racing-sac-s0-w-10", "racing-sac-s1-w-10"], ["s0-w-10", "s1-w-10"]),
+        (["racing-sac-s0-w-0", "lidar-ppo-w-1"], ["racin…-sac-s0-w-0", "lidar-ppo-w-1"]),
+        (["a-very-long-name-indeed-0"], ["a-ver…e-indeed-0"]),
+    ],
+)
+def test_names_are_cut_where_they_agree(names, shown):
+    short = text.apart(names, 16)
+    assert [short[name] for name in names] == [name.replace("racin…-sac", "racin…sac") for name in shown]
+    assert all(len(name) <= 16 for name in short.values())
