@@ -331,3 +331,35 @@ def test_workers_of_a_learner_that_collects_by_itself_are_refused(write):
     text = "kind: learner-workers\nname: r\nworkers: [{name: w}]\ntrain: {collect: device}\n"
     with pytest.raises(SpecError, match="collects by itself; leave workers out"):
         spec_file.load(write(text))
+
+
+ONE_GPU = """\
+kind: learner-workers
+name: r
+workers: [{name: w}, {name: mine, command: [python, mine.py]}, {name: none, slots: 0}]
+evaluator: {}
+train: {environment: racing}
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "chosen"),
+    [
+        (("", ""), ["w", "eval"]),
+        (("evaluator: {}", "evaluator: {pod: {binding: env}}"), ["w"]),
+        (("name: r", "name: r\npod: {binding: env}"), []),
+        (("environment: racing", "environment: l2r"), []),
+        (("environment: racing", "environment: racing, device: cpu"), ["learner", "w", "eval"]),
+        (("name: w}", "name: w, env: {CUDA_VISIBLE_DEVICES: 3}}"), ["eval"]),
+    ],
+)
+@pytest.mark.parametrize("setting", ["", "env", "hami"])
+def test_sets_that_compute_on_no_gpu_may_be_bound_to_the_cpu(write, edit, chosen, setting):
+    spec = spec_file.load(write(ONE_GPU.replace(*edit)), binding=setting).spec
+    assert [part.name for part in spec.sets if part.may_use_cpu] == chosen
+    assert spec.sets[2].pod.binding is Binding(setting or "env") or edit[1].endswith("binding: env}")
+
+
+def test_a_job_is_never_moved_to_the_cpu(write):
+    spec = spec_file.load("manifests/elastic-digits.yaml").spec
+    assert not any(part.may_use_cpu for part in spec.sets)
