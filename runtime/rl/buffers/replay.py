@@ -218,11 +218,19 @@ class Replay:
             parts["weight"] = tensors[-1]
         return Batch(**parts)
 
-    def update_priorities(self, td_error: NDArray[Any]) -> None:
-        """Set the priorities of the latest batch from its absolute TD error (B,); no effect on a uniform buffer."""
+    @property
+    def sampled(self) -> NDArray[np.intp]:
+        """(B,) rows of the latest batch."""
+        return self._sampled
+
+    def update_priorities(self, td_error: NDArray[Any], rows: NDArray[np.intp] | None = None) -> None:
+        """Set the priorities of a batch, the latest one without its ``rows``, from its absolute TD error (B,).
+
+        No effect on a uniform buffer.
+        """
         if self._priorities is not None:
             # The constant keeps rows of no error reachable.
-            self._priorities.set(self._sampled, (td_error + 1e-6) ** self._exponent)
+            self._priorities.set(self._sampled if rows is None else rows, (td_error + 1e-6) ** self._exponent)
 
     def _make_batch(self, batch_size: int) -> tuple[list[NDArray[Any]], list[torch.Tensor]]:
         """Allocate the tensors of a batch, weights last, and NumPy views of them."""

@@ -26,7 +26,8 @@ class HostCopy:
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         """Begin to copy. The caller's current stream of each device is the one that has written ``tensors``."""
         self._events: list[torch.cuda.Event] = []
-        self._arrived: dict[str, Tensor] = {}
+        # With every name from the beginning, so that the order is the caller's whatever device comes first.
+        self._arrived: dict[str, Tensor] = dict(tensors)
         devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
         for name, tensor in tensors.items():
             if not tensor.is_cuda:

@@ -22,7 +22,6 @@ from runtime.base.file_lock import lock_folder
 from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
 from runtime.base.signals import Stop
-from runtime.exchange.inference.process import Inference
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import SessionTerms, window_of
 from runtime.exchange.machines.sequence_ledger import Accounts
@@ -35,6 +34,7 @@ from runtime.rl.algos.sac import SAC
 from runtime.rl.algos.sgd_server import GradientServer
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients
+from runtime.rl.buffers.late_priorities import LatePriorities
 from runtime.rl.buffers.replay import Replay
 from runtime.rl.buffers.rollout_buffer import Rollouts
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
@@ -152,16 +152,18 @@ class Learner:
         self._source: DataSource = self._exchange
         if self._collector is not None:
             self._source = DeviceSource(self._collector, self._exchange, self._store)
-        self._inference: Inference | None = None
-        if settings.remote_inference:
-            policies = self._exchange.policies
-            self._inference = remote_inference(context, plan, self._device, policies, console.say)
+        self._inference = (
+            remote_inference(context, plan, self._device, self._exchange.policies, console.say)
+            if settings.remote_inference
+            else None
+        )
         self._saver = CheckpointWriter(checkpoints, console.say, self._exchange.saved, self._mirror)
         evaluations = self._exchange.evaluations
         self._metrics = MetricsLog(folder, console, evaluations, self._env_steps, self._counters.updates)
         self._publisher = PolicyPublisher(
             lambda: HostCopy({"policy": self._method.policy_weights()}), self._deliver_policy, "policy"
         )
+        self._priorities = LatePriorities(self._set_priorities)
         self._stats: Stats | None = None
         self._began = self._saved = time.monotonic()
 
@@ -232,20 +234,7 @@ class Learner:
         self._status = self._listen()
         self._console.say(f"learner of {self._settings.environment} ready, epoch {counters.epoch}")
         while not stop.is_set() and self._end() is None:
-            if self._inference is not None:
-                self._inference.check()
-            before = time.monotonic()
-            # While weights are on their way there is no wait here: without data they are delivered below, and with
-            # data the update that they overlap is begun.
-            timeout = 0.0 if self._publisher.is_pending else WAIT_SECONDS
-            if self._source.await_data(counters.kept_updates, timeout):
-                if self._collector is None:  # to collect is work of its own
-                    self._metrics.waited(time.monotonic() - before)
-                self._publisher.deliver_arrived()
-                self._learn()
-            else:
-                self._publisher.deliver_all()
-                self._metrics.waited(time.monotonic() - before)
+            self._learn_or_wait()
             now = time.monotonic()
             if self._metrics.is_due(now):
                 self._record()
@@ -264,6 +253,23 @@ class Learner:
             self._console.say(f"learner ends on {stop.reason}")
         else:
             self._exchange.await_latecomers(self._context.joiners, stop.is_set)
+
+    def _learn_or_wait(self) -> None:
+        """Learn if there is data, else wait a moment for it."""
+        if self._inference is not None:
+            self._inference.check()
+        before = time.monotonic()
+        # While weights are on their way there is no wait here: without data they are delivered below, and with data
+        # the update that they overlap is begun.
+        timeout = 0.0 if self._publisher.is_pending else WAIT_SECONDS
+        if self._source.await_data(self._counters.kept_updates, timeout):
+            if self._collector is None:  # to collect is work of its own
+                self._metrics.waited(time.monotonic() - before)
+            self._publisher.deliver_arrived()
+            self._learn()
+        else:
+            self._publisher.deliver_all()
+            self._metrics.waited(time.monotonic() - before)
 
     def _listen(self) -> StatusServer | None:
         """Start the status server. A port that is in use is no reason not to train."""
@@ -341,10 +347,14 @@ class Learner:
         size = sac.config.batch_size
         stats = self._team.update(self._exchange.locked_sample(lambda: replay.sample(size)))
         if sac.config.prioritised:
-            errors = [member.td_error.cpu() for member in self._team.members if isinstance(member, SAC)]
-            td_error = torch.cat(errors).numpy()
-            self._exchange.locked_sample(lambda: replay.update_priorities(td_error))
+            members = enumerate(self._team.members)
+            errors = HostCopy({str(rank): member.td_error for rank, member in members if isinstance(member, SAC)})
+            self._priorities.add(replay.sampled, errors, is_exact=self._settings.lockstep)
         return stats
+
+    def _set_priorities(self, rows: NDArray[np.intp], td_error: NDArray[np.float32]) -> None:
+        if isinstance(replay := self._store, Replay):
+            self._exchange.locked_sample(lambda: replay.update_priorities(td_error, rows))
 
     def _publish(self) -> None:
         """Publish the policy once it has left the device; at once where workers may act by no other."""

@@ -1,8 +1,8 @@
 """Remote inference while its learner learns: in a thread of the learner, and in a process of its own.
 
 Askers send the observations of 16 environments each and ask again as soon as they are answered. The learner does
-nothing else, or updates SAC from batches of 256 in its main thread, as one that is never short of data. Both servers
-run in one round, so their ratio can be compared between machines; updates a second show what the answers cost.
+nothing else, or updates SAC from batches of 256 in its main thread, as one that is never short of data. Both
+servers run in one round, so their ratio can be compared between machines; updates a second show what answers cost.
 
     python -m tests.bench.exchange inference_learning [--askers 12] [--rows 16] [--rounds 3] [--seconds 6]
 """

@@ -29,6 +29,7 @@ def test_parameters_parts_of_tensors_and_nothing_at_all_are_copied() -> None:
     arrays = HostCopy({"columns": matrix[:, 1:3], "transposed": matrix.t()}).numpy()
     assert np.array_equal(arrays["columns"], np.arange(12, dtype=np.float32).reshape(3, 4)[:, 1:3])
     assert arrays["transposed"].shape == (4, 3)
+    assert list(HostCopy({"b": matrix, "a": matrix}).numpy()) == ["b", "a"]
     nothing = HostCopy({})
     assert nothing.ready()
     assert nothing.numpy() == {}
