@@ -16,7 +16,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousInfo
 
 from runtime.base import contract
 from runtime.jobs.elastic.plan import ElasticPlan
-from runtime.jobs.elastic.rendezvous_session import RendezvousSession, state_key
+from runtime.jobs.elastic.rendezvous_session import RendezvousSession
 from runtime.jobs.elastic.round_state import RoundState
 from runtime.jobs.elastic.round_store import RoundStore
 
@@ -65,7 +65,8 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
         os.environ[contract.ENV_ROUND] = str(state.round)  # the processes inherit it
         rank = next(rank for rank, member in enumerate(state.members) if member.id == self._session.id)
         self._announce(state, rank)
-        store = RoundStore(self._session, f"{state_key(self._plan.run_id)}/{state.round}/")
+        # Not below the state's own key: to etcd that would be a folder and a file at once.
+        store = RoundStore(self._session, f"l2r/elastic-rounds/{self._plan.run_id}/{state.round}/")
         first = state.members[0]
         # Address and port come from the signed state: in torch's own store anybody could lead the ranks elsewhere.
         where = rendezvous.RendezvousStoreInfo(first.address, first.port)
