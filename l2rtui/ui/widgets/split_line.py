@@ -6,7 +6,7 @@ from itertools import accumulate, chain, takewhile
 
 from textual.strip import Strip
 
-from l2rtui.ui.text import Line, Span, width_of
+from l2rtui.ui.text import Line, Span, TextStyle, width_of
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 
 
@@ -34,4 +34,6 @@ class SplitLine(SpanWidget):
         ends = accumulate(map(width_of, groups))
         fitting = list(takewhile(lambda pair: pair[1] <= room, zip(groups, ends, strict=True)))
         left = tuple(chain.from_iterable(group for group, _ in fitting))
+        if len(fitting) < len(groups) and width_of(left) + 2 <= room:
+            left = (*left, Span(" …", TextStyle.DIM))
         return self.strip((*left, Span(" " * (room - width_of(left))), *right), width)
