@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 """Version of the learner/worker exchange; peers of another version are refused at HELLO."""
 
 MAX_TEXT: Final = 512

@@ -108,7 +108,7 @@ class LearnerClient(Generic[ActorT]):
         self._pull_sent = float("-inf")
         self._rate = Rate(time.monotonic(), 0)
         self._rate_now = 0.0
-        self._segment_bytes = segment_transitions * layout.item_bytes
+        self._segment_bytes = layout.most_bytes(segment_transitions)
         self._ring: RingWriter | None = None
         # An evaluator measures how good a policy is, so it needs all 24 bits of precision.
         self._codec = BF2 if segment_transitions else F4

@@ -27,6 +27,7 @@ from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.protocol.framing import decode, encode
 from runtime.exchange.protocol.messages import EvaluationReport, Get, Message, ProtocolError, RingAccepted, Segments
 from runtime.exchange.protocol.segment_schema import Columns, Layout
+from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.exchange.transport.curve_keys import LearnerKeys
 from runtime.exchange.transport.shared_memory import SharedMemoryError
 from runtime.exchange.transport.shm_ring import RingReader
@@ -64,18 +65,26 @@ class SegmentStore(Protocol):
         """Return the number of items in the store."""
 
     def put(self, columns: Columns) -> None:
-        """Copy the items of one segment in."""
+        """Copy one segment in, its tail last if the layout has one."""
 
     def cut(self, most_bytes: int | None = None) -> StoreCut:
         """Return what a resumed run needs as it is now; of experience the newest within `most_bytes`."""
 
 
 @runtime_checkable
-class SlotStore(Protocol):
-    """Store whose slots have the layout of a full segment, so that many segments are stored by one copy."""
+class BundleStore(Protocol):
+    """Store that takes many segments by one copy of each column."""
 
-    def put_arena(self, arena: memoryview, segments: int) -> None:
-        """Copy in `segments` full segments, which are contiguous in `arena`."""
+    def put_bundle(self, bundle: SegmentBundle) -> None:
+        """Copy in segments of equal size."""
+
+
+@runtime_checkable
+class InspectingStore(Protocol):
+    """Store that knows what the values in a segment must be."""
+
+    def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
+        """Return the indices of segments that cannot be used. The network thread calls it without a lock."""
 
 
 class StepLimiter(Protocol):
@@ -155,9 +164,8 @@ class LearnerServer:
         self._lag = self._last_lag = PolicyLag()
         self._returns = EpisodeReturns()
         self._finite = FiniteCheck(store.layout)
-        self._slots = store if isinstance(store, SlotStore) else None
-        self._full = terms.segment_transitions
-        self._full_bytes = self._full * terms.transition_bytes
+        self._bundles = store if isinstance(store, BundleStore) else None
+        self._inspector = store if isinstance(store, InspectingStore) else None
         self._rings: dict[bytes, RingReader] = {}
         """By route; only the network thread uses them."""
         self._updates = 0
@@ -356,20 +364,31 @@ class LearnerServer:
         if inbound.port is Port.MODEL:
             self._answer(inbound.route, message)
             return
-        non_finite: frozenset[int] = frozenset()
+        bundle: SegmentBundle | None = None
+        faulty: frozenset[int] = frozenset()
         if isinstance(message, Segments):
-            counts = message.rows.columns.transitions
-            size = self.membership.terms.transition_bytes * sum(counts)
-            if message.ring:
-                ring = self._rings.get(inbound.route)
-                arena = ring.arena(message.seq, size) if ring else None
+            bundle = self._bundle(inbound.route, message, arena)
             # Outside the lock: this pass over all bytes is half of the thread's work. A message of the wrong size
             # is not searched, since the membership machine refuses it whatever its numbers are.
-            if arena is not None and arena.nbytes == size and all(counts):
-                non_finite = self._finite.non_finite_segments(arena, counts)
-        arrived = events.Arrived(time.monotonic(), inbound.route, message, arena.nbytes if arena else 0, non_finite)
+            if bundle is not None:
+                faulty = self._finite.non_finite_segments(bundle)
+                if self._inspector is not None:
+                    faulty |= self._inspector.faulty_segments(bundle)
+        size = bundle.nbytes if bundle is not None else 0
+        arrived = events.Arrived(time.monotonic(), inbound.route, message, size, faulty)
         with self._changed:
-            self._handle(arrived, arena)
+            self._handle(arrived, bundle)
+
+    def _bundle(self, route: bytes, segments: Segments, arena: memoryview | None) -> SegmentBundle | None:
+        """Return the segments of a message where they lie; None if they do not have the size that it states."""
+        slot_bytes = 0
+        if segments.ring:
+            ring = self._rings.get(route)
+            if ring is None:
+                return None
+            arena, slot_bytes = ring.arena(segments.seq, len(segments.rows)), ring.slot_bytes
+        assert arena is not None  # noqa: S101  (decode guarantees it for what does not go through a ring)
+        return SegmentBundle.of(self._experience.layout, arena, segments.rows.columns, slot_bytes)
 
     def _answer(self, route: bytes, message: Message) -> None:
         if isinstance(message, Get):
@@ -380,7 +399,7 @@ class LearnerServer:
             error = ProtocolError("the model socket takes requests for weights alone")
             self._handle(events.MalformedMessage(route, error), None)
 
-    def _handle(self, event: events.Event, arena: memoryview | None) -> None:
+    def _handle(self, event: events.Event, bundle: SegmentBundle | None) -> None:
         """Carry out the machine's instructions; the caller holds the lock.
 
         Messages only go to the outbox: sockets belong to the network thread, and this runs in the main one too.
@@ -390,7 +409,7 @@ class LearnerServer:
                 case events.Send():
                     self._outbox.append(instruction)
                 case events.Keep():
-                    self._keep(instruction, arena)
+                    self._keep(instruction, bundle)
                 case events.Attach():
                     self._outbox.append(events.Send(instruction.route, self._attach(instruction)))
                 case events.Detach():
@@ -401,17 +420,14 @@ class LearnerServer:
                 case events.Note():
                     self._say(instruction.text)
 
-    def _keep(self, keep: events.Keep, arena: memoryview | None) -> None:
-        assert arena is not None  # noqa: S101  (the machine accepts segments only with an arena of their size)
-        start, counts = keep.start, keep.rows.columns.transitions
-        if self._slots is not None and counts.count(self._full) == len(counts):
-            self._slots.put_arena(arena[start : start + len(counts) * self._full_bytes], len(counts))
+    def _keep(self, keep: events.Keep, bundle: SegmentBundle | None) -> None:
+        assert bundle is not None  # noqa: S101  (the machine accepts segments only with an arena of their size)
+        part = bundle.part(keep.first, keep.first + len(keep.rows))
+        if self._bundles is not None and part.is_uniform:
+            self._bundles.put_bundle(part)
         else:
-            layout = self._experience.layout
-            for count in counts:
-                end = start + count * layout.item_bytes
-                self._experience.put(layout.columns(arena[start:end], count))
-                start = end
+            for columns in part.segments():
+                self._experience.put(columns)
         self._lag.add(self.membership.policy_version, keep.rows)
         self._returns.add(keep.rows)
         self._changed.notify_all()

@@ -19,22 +19,27 @@ SLAB_BYTES: Final = 4 * 1024 * 1024
 
 
 class SegmentAllocator:
-    """Allocator of arenas of one size, adjacent as long as a slab lasts."""
+    """Allocator of arenas of one size, adjacent as long as a slab lasts; an arena may be cut when it is done."""
 
     def __init__(self, arena_bytes: int) -> None:
         self._size = arena_bytes
-        self._count = max(1, SLAB_BYTES // max(1, arena_bytes))
+        self._slab_bytes = arena_bytes * max(1, SLAB_BYTES // max(1, arena_bytes))
         self._slab = memoryview(b"")
-        self._next = self._count
+        self._next = 0
 
     def allocate(self) -> SegmentArena:
         """Return an unused arena with arbitrary content."""
-        if self._next == self._count:
+        start = self._next
+        if start + self._size > self._slab.nbytes or not self._slab.nbytes:
             # np.empty touches no memory: pages come with the first write, so an unused rest costs nothing.
-            self._slab, self._next = np.empty(self._count * self._size, dtype=np.uint8).data, 0
-        start = self._next * self._size
-        self._next += 1
+            self._slab, start = np.empty(self._slab_bytes, dtype=np.uint8).data, 0
+        self._next = start + self._size
         return SegmentArena(self._slab, start, self._size)
+
+    def cut(self, arena: SegmentArena, nbytes: int) -> SegmentArena:
+        """Return the first `nbytes` of the arena that was allocated last; the next one begins behind them."""
+        self._next = arena.start + nbytes
+        return SegmentArena(arena.slab, arena.start, nbytes)
 
 
 def contiguous_pieces(arenas: Sequence[SegmentArena]) -> list[memoryview]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from runtime.exchange.protocol.messages import SegmentRows
 from runtime.exchange.protocol.segment_schema import Layout, is_finite
+from runtime.exchange.segment_bundle import SegmentBundle
 
 RECENT_EPISODES: Final = 100
 """Episodes whose mean is the `mean_return` of a record."""
@@ -79,8 +79,8 @@ class FiniteCheck:
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._layout = layout
         self._item_bytes = layout.item_bytes
+        self._tail = layout.tail if layout.tail is not None and layout.tail.dtype.kind == "f" else None
         self._spans: list[tuple[np.dtype[np.generic], int, int]] = []
         """Type, first and last byte of an item's float columns; adjacent ones of one type are merged."""
         start = 0
@@ -92,30 +92,24 @@ class FiniteCheck:
                 self._spans.append((field_.dtype, start, end))
             start = end
 
-    def non_finite_segments(self, arena: memoryview, counts: Sequence[int]) -> frozenset[int]:
-        """Return the indices of the segments with numbers that are not finite.
-
-        `counts` are the items of each segment; together they fill the arena.
-        """
-        are_equal = counts.count(counts[0]) == len(counts)
-        if not self._spans or (are_equal and self._has_finite_sums(arena, counts[0], len(counts))):
+    def non_finite_segments(self, bundle: SegmentBundle) -> frozenset[int]:
+        """Return the indices of the segments with numbers that are not finite."""
+        has_floats = self._spans or self._tail is not None
+        if not has_floats or (bundle.is_uniform and self._has_finite_sums(bundle)):
             return frozenset()
-        indices = set()
-        start = 0
-        for index, count in enumerate(counts):
-            end = start + count * self._item_bytes
-            if not is_finite(self._layout.columns(arena[start:end], count)):
-                indices.add(index)
-            start = end
-        return frozenset(indices)
+        return frozenset(index for index, columns in enumerate(bundle.segments()) if not is_finite(columns))
 
-    def _has_finite_sums(self, arena: memoryview, items: int, segments: int) -> bool:
+    def _has_finite_sums(self, bundle: SegmentBundle) -> bool:
         """Return true if the floats of segments of equal size have finite sums of squares."""
-        stride = items * self._item_bytes
-        for dtype, first, last in self._spans:
-            shape, strides = (segments, items * (last - first) // dtype.itemsize), (stride, dtype.itemsize)
+        items, tail = bundle.counts[0], bundle.tails[0]
+        spans = [(dtype, items * first, items * last) for dtype, first, last in self._spans]
+        if self._tail is not None and tail:
+            start = items * self._item_bytes
+            spans.append((self._tail.dtype, start, start + tail * self._tail.item_bytes))
+        for dtype, first, last in spans:
+            shape, strides = (len(bundle), (last - first) // dtype.itemsize), (bundle.stride, dtype.itemsize)
             # One row a segment: the rows are contiguous inside, so that vecdot runs at full speed without a copy.
-            values = np.ndarray(shape, dtype, arena, items * first, strides)
+            values = np.ndarray(shape, dtype, bundle.arena, first, strides)
             if not math.isfinite(sum(np.vecdot(values, values).tolist())):
                 return False
         return True

@@ -24,6 +24,7 @@ import torch
 from runtime.rl.algos.actor import ActorShape, NumpyActor
 from runtime.rl.algos.sac import SAC, SACConfig
 from runtime.rl.buffers.replay import Replay, transition_layout
+from runtime.rl.buffers.successors import TERMINATED, TRUNCATED
 from runtime.rl.envs.base import EpisodeSummary, VectorEnv
 from runtime.rl.envs.registry import make_vector_env
 
@@ -144,7 +145,10 @@ def curve(trial: Trial, config: SACConfig) -> Iterator[Point]:
         else:
             action = actor.act(obs, rng)
         result = env.step(action)
-        replay.put((obs, action, result.reward, result.final_obs, result.terminated))
+        # Every truncated transition is followed by its final observation, behind the last one of every copy.
+        ended = np.where(result.terminated, TERMINATED, TRUNCATED * result.truncated).astype(np.uint8)
+        tail = np.concatenate([result.final_obs, result.final_obs[ended == TRUNCATED]])
+        replay.put((obs, action, result.reward, ended, tail))
         obs = result.obs
         latest.extend(result.episodes)
         env_steps += trial.num_envs

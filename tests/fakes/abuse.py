@@ -53,10 +53,10 @@ def shout(port: int, data: bytes) -> None:
 def almost(rng: random.Random, trap: str) -> list[bytes]:
     """Frames that look like the protocol's."""
     seeds = [
-        {"kind": "hello", "protocol": 3, "run": "r", "run_id": "r", "token": "guess", "role": "worker", "pod": "x"}
+        {"kind": "hello", "protocol": 4, "run": "r", "run_id": "r", "token": "guess", "role": "worker", "pod": "x"}
         | {"incarnation": 1, "oldest": 1, "environment": "racing", "layout": "obs:f4", "actor_floats": 1}
         | {"segment_transitions": 1},
-        {"kind": "traj", "epoch": 1, "seq": 1, "ring": False, "rows": [[1, 0, 0, 0, 0.0, 0.0]]},
+        {"kind": "traj", "epoch": 1, "seq": 1, "ring": False, "rows": [[1, 0, 0, 0, 0.0, 0.0, 0]]},
         {
             "kind": "ring",
             "epoch": 1,

@@ -17,7 +17,7 @@ from array import array
 
 import zmq
 
-LAYOUT = "obs:f4[4] action:i4[1] log_prob:f4 reward:f4 next_obs:f4[4] ended:u1"
+LAYOUT = "obs:f4[4] action:i4[1] log_prob:f4 reward:f4 ended:u1 +obs:f4[4]"
 
 
 class Pole:
@@ -63,7 +63,7 @@ class Worker:
         self.steps = int(steps)
         self.hello = {
             "kind": "hello",
-            "protocol": 3,
+            "protocol": 4,
             "run": run,
             "run_id": run_id,
             "token": token,
@@ -160,20 +160,24 @@ class Worker:
                 self.pulled_epoch, self.version = message["epoch"], message["policy_version"]
 
     def collect(self, pole, obs):
-        columns = [array("f"), array("i"), array("f"), array("f"), array("f"), array("B")]
+        columns = [array("f"), array("i"), array("f"), array("f"), array("B")]
+        final = array("f")
         ended, total = 0, 0
         for _ in range(self.steps):
             action, log_prob = choose(self.weights, obs)
             after, end = pole.step(action)
-            for column, values in zip(columns, (obs, [action], [log_prob], [1.0], after, [end]), strict=True):
+            for column, values in zip(columns, (obs, [action], [log_prob], [1.0], [end]), strict=True):
                 column.extend(values)
+            if end == 2:
+                final.extend(after)
             self.env_steps += 1
             if end:
                 ended, total = ended + 1, total + pole.steps
             obs = pole.reset() if end else after
         self.offered += 1
-        row = [self.steps, self.version, self.version, ended, float(total), 0.0]
-        self.kept[self.offered] = row, b"".join(values.tobytes() for values in columns)
+        tail = array("f", after) + final
+        row = [self.steps, self.version, self.version, ended, float(total), 0.0, len(tail) // 4]
+        self.kept[self.offered] = row, b"".join(values.tobytes() for values in (*columns, tail))
         return obs
 
     def run(self):

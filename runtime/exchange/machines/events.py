@@ -81,12 +81,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Store the segments from number `seq` on, which begin at byte `start` of the arena."""
+    """Store the segments from number `seq` on; the first of them is number `first`, from 0, in its message."""
 
     pod: str
     seq: int
     rows: SegmentRows
-    start: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from runtime.exchange.machines.sequence_ledger import Account
-from runtime.exchange.protocol.messages import BUNDLE_BYTES, Ack, Hello, Ping, RefusalCode
+from runtime.exchange.protocol.messages import BUNDLE_BYTES, TAIL_LIMIT, Ack, Hello, Ping, RefusalCode
 
 MIN_WINDOW: Final = 4
 """Segments that one worker may have in flight in any case, so that it need not wait for each acknowledgement."""
@@ -32,6 +33,7 @@ class SessionTerms:
         epoch: Of this learner process; larger than that of any earlier one of the run.
         window: Most segments that one worker may have in flight, if the rate limiter leaves room for them.
         inflight_transitions: Bound over all workers: the learner's memory for what is not stored yet.
+        tail_bytes: Of one row behind the transitions of a segment; 0 where segments have none.
         lease_seconds: A peer that is silent for longer is dropped as gone.
         hang_seconds: A worker that pings, with unused credit and an unchanged step counter, for longer is dropped.
         max_policy_lag: In policy versions.
@@ -51,11 +53,22 @@ class SessionTerms:
     inflight_transitions: int = 65_536
     lease_seconds: float = 6.0
     hang_seconds: float = 15.0
+    tail_bytes: int = 0
 
     @property
     def largest_message(self) -> int:
         """Bytes of the longest arena that a worker may send: one large segment, or several small ones."""
-        return max(BUNDLE_BYTES, self.segment_transitions * self.transition_bytes)
+        return max(BUNDLE_BYTES, self.most_bytes(self.segment_transitions))
+
+    def most_bytes(self, transitions: int) -> int:
+        """Most bytes of a segment of so many transitions."""
+        return transitions * (self.transition_bytes + TAIL_LIMIT * self.tail_bytes)
+
+    def has_possible_tails(self, transitions: Sequence[int], tails: Sequence[int]) -> bool:
+        """Return true if segments of so many transitions may have so many rows behind them."""
+        if not self.tail_bytes:
+            return not any(tails)
+        return all(tail <= TAIL_LIMIT * count for tail, count in zip(tails, transitions, strict=True))
 
     def objection(self, hello: Hello) -> tuple[RefusalCode, str] | None:
         """Return the code and the reason for which `hello` is refused, or None."""

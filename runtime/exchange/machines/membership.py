@@ -201,7 +201,7 @@ class Membership:
 
     def _ring(self, member: Member, ring: messages.RingOffer) -> events.Instruction:
         """Return the answer to a ring. It must have one slot of full size for each segment of the window."""
-        needed = self.terms.window, member.hello.segment_transitions * self.terms.transition_bytes
+        needed = self.terms.window, self.terms.most_bytes(member.hello.segment_transitions)
         if (ring.slots, ring.slot_bytes) == needed and member.is_worker:
             return events.Attach(member.route, ring)
         return events.Send(member.route, messages.RingAccepted(self.terms.epoch, ring.nonce, is_taken=False))
@@ -212,8 +212,10 @@ class Membership:
     ) -> Iterator[events.Instruction]:
         """Settle every segment of a message; adjacent accepted ones are stored by one instruction."""
         account, last = member.account, message.seq + len(message.rows) - 1
-        transitions = sum(message.rows.columns.transitions)
-        fits = event.arena_bytes == self.terms.transition_bytes * transitions
+        columns = message.rows.columns
+        transitions = sum(columns.transitions)
+        expected = self.terms.transition_bytes * transitions + self.terms.tail_bytes * sum(columns.tail)
+        fits = event.arena_bytes == expected
         account.raise_sent(last)
         # Fast path: nearly every message is accepted as one piece, and its segments are then never handled singly.
         if fits and not event.non_finite and self._is_acceptable(member, message, last):
@@ -234,6 +236,7 @@ class Membership:
             and last <= member.limit
             and 0 < min(columns.transitions) <= max(columns.transitions) <= member.hello.segment_transitions
             and all(map(operator.le, columns.policy_version_min, columns.policy_version_max))
+            and self.terms.has_possible_tails(columns.transitions, columns.tail)
             and self.policy_version - min(columns.policy_version_min) <= self.terms.max_policy_lag
         )
 
@@ -249,7 +252,6 @@ class Membership:
         """Settle a message of which some segments are not accepted."""
         account, rows = member.account, message.rows
         run: int | None = None  # index of the first segment of the present run of accepted ones
-        start = end = 0  # bytes of that run in the arena
         for number in range(len(rows)):
             seq, row = message.seq + number, rows[number]
             if seq > account.last_seq + 1 or seq > member.limit:
@@ -259,19 +261,17 @@ class Membership:
                 break
             is_new = seq == account.last_seq + 1
             if is_new and self._settle(member, row, is_sound=fits and number not in event.non_finite):
-                if run is None:
-                    run, start = number, end
+                run = number if run is None else run
             else:
                 if run is not None:
-                    yield events.Keep(member.hello.pod, message.seq + run, rows.part(run, number), start)
+                    yield events.Keep(member.hello.pod, message.seq + run, rows.part(run, number), run)
                     run = None
                 if not is_new:
                     account.duplicate += 1
-            end += row.transitions * self.terms.transition_bytes
         else:
             number = len(rows)
         if run is not None:
-            yield events.Keep(member.hello.pod, message.seq + run, rows.part(run, number), start)
+            yield events.Keep(member.hello.pod, message.seq + run, rows.part(run, number), run)
         if account.misfit > member.noted_misfit:
             member.noted_misfit = account.misfit
             yield events.Note(
@@ -283,7 +283,11 @@ class Membership:
         """Count the next segment of a worker under its outcome; return true if it is to be stored."""
         account, full = member.account, member.hello.segment_transitions
         account.last_seq += 1
-        is_possible = 0 < row.transitions <= full and row.policy_version_min <= row.policy_version_max
+        is_possible = (
+            0 < row.transitions <= full
+            and row.policy_version_min <= row.policy_version_max
+            and self.terms.has_possible_tails((row.transitions,), (row.tail,))
+        )
         is_fresh = self.policy_version - row.policy_version_min <= self.terms.max_policy_lag
         if is_sound and is_possible and is_fresh:
             self._accept(member, 1, row.transitions)

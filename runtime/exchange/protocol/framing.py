@@ -46,7 +46,7 @@ class SegmentArena:
 
 
 _Int = Annotated[int, msgspec.Meta(ge=0, le=messages.MAX_INTEGER)]
-_Row = tuple[_Int, _Int, _Int, _Int, float, float]
+_Row = tuple[_Int, _Int, _Int, _Int, float, float, _Int]
 
 
 # gc=False: neither struct can be part of a reference cycle, and Python's cyclic collector would visit each of them.

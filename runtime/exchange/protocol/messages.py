@@ -23,9 +23,11 @@ MAX_INTEGER: Final = 2**53 - 1
 """Largest integer on the wire: beyond it a double, and so many JSON readers, is not exact (RFC 8259, section 6)."""
 MAX_LAYOUT: Final = 4096
 """Longest description of a layout, in characters: observations may have many fields."""
-# 64 rows of the longest numbers have 7.7 kB, which fits into framing.HEADER_LIMIT.
+# 64 rows of the longest numbers have 8.8 kB, which fits into framing.HEADER_LIMIT.
 MAX_BUNDLE: Final = 64
 """Most segments in one message."""
+TAIL_LIMIT: Final = 2
+"""Most rows of a segment's tail for each of its transitions: bounds the longest segment."""
 BUNDLE_BYTES: Final = 1024 * 1024
 """Most bytes of a message of several segments; one segment alone may be larger."""
 
@@ -143,7 +145,8 @@ class Trajectory(NamedTuple):
     """Row of `Segments`: description of one segment, whose transitions are in the arena.
 
     `policy_version_min` and `_max` are the oldest and newest policy that acted in it. `return_sum` and
-    `progress_sum` (metres) are over the `episodes` that ended inside the segment.
+    `progress_sum` (metres) are over the `episodes` that ended inside the segment. `tail` is the number of rows
+    behind the transitions, see `segment_schema`.
     """
 
     transitions: int
@@ -152,6 +155,7 @@ class Trajectory(NamedTuple):
     episodes: int
     return_sum: float
     progress_sum: float
+    tail: int = 0
 
 
 class RowColumns(NamedTuple):
@@ -163,13 +167,14 @@ class RowColumns(NamedTuple):
     episodes: tuple[int, ...]
     return_sum: tuple[float, ...]
     progress_sum: tuple[float, ...]
+    tail: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class SegmentRows:
     """Rows of a message, at least one, as plain tuples just as they are on the wire."""
 
-    rows: tuple[tuple[int, int, int, int, float, float], ...]
+    rows: tuple[tuple[int, int, int, int, float, float, int], ...]
     _columns: RowColumns | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod

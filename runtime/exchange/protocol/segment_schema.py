@@ -1,8 +1,10 @@
 """Memory layout of a segment's items (transitions, or gradients), shared by workers, exchange and stores.
 
-A segment is an arena of bytes in columns: the first field of all items, then the second, and so on. Their offsets
-follow from a Layout and the number of items, so an arena contains neither names nor shapes, and storing a segment
-is one copy per column.
+A segment is an arena of bytes in columns: the first field of all items, then the second, and so on, then the rows
+of the tail if the layout has one. Their offsets follow from a Layout and the numbers of items and tail rows, so an
+arena contains neither names nor shapes, and storing a segment is one copy per column.
+
+A tail is for values that are not there once for every item, such as an observation that no item begins with.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from runtime.exchange.protocol.messages import TAIL_LIMIT
 
 Columns = tuple[NDArray[Any], ...]
 """One array for each field, in the order of the layout."""
@@ -39,25 +43,28 @@ class SegmentField:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Fields of an item in the order of their columns."""
+    """Fields of an item in the order of their columns, and the field of the tail if segments have one."""
 
     fields: tuple[SegmentField, ...]
+    tail: SegmentField | None = None
 
     @property
     def text(self) -> str:
         """Text by which both ends compare layouts: ``obs:f4[33] action:f4[2] reward:f4``, little-endian types.
 
-        Raises ValueError for a type that is not a plain number.
+        A tail is the last and has a plus sign: ``+obs:f4[33]``. Raises ValueError for a type that is not a plain
+        number.
         """
         descriptions = []
-        for field in self.fields:
+        for field in self._all:
             code = field.dtype.newbyteorder("<").str[1:]
             # Arenas are used in place, without byte swapping: on a big-endian machine every field is refused here.
             if code not in WIRE_TYPES or not field.dtype.isnative:
                 carried = ", ".join(WIRE_TYPES)
                 raise ValueError(f"{field.name} has type {field.dtype}; the exchange carries {carried}")
             shape = ",".join(map(str, field.shape_tail))
-            descriptions.append(f"{field.name}:{code}[{shape}]" if shape else f"{field.name}:{code}")
+            mark = "+" if field is self.tail else ""
+            descriptions.append(f"{mark}{field.name}:{code}" + (f"[{shape}]" if shape else ""))
         return " ".join(descriptions)
 
     @property
@@ -70,18 +77,39 @@ class Layout:
         """Bytes of one item over all fields."""
         return sum(field.item_bytes for field in self.fields)
 
-    def columns(self, arena: memoryview | NDArray[np.uint8], count: int) -> Columns:
-        """Return views of the columns of `count` items in `arena`. Raises ValueError for any other size."""
-        expected = count * self.item_bytes
+    @property
+    def tail_bytes(self) -> int:
+        """Bytes of one row of the tail; 0 without one."""
+        return self.tail.item_bytes if self.tail else 0
+
+    def segment_bytes(self, count: int, tail: int = 0) -> int:
+        """Bytes of a segment of `count` items and `tail` rows behind them."""
+        return count * self.item_bytes + tail * self.tail_bytes
+
+    def most_bytes(self, count: int) -> int:
+        """Most bytes of a segment of `count` items."""
+        return self.segment_bytes(count, TAIL_LIMIT * count)
+
+    def columns(self, arena: memoryview | NDArray[np.uint8], count: int, tail: int = 0) -> Columns:
+        """Return views of the columns of `count` items in `arena`, and of the tail behind them if there is one.
+
+        Raises ValueError for any other size.
+        """
+        expected = self.segment_bytes(count, tail)
         if arena.nbytes != expected:
             raise ValueError(f"a segment of {count} transitions has {expected} bytes, not {arena.nbytes}")
         views = []
         start = 0
-        for field in self.fields:
-            stop = start + count * field.item_bytes
-            views.append(np.frombuffer(arena[start:stop], dtype=field.dtype).reshape(count, *field.shape_tail))
+        for field in self._all:
+            rows = tail if field is self.tail else count
+            stop = start + rows * field.item_bytes
+            views.append(np.frombuffer(arena[start:stop], dtype=field.dtype).reshape(rows, *field.shape_tail))
             start = stop
         return tuple(views)
+
+    @property
+    def _all(self) -> tuple[SegmentField, ...]:
+        return self.fields if self.tail is None else (*self.fields, self.tail)
 
 
 def is_finite(values: Columns) -> bool:

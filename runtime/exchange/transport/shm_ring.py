@@ -1,6 +1,7 @@
 """Shared-memory ring for segments of a worker on the learner's own host, instead of the socket.
 
-The slot of segment n is `n % slots`. The learner's credit never exceeds `slots` segments beyond those that it has
+The slot of segment n is `n % slots`; a slot has room for the longest segment, and its pages cost memory only where
+they are written. The learner's credit never exceeds `slots` segments beyond those that it has
 stored, so a slot is free when its turn comes and no lock is needed.
 """
 
@@ -39,10 +40,15 @@ class RingWriter:
     def put(self, seq: int, arenas: Sequence[SegmentArena]) -> None:
         """Copy the arenas of the segments from number `seq` on into their slots."""
         start = seq % self.slots * self.slot_bytes
-        # Segments of one message are full, except a single one, so pieces are adjacent in the ring as well.
-        for piece in contiguous_pieces(arenas):
-            self._view[start : start + piece.nbytes] = piece
-            start += piece.nbytes
+        if all(arena.nbytes == self.slot_bytes for arena in arenas):
+            # They fill their slots, so what is adjacent in memory is adjacent in the ring as well.
+            for piece in contiguous_pieces(arenas):
+                self._view[start : start + piece.nbytes] = piece
+                start += piece.nbytes
+            return
+        for arena in arenas:
+            self._view[start : start + arena.nbytes] = arena.view
+            start += self.slot_bytes
 
     def close(self) -> None:
         """Unmap the memory; the learner's mapping stays valid until it is closed too."""
@@ -53,17 +59,17 @@ class RingReader:
     """Learner's end of a ring. Raises SharedMemoryError if it cannot be mapped or is not as described."""
 
     def __init__(self, ring: RingOffer) -> None:
-        self._slots, self._slot_bytes = ring.slots, ring.slot_bytes
+        self._slots, self.slot_bytes = ring.slots, ring.slot_bytes
         size = ring.slots * ring.slot_bytes
         self._memory = SharedMemoryView(ring.place, ring.pid, ring.descriptor, ring.nonce, size)
         self._view = self._memory.content
 
-    def arena(self, seq: int, size: int) -> memoryview:
-        """Return `size` bytes from the slot of segment `seq` on; empty if they would exceed the ring."""
-        start = seq % self._slots * self._slot_bytes
-        if start + size > self._slots * self._slot_bytes:
+    def arena(self, seq: int, segments: int) -> memoryview:
+        """Return the slots of the segments from `seq` on; empty if they would exceed the ring."""
+        start = seq % self._slots
+        if start + segments > self._slots:
             return self._view[:0]  # its size is wrong then, and the membership machine counts a misfit
-        return self._view[start : start + size]
+        return self._view[start * self.slot_bytes : (start + segments) * self.slot_bytes]
 
     def close(self) -> None:
         """Unmap the memory."""

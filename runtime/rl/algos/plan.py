@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from runtime.exchange.protocol.segment_schema import Layout
@@ -14,7 +15,8 @@ from runtime.rl.algos import configs
 from runtime.rl.algos.actor import ActorShape, Head, value_shape
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
-from runtime.rl.buffers.replay import Replay, transition_layout
+from runtime.rl.buffers.host_rows import HostRows
+from runtime.rl.buffers.replay import Replay, RowsFactory, transition_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
 from runtime.rl.settings import Settings
 from runtime.rl.spaces import ActionSpace, ObsSpace
@@ -188,8 +190,13 @@ def _on_policy(settings: Settings, config: configs.PPOConfig | configs.ImpalaCon
     return Balance(0, updates_per_step, config.queue_batches * config.batch_steps, lag, 1)
 
 
-def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = False) -> Store:
-    """Return the buffer that receives segments at the learner."""
+def make_store(
+    plan: Plan, settings: Settings, seed: int, *, device: str | None = None, pinned: bool = False
+) -> Store:
+    """Return the buffer that receives segments at the learner, on ``device`` or in the host's memory (None).
+
+    Batches of a replay on the host are ``pinned`` where they are copied to a GPU.
+    """
     config = plan.config
     if isinstance(config, configs.SGDConfig):
         return Gradients(plan.layout, config.gradients_per_update)
@@ -198,9 +205,16 @@ def make_store(plan: Plan, settings: Settings, seed: int, *, pinned: bool = Fals
     if not isinstance(config, configs.SACConfig):
         if settings.collect == "device":
             return DeviceRollouts(plan.layout)
-        return Rollouts(plan.layout, settings.num_envs, plan.segment_transitions, config.batch_steps)
+        where = device or "cpu"
+        return Rollouts(plan.layout, settings.num_envs, plan.segment_transitions, config.batch_steps, where)
     priority = (config.priority_exponent, config.priority_correction) if config.prioritised else None
-    return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, pinned=pinned)
+    rows: RowsFactory = partial(HostRows, pinned=pinned)
+    if device is not None:
+        from runtime.rl.buffers.device_rows import DeviceRows
+
+        rows = partial(DeviceRows, device)
+    segment = settings.num_envs, settings.segment_steps
+    return Replay(settings.replay_capacity, plan.layout, seed, priority=priority, rows=rows, segment=segment)
 
 
 def build(

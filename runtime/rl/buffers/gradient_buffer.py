@@ -8,7 +8,8 @@ waits for new ones before it computes. The worker's part is `runtime.rl.roles.wo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ def gradient_layout(floats: int) -> Layout:
     return Layout((SegmentField("gradient", np.dtype(np.float32), (floats,)),))
 
 
-class Gradients(SegmentQueue):
+class Gradients(SegmentQueue[Columns]):
     """FIFO of gradients; an update takes the mean of `count` of them."""
 
     noun = "gradients"
@@ -36,6 +37,24 @@ class Gradients(SegmentQueue):
     def put(self, columns: Columns) -> None:
         """Copy gradients in, any number of them."""
         self._append(columns)
+
+    def _append(self, columns: Columns) -> None:
+        # Copied: the columns are views of the receive buffer, which the next message overwrites.
+        for first in range(len(columns[0])):
+            self._waiting.append(tuple(column[first : first + 1].copy() for column in columns))
+
+    def _join(self, waiting: list[Columns]) -> dict[str, NDArray[Any]]:
+        arrays = {}
+        for number, field in enumerate(self.layout.fields):
+            pieces = [columns[number] for columns in waiting]
+            arrays[field.name] = np.concatenate([np.zeros((0, *field.shape_tail), field.dtype), *pieces])
+        return arrays
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Load what `state` returned. ValueError if the schema differs."""
+        if state:
+            self._check(state)
+            self._append(tuple(state[name] for name in self.layout.names))
 
     def take(self) -> torch.Tensor | None:
         """Remove the oldest `count` gradients and return their mean, (parameters,); None while there are fewer."""

@@ -2,12 +2,15 @@
 
 Prioritised replay is that of Schaul et al. 2016 (arXiv:1511.05952), the proportional variant: `Replay.sample` draws
 by priority and weights by importance, `Replay.update_priorities` takes the TD error of the batch.
+
+Each observation is stored once. `RingIndex` knows the rows, `HostRows` or `DeviceRows` have the memory; what is
+drawn depends on neither, so that a seed gives the same batches wherever the data lives.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -15,41 +18,52 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.base.replay_memory import NUM_ENVS, SEGMENT_STEPS, margin_rows, tail_rows
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.rl.buffers import replay_state
+from runtime.rl.buffers.host_rows import HostRows
+from runtime.rl.buffers.priorities import Priorities
+from runtime.rl.buffers.ring_index import RingIndex
 from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
+from runtime.rl.buffers.successors import TRUNCATED, are_sound, copies_in, successors
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:
     import torch
 
-TRANSITION_FIELDS: Final = ("obs", "action", "reward", "next_obs", "terminated")
+    from runtime.rl.buffers.device_rows import DeviceRows
+
+TRANSITION_FIELDS: Final = ("obs", "action", "reward", "ended")
 """Names and order of the fields of a transition; n-step transitions have ``steps`` behind them."""
-_PRIORITY: Final = "priority"
-_LARGEST: Final = "largest_priority"
 
 
 def transition_layout(obs: ObsSpace, action: ActionSpace, n_step: int = 1) -> Layout:
     """Return the schema of a transition.
 
-    ``terminated`` is 1 where no reward can follow; a truncated transition has 0 there and the true ``next_obs``
-    from before the reset. With ``n_step`` above 1, ``reward`` is the discounted sum over ``steps`` steps and
-    ``next_obs`` the observation after them.
+    ``ended`` is 1 where the episode terminated, so that no reward can follow, and 2 where it was truncated. What
+    follows an observation is in ``successors``. With ``n_step`` above 1, ``reward`` is the discounted sum over
+    ``steps`` steps, and the transition leads to what follows the last of them.
     """
     f32, u8 = np.dtype(np.float32), np.dtype(np.uint8)
+    tail = SegmentField("obs", obs.dtype, (obs.width,))
     fields = (
-        SegmentField("obs", obs.dtype, (obs.width,)),
+        tail,
         SegmentField("action", action.dtype, (action.size,)),
         SegmentField("reward", f32),
-        SegmentField("next_obs", obs.dtype, (obs.width,)),
-        SegmentField("terminated", u8),
+        SegmentField("ended", u8),
     )
-    return Layout((*fields, SegmentField("steps", u8)) if n_step > 1 else fields)
+    return Layout((*fields, SegmentField("steps", u8)) if n_step > 1 else fields, tail=SegmentField(*_parts(tail)))
+
+
+def _parts(field: SegmentField) -> tuple[str, np.dtype[Any], tuple[int, ...]]:
+    return field.name, field.dtype, field.shape_tail
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(TensorBatch):
-    """B transitions; see ``transition_layout``. All float32, except observations with images: bytes."""
+    """B transitions. All float32, except observations with images: bytes."""
 
     obs: torch.Tensor
     """(B, obs_dim)"""
@@ -58,7 +72,7 @@ class Batch(TensorBatch):
     reward: torch.Tensor
     """(B,)"""
     next_obs: torch.Tensor
-    """(B, obs_dim)"""
+    """(B, obs_dim) after the transition, before any reset; arbitrary where it terminated."""
     terminated: torch.Tensor
     """(B,) 0 or 1"""
     steps: torch.Tensor | None = None
@@ -67,50 +81,29 @@ class Batch(TensorBatch):
     """(B,) importance sampling weights, at most 1; None means 1 for all."""
 
 
-class Priorities:
-    """Sum tree over the priorities of a ring's rows; setting and sampling cost its depth.
-
-    Schaul et al. 2016, section 3.3 and appendix B.2.1. Node 1 is the root, the children of node n are 2n and 2n +
-    1.
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Rows of a batch, and the state of the ring when they were drawn: until it is read they are not
+    overwritten.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._leaves = 1 << max(0, capacity - 1).bit_length()
-        self._sums = np.zeros(2 * self._leaves)
-        self.largest = 1.0
-        """Largest priority so far. New rows get it, so that each is sampled at least once soon."""
+    slots: NDArray[np.intp]
+    following: NDArray[np.intp]
+    weight: NDArray[np.float64] | None
+    obs: Any
+    """Memory of the observations."""
 
-    def set(self, slots: NDArray[np.intp], values: NDArray[Any]) -> None:
-        """Set priorities of rows; where a row is named twice the last value counts."""
-        nodes = slots + self._leaves
-        self._sums[nodes] = values
-        self.largest = max(self.largest, float(values.max(initial=0.0)))
-        # All rows are at the same depth, so every pass moves the whole set one level up.
-        while nodes[0] > 1:
-            nodes = np.unique(nodes >> 1)
-            self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
 
-    def draw(self, count: int, rng: np.random.Generator) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return rows, one from each of ``count`` equal strata of the total, and their probabilities."""
-        total = self._sums[1]
-        aim = (np.arange(count) + rng.random(count)) * (total / count)
-        nodes = np.ones(count, dtype=np.intp)
-        while nodes[0] < self._leaves:
-            nodes *= 2
-            left = self._sums[nodes]
-            # Rounding can leave `aim` at the very end of the total: never descend into a subtree without weight.
-            right = (aim >= left) & (self._sums[nodes + 1] > 0)
-            aim -= np.where(right, left, 0.0)
-            nodes += right
-        return nodes - self._leaves, self._sums[nodes] / total
-
-    def values(self, count: int) -> NDArray[np.float64]:
-        """Return the priorities of the first ``count`` rows."""
-        return self._sums[self._leaves : self._leaves + count].copy()
+RowsFactory = Callable[[tuple[SegmentField, ...], int, int], "HostRows | DeviceRows"]
+"""Fields of a transition in the ring, rows, observations → memory for them."""
 
 
 class Replay:
-    """The latest ``capacity`` transitions, sampled with replacement: uniformly, or by priority."""
+    """The latest ``capacity`` transitions, sampled with replacement: uniformly, or by priority.
+
+    One thread may put segments in while another reads a batch that was drawn: `put` waits where it would overwrite
+    what is being read. Draws and puts exclude each other; the caller sees to that.
+    """
 
     def __init__(
         self,
@@ -119,108 +112,209 @@ class Replay:
         seed: int,
         *,
         priority: tuple[float, float] | None = None,
-        pinned: bool = False,
+        rows: RowsFactory = HostRows,
+        segment: tuple[int, int] = (NUM_ENVS, SEGMENT_STEPS),
     ) -> None:
-        """``priority`` is (exponent alpha, correction beta); ``pinned`` batches are copied to a GPU faster."""
+        """``priority`` is (exponent alpha, correction beta); ``rows`` makes the memory.
+
+        ``segment`` is (copies, steps) of the segments to come; others make the ring of the tails grow.
+        """
         if capacity < 1:
             raise ValueError(f"replay capacity is {capacity}; it must be at least 1 transition")
         self.capacity = capacity
         self.layout = layout
-        self.inserted = 0
-        """Transitions put in so far; the row of the next is this modulo the capacity."""
-        self._rng = np.random.default_rng(seed)
-        self._exponent, self._correction = priority or (0.0, 0.0)
-        self._priorities = Priorities(capacity) if priority else None
-        self._sampled: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        self._pinned = pinned
-        # np.empty reserves memory without touching it: a large ring costs only what it holds.
-        self._columns = tuple(np.empty((capacity, *field.shape_tail), dtype=field.dtype) for field in layout.fields)
+        self.rng = np.random.default_rng(seed)
+        self._exponent, self.correction = priority or (0.0, 0.0)
+        obs, action, reward, ended, *steps = layout.fields
+        self._has_steps = bool(steps)
+        # Priorities are of rows: with a margin, rows that are not drawn any more would have to lose theirs.
+        margin = 0 if priority else margin_rows(capacity, layout.item_bytes)
+        self.index = RingIndex(capacity, margin, tail_rows(capacity, *segment))
+        self.priorities = Priorities(self.index.rows) if priority else None
+        self.fields = (obs, action, reward, SegmentField("terminated", ended.dtype), *steps)
+        """Fields of a transition in the ring."""
+        self.rows = rows(self.fields, self.index.rows, self.index.size)
         # Weak: the cut of a checkpoint that failed is forgotten with it.
         self._cuts: WeakSet[RingCut] = WeakSet()
         """Rows that checkpoints are still copying."""
-        self._batches: dict[int, tuple[list[NDArray[Any]], list[torch.Tensor]]] = {}
+        self._sampled: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._reading: int | None = None
+        """Transitions at the time of the draw that is being read."""
+        self._read = threading.Condition()
+
+    @property
+    def inserted(self) -> int:
+        """Transitions put in so far."""
+        return self.index.inserted
 
     def __len__(self) -> int:
-        return min(self.inserted, self.capacity)
+        return len(self.index)
+
+    # --- in ---
+    def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
+        """Return the indices of segments whose tails are not what their ends say."""
+        if bundle.is_uniform:
+            _, _, _, ended, *steps, tail = bundle.columns()
+            sound = are_sound(ended, steps[0] if steps else None, tail.shape[1])
+            return frozenset(np.flatnonzero(~sound).tolist())
+        faulty = set()
+        for number, (_, _, _, ended, *steps, tail) in enumerate(bundle.segments()):
+            if not are_sound(ended[None], steps[0][None] if steps else None, len(tail)).all():
+                faulty.add(number)
+        return frozenset(faulty)
 
     def put(self, columns: Columns) -> None:
-        """Insert N transitions, over the oldest when full. ValueError if a shape does not fit."""
-        count = len(columns[0])
-        for field, value in zip(self.layout.fields, columns, strict=True):
-            if value.shape != (count, *field.shape_tail):
-                needed = f"{count} transitions need {(count, *field.shape_tail)}"
+        """Insert one segment, over the oldest transitions when full. ValueError if a shape does not fit."""
+        count, fields = len(columns[0]), (*self.layout.fields, self.layout.tail)
+        for field, value in zip(fields, columns, strict=True):
+            assert field is not None  # noqa: S101  (`transition_layout` has a tail)
+            rows = len(value) if field is self.layout.tail else count
+            if value.shape != (rows, *field.shape_tail):
+                needed = f"{count} transitions need {(rows, *field.shape_tail)}"
                 raise ValueError(f"replay: {field.name} has shape {value.shape}; {needed}")
-        # More rows than the ring holds: only the newest survive, as if they had been inserted one by one.
-        skipped = max(0, count - self.capacity)
-        rest = count - skipped
-        self._before_overwriting(count)
-        first = (self.inserted + skipped) % self.capacity
-        until_end = min(rest, self.capacity - first)
-        for column, value in zip(self._columns, columns, strict=True):
-            column[first : first + until_end] = value[skipped : skipped + until_end]
-            column[: rest - until_end] = value[skipped + until_end :]
-        self.inserted += count
-        if self._priorities is not None and rest:
-            slots = (first + np.arange(rest)) % self.capacity
-            self._priorities.set(slots, np.full(rest, self._priorities.largest))
-
-    def put_arena(self, arena: memoryview, segments: int) -> None:
-        """Insert ``segments`` equal consecutive segments, each column of all of them by one copy.
-
-        ValueError if they do not fill the arena.
-        """
-        stride = arena.nbytes // segments
-        count = stride // self.layout.item_bytes
-        first = self.inserted % self.capacity
-        total = count * segments
-        if arena.nbytes != total * self.layout.item_bytes:
-            raise ValueError(f"{arena.nbytes} bytes are not {segments} segments of {self.layout.text}")
-        if first + total > self.capacity:  # they wrap around the end of the ring
-            for start in range(0, arena.nbytes, stride):
-                self.put(self.layout.columns(arena[start : start + stride], count))
+        *_, tail = columns
+        if not count:
             return
-        self._before_overwriting(total)
-        start = 0
-        for field, column in zip(self.layout.fields, self._columns, strict=True):
-            shape = segments, count * field.item_bytes
-            into = column[first : first + total].reshape(-1).view(np.uint8).reshape(shape)
-            # The arena is segment by segment, column by column; strides make one column of all segments one copy.
-            into[:] = np.ndarray(shape, np.uint8, arena, start, (stride, 1))
-            start += count * field.item_bytes
-        self.inserted += total
-        if self._priorities is not None:
-            self._priorities.set(first + np.arange(total), np.full(total, self._priorities.largest))
+        ended = columns[3][None]
+        if not are_sound(ended, columns[4][None] if self._has_steps else None, len(tail)).all():
+            raise ValueError(f"replay: {len(tail)} observations behind {count} transitions do not fit their ends")
+        self._put_segments(tuple(column[None] for column in columns), int(copies_in(ended, len(tail))[0]))
+
+    def put_bundle(self, bundle: SegmentBundle) -> None:
+        """Insert sound segments of equal size, each column of all of them by one copy where they do not wrap."""
+        columns = bundle.columns()
+        segments, count = columns[0].shape[:2]
+        tail = columns[-1].shape[1]
+        copies = copies_in(columns[3], tail)
+        index = self.index
+        wraps = index.first + segments * count > index.rows or index.tail_first + segments * tail > index.size
+        if wraps or (copies != copies[0]).any():
+            for number in range(segments):
+                self._put_segments(tuple(column[number : number + 1] for column in columns), int(copies[number]))
+        else:
+            self._put_segments(columns, int(copies[0]))
+
+    def put_steps(
+        self,
+        obs: torch.Tensor,
+        action: torch.Tensor,
+        reward: torch.Tensor,
+        next_obs: torch.Tensor,
+        ended: torch.Tensor,
+        steps: torch.Tensor | None = None,
+    ) -> None:
+        """Insert T steps of N copies from tensors (T, N, …), ``next_obs`` after each step and before any reset.
+
+        They may be on the replay's device already: then only ``ended`` (0, 1 or 2) and ``steps`` go through the
+        host, with one wait for the device. ``steps`` is needed for n-step transitions.
+        """
+        count, copies = ended.numel(), ended.shape[1]
+        small = [
+            part.reshape(1, count).cpu().numpy().astype(np.uint8) for part in (ended, steps) if part is not None
+        ]
+        rows = np.concatenate([np.arange(count - copies, count), np.flatnonzero(small[0] == TRUNCATED)])
+        following = next_obs.reshape(count, -1)
+        tail = following[_on_device_of(following, rows)]
+        columns: list[Any] = [
+            part[None] for part in (obs.reshape(count, -1), action.reshape(count, -1), reward.reshape(count), tail)
+        ]
+        if isinstance(self.rows, HostRows):
+            columns = [column.cpu().numpy() for column in columns]
+        with self.rows.joined():
+            self._put_segments((*columns[:3], *small, columns[3]), copies)
+
+    def _put_segments(self, columns: tuple[Any, ...], copies: int) -> None:
+        """Write equal segments, columns (S, count, …) with the tail last; several only where nothing wraps."""
+        obs, action, reward, ended, *steps, tail = columns
+        index = self.index
+        count = obs.shape[0] * obs.shape[1]
+        with self._read:
+            # What is drawn and not read yet must stay; reading takes no lock that this thread may have.
+            self._read.wait_for(lambda: self._reading is None or not index.would_overwrite(self._reading, count))
+        for cut in self._cuts:
+            cut.copy_before(index.inserted + count - index.rows)
+        self._make_room(count, tail.shape[0] * tail.shape[1])
+        following, terminated = successors(ended, steps[0] if steps else None, copies)
+        self._write(obs, [action, reward, terminated.view(np.uint8), *steps], tail)
+        index.add(following, tail.shape[1])
+        self._begin_priorities(count)
+
+    def put_saved(self, columns: list[NDArray[Any]], following: NDArray[np.intp], tail: NDArray[Any]) -> None:
+        """Insert a saved history: observation, action, reward, terminated and steps of n transitions, oldest first.
+
+        ``following`` (n,) is the observation that comes after each transition: below n that of a later one, from n
+        on a row of ``tail``, whose rows are in the order of their first use.
+        """
+        obs, *rest = (column[None] for column in columns)
+        self._make_room(len(following), len(tail))
+        self._write(obs, rest, tail[None])
+        self.index.add_saved(following, len(tail))
+        self._begin_priorities(len(following))
+
+    def _make_room(self, transitions: int, tail: int) -> None:
+        if (move := self.index.make_room(transitions, tail)) is not None:
+            for cut in self._cuts:
+                cut.copy_all()
+            self.rows.resize(move, self.index.size)
+
+    def _write(self, obs: Any, rest: list[Any], tail: Any) -> None:
+        """Write the columns of equal segments to the next rows of both rings."""
+        index = self.index
+        with self.rows.writing():
+            for first, part in _pieces([obs, *rest], index.inserted, 0, index.rows):
+                self.rows.write_obs(first, part[0])
+                self.rows.write_rest(first, part[1:])
+            for first, part in _pieces([tail], index.tail_first - index.rows, index.rows, index.tail):
+                self.rows.write_obs(first, part[0])
+
+    def _begin_priorities(self, count: int) -> None:
+        """Give the newest rows the largest priority, so that each is drawn at least once soon."""
+        if self.priorities is not None:
+            new = min(count, self.index.rows)
+            slots = np.arange(self.inserted - new, self.inserted) % self.index.rows
+            self.priorities.set(slots, np.full(new, self.priorities.largest))
+
+    # --- out ---
+    def draw(self, batch_size: int) -> Draw:
+        """Return the rows of a batch, to be read by `gather`. ValueError on an empty buffer."""
+        if not self.inserted:
+            raise ValueError("the replay buffer is empty; wait for the first rollout before sampling")
+        weight: NDArray[np.float64] | None = None
+        if self.priorities is None:
+            slots = self.index.slots(self.rng.integers(len(self), size=batch_size))
+        else:
+            slots, probability = self.priorities.draw(batch_size, self.rng)
+            weight = (len(self) * probability) ** -self.correction
+            weight /= weight.max()  # section 3.4: weights only ever scale updates down
+        self._sampled = slots
+        self._reading = self.inserted
+        return Draw(slots, self.index.following[slots], weight, self.rows.reader())
+
+    def gather(self, draw: Draw, number: int = 0) -> Batch:
+        """Return the batch of a draw; its tensors are overwritten by the next one of that size and ``number``.
+
+        It needs no lock: `put` waits where it would overwrite these rows.
+        """
+        try:
+            tensors = self.rows.gather(draw.obs, draw.slots, draw.following, draw.weight, number)
+        finally:
+            with self._read:
+                self._reading = None
+                self._read.notify_all()
+        obs, next_obs, action, reward, terminated, *others = tensors
+        weight = others.pop() if draw.weight is not None else None
+        return Batch(obs, action, reward, next_obs, terminated, others[0] if others else None, weight)
 
     def sample(self, batch_size: int) -> Batch:
         """Return a sampled batch; its tensors are overwritten by the next one of the same size.
 
         ValueError on an empty buffer.
         """
-        if not self.inserted:
-            raise ValueError("the replay buffer is empty; wait for the first rollout before sampling")
-        weight: NDArray[np.float64] | None = None
-        if self._priorities is None:
-            self._sampled = self._rng.integers(len(self), size=batch_size)
-        else:
-            self._sampled, probability = self._priorities.draw(batch_size, self._rng)
-            weight = (len(self) * probability) ** -self._correction
-            weight /= weight.max()  # section 3.4: weights only ever scale updates down
-        arrays, tensors = self._batches.get(batch_size) or self._make_batch(batch_size)
-        for column, array in zip(self._columns, arrays, strict=False):
-            if column.dtype == array.dtype:
-                # mode="clip" writes straight into `out`; the default would go through a buffer.
-                np.take(column, self._sampled, axis=0, out=array, mode="clip")
-            else:
-                array[:] = column[self._sampled]
-        parts: dict[str, torch.Tensor] = dict(zip(self.layout.names, tensors, strict=False))
-        if weight is not None:
-            arrays[-1][:] = weight
-            parts["weight"] = tensors[-1]
-        return Batch(**parts)
+        return self.gather(self.draw(batch_size))
 
     @property
     def sampled(self) -> NDArray[np.intp]:
-        """(B,) rows of the latest batch."""
+        """(B,) rows of the batch that was drawn last."""
         return self._sampled
 
     def update_priorities(self, td_error: NDArray[Any], rows: NDArray[np.intp] | None = None) -> None:
@@ -228,45 +322,18 @@ class Replay:
 
         No effect on a uniform buffer.
         """
-        if self._priorities is not None:
+        if self.priorities is not None:
             # The constant keeps rows of no error reachable.
-            self._priorities.set(self._sampled if rows is None else rows, (td_error + 1e-6) ** self._exponent)
-
-    def _make_batch(self, batch_size: int) -> tuple[list[NDArray[Any]], list[torch.Tensor]]:
-        """Allocate the tensors of a batch, weights last, and NumPy views of them."""
-        import torch
-
-        f32 = np.dtype(np.float32)
-        shapes = [
-            ((batch_size, *field.shape_tail), field.dtype if field.name in {"obs", "next_obs"} else f32)
-            for field in self.layout.fields
-        ]
-        tensors = [
-            torch.empty(shape, dtype=torch.float32 if dtype == f32 else torch.uint8, pin_memory=self._pinned)
-            for shape, dtype in (*shapes, ((batch_size,), f32))
-        ]
-        self._batches[batch_size] = [tensor.numpy() for tensor in tensors], tensors
-        return self._batches[batch_size]
-
-    def _before_overwriting(self, count: int) -> None:
-        """Let a checkpoint copy the rows that the next ``count`` will overwrite."""
-        for cut in self._cuts:
-            cut.copy_before(self.inserted + count - self.capacity)
+            self.priorities.set(self._sampled if rows is None else rows, (td_error + 1e-6) ** self._exponent)
 
     def cut(self, most_bytes: int | None = None) -> ReplayCut:
         """Return all that a resumed run needs, as it is now, to be copied out later.
 
-        That is the filled part of each column, counters and generator; if it is more than ``most_bytes``, only the
-        columns of the newest transitions.
+        If it is more than ``most_bytes``, only the newest transitions with the observations that they need.
         """
-        count, facts = len(self), {}
-        if most_bytes is not None and count * self.layout.item_bytes > most_bytes:
-            count = most_bytes // self.layout.item_bytes
-        else:
-            facts = self._facts()
-        cut = RingCut(self._columns, self.inserted - count, count)
-        self._cuts.add(cut)
-        return ReplayCut(self.layout.names, cut, facts, (self.inserted - count) % self.capacity)
+        cut, rows = replay_state.cut_of(self, most_bytes)
+        self._cuts.add(rows)
+        return cut
 
     def state(self, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
         """Return ``cut`` copied at once."""
@@ -275,52 +342,28 @@ class Replay:
             pass
         return cut.arrays()
 
-    def _facts(self) -> dict[str, NDArray[Any]]:
-        """Return what a whole state has beside the columns."""
-        count = len(self)
-        # The state of the generator is a nested dict of big integers: JSON keeps it exactly, an array cannot.
-        generator = json.dumps(self._rng.bit_generator.state).encode()
-        state: dict[str, NDArray[Any]] = {
-            "inserted": np.array(self.inserted, dtype=np.int64),
-            "capacity": np.array(self.capacity, dtype=np.int64),
-            "generator": np.frombuffer(generator, dtype=np.uint8),
-        }
-        if self._priorities is not None:
-            state[_PRIORITY] = self._priorities.values(count)
-            # Its slot may have a lower one by now, so it cannot be told from the others.
-            state[_LARGEST] = np.array(self._priorities.largest)
-        return state
-
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what ``state`` gave; ValueError if it came from another capacity or layout.
+        """Load what `state` returned. ValueError if it came from another capacity or layout."""
+        replay_state.load_into(self, state)
 
-        A whole state is taken over exactly, the newest transitions alone are put in.
-        """
-        if not state:
-            return
-        count = len(state["reward"])
-        for field in self.layout.fields:
-            expected = (count, *field.shape_tail)
-            saved = state.get(field.name, np.zeros(0))
-            if saved.shape != expected or saved.dtype != field.dtype:
-                raise ValueError(
-                    f"the saved replay buffer has {field.name} as {saved.dtype} {saved.shape}; "
-                    f"this environment needs {field.dtype} {expected}"
-                )
-        if "generator" not in state:
-            self.put(tuple(state[name] for name in self.layout.names))
-            return
-        capacity = int(state["capacity"])
-        if capacity != self.capacity:
-            raise ValueError(
-                f"the saved replay buffer holds {capacity} transitions and this one {self.capacity}; "
-                "resume with the same replay capacity, or without the saved experience"
-            )
-        for name, column in zip(self.layout.names, self._columns, strict=True):
-            column[:count] = state[name]
-        self.inserted = int(state["inserted"])
-        self._rng.bit_generator.state = json.loads(state["generator"].tobytes())
-        if self._priorities is not None and count:
-            self._priorities.largest = float(state.get(_LARGEST, self._priorities.largest))
-            fallback = np.full(count, self._priorities.largest)
-            self._priorities.set(np.arange(count), state.get(_PRIORITY, fallback))
+
+def _pieces(columns: list[Any], inserted: int, base: int, rows: int) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the first row and the columns (S, n, …) of each piece in which they go into a ring of ``rows``.
+
+    The ring begins at row ``base``, and ``inserted`` is the number of the first value. Only a single segment may
+    wrap around. Of more than the ring has, only the newest are written, as if they had been inserted one by one.
+    """
+    segments, count = columns[0].shape[:2]
+    count *= segments
+    low = max(0, count - rows)
+    while low < count:
+        first = (inserted + low) % rows
+        high = min(count, low + rows - first)
+        yield base + first, columns if high - low == count else [column[:, low:high] for column in columns]
+        low = high
+
+
+def _on_device_of(tensor: torch.Tensor, rows: NDArray[np.intp]) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(rows).to(tensor.device)

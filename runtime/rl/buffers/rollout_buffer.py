@@ -1,25 +1,36 @@
-"""Rollouts for on-policy methods: segments wait in order until there are enough for an update, to be used once."""
+"""Rollouts for on-policy methods: segments wait in order until there are enough for an update, to be used once.
+
+They wait as they came, each observation once, on the device that learns; the next observations are made of them
+there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from runtime.exchange.protocol.segment_schema import Layout, SegmentField
+from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.buffers.segment_queue import SegmentQueue
+from runtime.rl.buffers.successors import TRUNCATED, copies_in
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
 if TYPE_CHECKING:
     import torch
 
+    from runtime.rl.device.staging import CopyStream, PinnedBuffers
+
 
 def rollout_layout(obs: ObsSpace, action: ActionSpace) -> Layout:
     """Lay out a step of a rollout: a transition, and how likely its action was to the policy that took it.
 
-    ``ended`` is 1 for terminated and 2 for truncated; ``next_obs`` is from before any reset.
+    ``ended`` is 1 for terminated and 2 for truncated; what follows an observation is in ``successors``.
     """
     f32, u8 = np.dtype(np.float32), np.dtype(np.uint8)
     return Layout(
@@ -28,9 +39,9 @@ def rollout_layout(obs: ObsSpace, action: ActionSpace) -> Layout:
             SegmentField("action", action.dtype, (action.size,)),
             SegmentField("log_prob", f32),
             SegmentField("reward", f32),
-            SegmentField("next_obs", obs.dtype, (obs.width,)),
             SegmentField("ended", u8),
-        )
+        ),
+        tail=SegmentField("obs", obs.dtype, (obs.width,)),
     )
 
 
@@ -49,17 +60,29 @@ class RolloutBatch(TensorBatch):
     reward: torch.Tensor
     """(T, N)"""
     next_obs: torch.Tensor
-    """(T, N, obs_dim), before any reset."""
+    """(T, N, obs_dim), before any reset; arbitrary where the episode terminated."""
     ended: torch.Tensor
     """(T, N) 1 for terminated, 2 for truncated, 0 for neither."""
 
 
-class Rollouts(SegmentQueue):
-    """FIFO of segments of ``num_envs`` copies, each in time-major order."""
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Segment on the device."""
+
+    columns: tuple[torch.Tensor, ...]
+    """(T * N, …) of each field, in order, then the tail."""
+    truncated: NDArray[np.intp]
+    """Rows of the truncated steps, to which the tail's rows behind the first N belong."""
+
+
+class Rollouts(SegmentQueue[_Segment]):
+    """FIFO of segments of ``num_envs`` copies, each in time-major order, on ``device``."""
 
     noun = "rollouts"
 
-    def __init__(self, layout: Layout, num_envs: int, segment_transitions: int, batch_steps: int) -> None:
+    def __init__(
+        self, layout: Layout, num_envs: int, segment_transitions: int, batch_steps: int, device: str = "cpu"
+    ) -> None:
         if batch_steps % segment_transitions:
             raise ValueError(
                 f"batch_steps is {batch_steps}; it must be a multiple of num_envs x segment_steps = "
@@ -67,6 +90,40 @@ class Rollouts(SegmentQueue):
             )
         super().__init__(layout, segment_transitions, batch_steps // segment_transitions)
         self._num_envs = num_envs
+        self._device = device
+        self._streams: tuple[CopyStream, PinnedBuffers] | None = None
+
+    def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
+        """Return the indices of segments that are not full, or whose tails are not what their ends say."""
+        faulty = set()
+        for number, (_, _, _, _, ended, tail) in enumerate(bundle.segments()):
+            copies = int(copies_in(ended[None], len(tail))[0])
+            if (len(ended), copies) != (self._segment_transitions, self._num_envs) or ended.max() > TRUNCATED:
+                faulty.add(number)
+        return frozenset(faulty)
+
+    def _append(self, columns: Columns) -> None:
+        """Copy one segment to the device; the host does not wait for it."""
+        import torch
+
+        truncated = np.flatnonzero(columns[-2] == TRUNCATED)
+        if len(columns[-1]) != self._num_envs + len(truncated):
+            raise ValueError(f"{len(columns[-1])} observations do not fit the ends of {self._num_envs} copies")
+        # Copied in any case: the columns are views of the receive buffer, which the next message overwrites.
+        if self._device == "cpu":
+            tensors = tuple(torch.from_numpy(column.copy()) for column in columns)
+        else:
+            copies, buffers = self._device_streams()
+            with copies.copying(), buffers.taking():
+                tensors = tuple(buffers.hold(column).to(self._device, non_blocking=True) for column in columns)
+        self._waiting.append(_Segment(tensors, truncated))
+
+    def _device_streams(self) -> tuple[CopyStream, PinnedBuffers]:
+        from runtime.rl.device.staging import CopyStream, PinnedBuffers
+
+        if self._streams is None:
+            self._streams = CopyStream(self._device), PinnedBuffers(self._device)
+        return self._streams
 
     def take(self) -> RolloutBatch | None:
         """Remove and return the oldest ``batch_steps`` steps; None while there are fewer."""
@@ -74,8 +131,69 @@ class Rollouts(SegmentQueue):
 
         if (segments := self._take_oldest()) is None:
             return None
+        copies, shape = self._num_envs, (-1, self._num_envs)
+        if self._streams is not None:
+            self._streams[0].await_copies()
+
+        def joined(pieces: list[torch.Tensor], dim: int) -> torch.Tensor:
+            return torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
+
         parts: dict[str, Any] = {}
         for number, field in enumerate(self.layout.fields):
-            pieces = [columns[number].reshape(-1, self._num_envs, *field.shape_tail) for columns in segments]
-            parts[field.name] = torch.from_numpy(np.concatenate(pieces, axis=1) if len(pieces) > 1 else pieces[0])
-        return RolloutBatch(**parts)
+            pieces = [segment.columns[number].view(*shape, *field.shape_tail) for segment in segments]
+            parts[field.name] = joined(pieces, 1)
+        tails = [segment.columns[-1] for segment in segments]
+        obs = parts["obs"]
+        next_obs = torch.cat([obs[1:], joined([tail[:copies] for tail in tails], 0)[None]])
+        self._put_final(next_obs, segments)
+        # What comes later waits for this: the memory of these segments is given to the next ones.
+        if self._streams is not None:
+            self._streams[0].mark_read()
+        return RolloutBatch(next_obs=next_obs, **parts)
+
+    def _put_final(self, next_obs: torch.Tensor, segments: list[_Segment]) -> None:
+        """Put the final observations of truncated episodes in place of the first ones of the next episodes."""
+        import torch
+
+        copies = self._num_envs
+        width = copies * len(segments)
+        rows = [
+            segment.truncated // copies * width + number * copies + segment.truncated % copies
+            for number, segment in enumerate(segments)
+        ]
+        if not any(map(len, rows)):
+            return
+        final = torch.cat([segment.columns[-1][copies:] for segment in segments])
+        buffers = self._streams[1] if self._streams is not None else None
+        with buffers.taking() if buffers is not None else nullcontext():
+            index = np.concatenate(rows)
+            source = buffers.hold(index) if buffers is not None else torch.from_numpy(index)
+            target = source.to(next_obs.device, non_blocking=True)
+        next_obs.flatten(0, 1).index_copy_(0, target, final)
+
+    def _join(self, waiting: list[_Segment]) -> dict[str, NDArray[Any]]:
+        if self._streams is not None:
+            self._streams[0].await_copies()
+        fields = [(field.name, field) for field in self.layout.fields]
+        arrays = {}
+        for number, (name, field) in enumerate([*fields, ("tail", fields[0][1])]):
+            pieces = [segment.columns[number].cpu().numpy() for segment in waiting]
+            arrays[name] = np.concatenate([np.zeros((0, *field.shape_tail), field.dtype), *pieces])
+        return arrays
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Load what `state` returned, or what an earlier version did. ValueError if the schema differs."""
+        if not state:
+            return
+        self._check(state)
+        size, copies, start = self._segment_transitions, self._num_envs, 0
+        for first in range(0, len(state["ended"]), size):
+            *columns, ended = (state[name][first : first + size] for name in self.layout.names)
+            truncated = np.flatnonzero(ended == TRUNCATED)
+            if "next_obs" in state:  # before version 4 of the exchange: every next observation in full
+                following = state["next_obs"][first : first + size]
+                tail = np.concatenate([following[size - copies :], following[truncated]])
+            else:
+                tail = state["tail"][start : start + copies + len(truncated)]
+                start += len(tail)
+            self._append((*columns, ended, tail))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +14,10 @@ from numpy.typing import NDArray
 from runtime.exchange.protocol.segment_schema import Columns, Layout
 from runtime.rl.buffers.store_cuts import ConstantCut
 
+SegmentT = TypeVar("SegmentT")
 
-class SegmentQueue:
+
+class SegmentQueue(ABC, Generic[SegmentT]):
     """FIFO of segments of ``segment_transitions`` items; an update takes the oldest ``count``."""
 
     noun: ClassVar[str]
@@ -23,7 +27,7 @@ class SegmentQueue:
         self.layout = layout
         self._segment_transitions = segment_transitions
         self._count = count
-        self._waiting: deque[Columns] = deque()
+        self._waiting: deque[SegmentT] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting) * self._segment_transitions
@@ -35,14 +39,11 @@ class SegmentQueue:
             raise ValueError(f"{self.noun} come in segments of {size} items, not {len(columns[0])}")
         self._append(columns)
 
+    @abstractmethod
     def _append(self, columns: Columns) -> None:
-        """Copy whole segments in."""
-        size = self._segment_transitions
-        # Copied: the columns are views of the receive buffer, which the next message overwrites.
-        for first in range(0, len(columns[0]), size):
-            self._waiting.append(tuple(column[first : first + size].copy() for column in columns))
+        """Copy full segments in."""
 
-    def _take_oldest(self) -> list[Columns] | None:
+    def _take_oldest(self) -> list[SegmentT] | None:
         """Remove and return the oldest ``count`` segments; None while there are fewer."""
         if len(self._waiting) < self._count:
             return None
@@ -55,21 +56,14 @@ class SegmentQueue:
     def cut(self, most_bytes: int | None = None) -> ConstantCut:
         """Return the state as it is now, to be concatenated later."""
         del most_bytes
-        waiting = list(self._waiting)
+        return ConstantCut(partial(self._join, list(self._waiting)))
 
-        def join() -> dict[str, NDArray[Any]]:
-            arrays = {}
-            for number, field in enumerate(self.layout.fields):
-                pieces = [columns[number] for columns in waiting]
-                arrays[field.name] = np.concatenate([np.zeros((0, *field.shape_tail), field.dtype), *pieces])
-            return arrays
+    @abstractmethod
+    def _join(self, waiting: list[SegmentT]) -> dict[str, NDArray[Any]]:
+        """Return copies of segments, concatenated."""
 
-        return ConstantCut(join)
-
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Load what ``state`` returned. ValueError if the schema differs."""
-        if not state:
-            return
+    def _check(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Raise ValueError if saved arrays are not full segments of this layout."""
         size = self._segment_transitions
         for field in self.layout.fields:
             saved = state.get(field.name, np.zeros(0))
@@ -78,4 +72,3 @@ class SegmentQueue:
                     f"the saved {self.noun} have {field.name} as {saved.dtype} {saved.shape}; this run needs "
                     f"{field.dtype} {field.shape_tail} in segments of {size}"
                 )
-        self._append(tuple(state[name] for name in self.layout.names))

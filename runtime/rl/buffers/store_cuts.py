@@ -13,63 +13,87 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.exchange.protocol.segment_schema import SegmentField
+
 CHUNK_BYTES: Final = 1024 * 1024
 """Bytes that are copied at once: less than a millisecond."""
+ReadRows = Callable[[NDArray[np.intp], NDArray[np.intp]], list[NDArray[Any]]]
+"""Rows of transitions, and rows of observations → copies: the observations, then the other columns."""
 
 
 class RingCut:
-    """Copy of the rows ``first`` to ``first + count`` of a ring's columns, oldest first.
+    """Copy of transitions ``first`` to ``first + n`` of a ring, with the observations that belong to them.
 
-    Rows are numbered from the beginning of the run; row n of a column is at n modulo its length. Not thread-safe:
-    the caller holds the lock of the ring, except in ``columns``.
+    Transitions are numbered from the beginning of the run. ``tails`` are rows of observations that no transition
+    begins with, and ``first_use`` which transition, from 0, is the first that leads to each, rising: the row is not
+    overwritten while that transition is in the ring. Not thread-safe: the caller holds the lock of the ring, except
+    in ``columns``.
     """
 
-    def __init__(self, columns: Sequence[NDArray[Any]], first: int, count: int) -> None:
-        self._sources = tuple(columns)
-        self._first = self._next = first
-        self._end = first + count
+    def __init__(
+        self,
+        read: ReadRows,
+        fields: Sequence[SegmentField],
+        first: int,
+        slots: NDArray[np.intp],
+        tails: NDArray[np.intp],
+        first_use: NDArray[np.intp],
+    ) -> None:
+        """``fields`` are those of a transition in the ring, the observation first; ``slots`` (n,) are its rows."""
+        self._read = read
+        self._first = first
+        self._done = 0
+        self._slots, self._tails, self._first_use = slots, tails, first_use
+        obs, *rest = fields
         # Not touched before rows are copied in: the pages of a large copy are had in the writer's time.
-        self._copies = tuple(np.empty((count, *column.shape[1:]), column.dtype) for column in columns)
-        row_bytes = sum(column.dtype.itemsize * int(np.prod(column.shape[1:])) for column in columns)
+        self._obs = np.empty((len(slots) + len(tails), *obs.shape_tail), obs.dtype)
+        self._rest = [np.empty((len(slots), *field.shape_tail), field.dtype) for field in rest]
+        row_bytes = sum(field.item_bytes for field in fields)
         self._chunk_rows = max(1, CHUNK_BYTES // max(1, row_bytes))
 
     @property
     def is_complete(self) -> bool:
         """True once every row is copied."""
-        return self._next >= self._end
+        return self._done >= len(self._slots)
 
     def copy_next(self) -> bool:
         """Copy one chunk; return true while there is more."""
-        self.copy_before(self._next + self._chunk_rows)
+        self._copy(self._done + self._chunk_rows)
         return not self.is_complete
 
-    def copy_before(self, row: int) -> None:
-        """Copy all rows before ``row``, which may be overwritten after this."""
-        row = min(row, self._end)
-        while self._next < row:
-            capacity = len(self._sources[0])
-            start = self._next % capacity
-            count = min(row - self._next, capacity - start)
-            into = self._next - self._first
-            for source, copy in zip(self._sources, self._copies, strict=True):
-                copy[into : into + count] = source[start : start + count]
-            self._next += count
+    def copy_before(self, number: int) -> None:
+        """Copy all transitions before ``number``, which may be overwritten after this."""
+        if number - self._first > self._done:
+            self._copy(number - self._first)
+
+    def copy_all(self) -> None:
+        """Copy all that is left, because rows are about to move."""
+        self._copy(len(self._slots))
+
+    def _copy(self, end: int) -> None:
+        start, end, count = self._done, min(end, len(self._slots)), len(self._slots)
+        low, high = np.searchsorted(self._first_use, (start, end)).tolist()
+        obs, *rest = self._read(
+            self._slots[start:end], np.concatenate([self._slots[start:end], self._tails[low:high]])
+        )
+        self._obs[start:end] = obs[: end - start]
+        self._obs[count + low : count + high] = obs[end - start :]
+        for copy, column in zip(self._rest, rest, strict=True):
+            copy[start:end] = column
+        self._done = end
 
     def columns(self) -> tuple[NDArray[Any], ...]:
-        """Return the copied columns; they are whole once ``is_complete`` is true."""
-        return self._copies
+        """Return the copied columns, observations first; they are complete once ``is_complete`` is true."""
+        return self._obs, *self._rest
 
 
 class ReplayCut:
-    """Experience of a replay buffer: columns by name, and facts if it is the buffer's whole state."""
+    """Experience of a replay buffer: the columns of a ``RingCut`` by name, and what is known without copying."""
 
-    def __init__(
-        self, names: Sequence[str], rows: RingCut, facts: Mapping[str, NDArray[Any]], first_slot: int
-    ) -> None:
+    def __init__(self, names: Sequence[str], rows: RingCut, facts: Mapping[str, NDArray[Any]]) -> None:
         self._names = tuple(names)
         self._rows = rows
         self._facts = facts
-        self._first_slot = first_slot
 
     def copy_next(self) -> bool:
         """Copy one chunk; return true while there is more."""
@@ -77,12 +101,7 @@ class ReplayCut:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state that the buffer loads, once everything is copied; the caller needs no lock."""
-        columns = self._rows.columns()
-        # A whole state is in the order of the slots, so that its rows keep their places; the newest rows alone are
-        # in the order of time.
-        if self._facts and self._first_slot:
-            columns = tuple(np.roll(column, self._first_slot, axis=0) for column in columns)
-        return {**dict(zip(self._names, columns, strict=True)), **self._facts}
+        return {**dict(zip(self._names, self._rows.columns(), strict=True)), **self._facts}
 
 
 class ConstantCut:

@@ -14,7 +14,17 @@ class TensorBatch:
 
     def to(self, device: str) -> Self:
         """Copy to another device."""
-        return type(self)(*(None if part is None else part.to(device) for part in self._parts))
+        return self.replaced([part.to(device) for part in self.tensors])
+
+    @property
+    def tensors(self) -> list[Any]:
+        """The columns that this batch has."""
+        return [part for part in self._parts if part is not None]
+
+    def replaced(self, tensors: list[Any]) -> Self:
+        """Return a batch with other tensors for the columns that this one has."""
+        rest = iter(tensors)
+        return type(self)(*(None if part is None else next(rest) for part in self._parts))
 
     def shares(self, count: int) -> list[Self]:
         """Return ``count`` consecutive equal parts."""

@@ -31,6 +31,8 @@ class Counters:
     updates: int = 0
     lost_updates: int = 0
     policy_version: int = 0
+    delay_steps: int = 0
+    """Env steps by which updates are behind their ratio for good: resumed learners collected them first."""
 
     @property
     def kept_updates(self) -> int:
@@ -44,11 +46,14 @@ class Counters:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Counters:
         """Return the counters that a file states. Raises ValueError if one is missing or not an integer."""
-        names = [item.name for item in fields(cls)]
+        # Files of earlier versions have no delay.
+        values = {
+            item.name: facts.get(item.name, 0 if item.name == "delay_steps" else None) for item in fields(cls)
+        }
         # By exact type: JSON's true is a bool, which isinstance would take for an int.
-        if not all(type(facts.get(name)) is int for name in names):
+        if not all(type(value) is int for value in values.values()):
             raise ValueError("the counters are not whole numbers")
-        return cls(**{name: facts[name] for name in names})
+        return cls(**values)
 
 
 def next_epoch(saved: Counters | None, journal: Counters, now_seconds: float) -> Counters:
@@ -61,6 +66,7 @@ def next_epoch(saved: Counters | None, journal: Counters, now_seconds: float) ->
         updates=updates,
         lost_updates=saved.lost_updates + updates - saved.updates,
         policy_version=max(saved.policy_version, journal.policy_version),
+        delay_steps=saved.delay_steps,
     )
 
 

@@ -49,7 +49,7 @@ class StepResult:
     truncated: NDArray[np.bool_]
     """(B,) the episode was cut: the value of ``final_obs`` estimates what would have followed."""
     final_obs: NDArray[Any]
-    """(B, obs_space.width), before any reset: the ``next_obs`` of the transition."""
+    """(B, obs_space.width), before any reset: the ``next_obs`` of the transition. Never written again."""
     episodes: tuple[EpisodeSummary, ...]
     """The episodes that ended at this step."""
     is_lost: bool = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -25,6 +26,7 @@ from runtime.rl.algos.plan import Plan, Store
 from runtime.rl.algos.policy_sampler import PolicySampler
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.n_step import sum_over_steps
+from runtime.rl.buffers.replay import Replay
 from runtime.rl.device.arrays import torch_arrays
 from runtime.rl.device.captured import Captured
 from runtime.rl.device.generators import check_generator, load_generator, saved_generators
@@ -69,7 +71,6 @@ class DeviceCollector:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
         self._policy = PolicySampler(plan.shape, device, self._generator)
         self._columns = _empty_columns(plan.layout, self._steps, self._count, device)
-        self._ended = torch.zeros((self._steps, self._count), dtype=torch.uint8, device=device)
         # Copies: arrays that a step returns may be one tensor under several names, and these are written in place.
         self._state = {name: tensor.clone() for name, tensor in self._env.state().items()}
         # float64, since they grow for as long as nobody reads them.
@@ -112,19 +113,15 @@ class DeviceCollector:
             columns["action"][t].copy_(action)
             columns["reward"][t].copy_(step.reward)
             columns["next_obs"][t].copy_(step.final_obs)
-            self._ended[t].copy_(step.ended)
+            columns["ended"][t].copy_(step.ended)
             if "log_prob" in columns:
                 columns["log_prob"][t].copy_(log_prob)
             self._sums += torch.stack([value.to(torch.float64) for value in step.episodes])
         after = env.state()
         for name, tensor in self._state.items():
             tensor.copy_(after[name])
-        if "ended" in columns:
-            columns["ended"].copy_(self._ended)
-        if "terminated" in columns:
-            columns["terminated"].copy_(self._ended == 1)
         if "steps" in columns:
-            sum_over_steps(columns, self._ended, self._plan.n_step, self._plan.gamma)
+            sum_over_steps(columns, self._plan.n_step, self._plan.gamma)
 
     def live_state(self) -> dict[str, Tensor]:
         """Return all that the next rollout depends on, by name: tensors that rollouts go on changing."""
@@ -210,12 +207,14 @@ class DeviceSource:
 
 def _put(store: Store, columns: Columns) -> None:
     """Store a rollout's transitions in a replay buffer."""
-    store.put(tuple(column.flatten(0, 1).cpu().numpy() for column in columns.values()))
+    assert isinstance(store, Replay)  # noqa: S101  (what learns by rollouts has a store for them)
+    store.put_steps(**columns)
 
 
 def _empty_columns(layout: Layout, steps: int, count: int, device: str) -> Columns:
     columns = {}
-    for field in layout.fields:
+    assert layout.tail is not None  # noqa: S101  (what collects has observations)
+    for field in (*layout.fields, replace(layout.tail, name="next_obs")):
         dtype = torch.from_numpy(np.empty(0, field.dtype)).dtype
         columns[field.name] = torch.zeros((steps, count, *field.shape_tail), dtype=dtype, device=device)
     return columns

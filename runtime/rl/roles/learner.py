@@ -23,15 +23,15 @@ from runtime.base.metrics import Console
 from runtime.base.object_store import open_store
 from runtime.base.signals import Stop
 from runtime.exchange.learner_server import LearnerServer
-from runtime.exchange.machines.member_state import SessionTerms, window_of
+from runtime.exchange.machines.member_state import SessionTerms
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.exchange.status_server import StatusServer
 from runtime.exchange.transport import curve_keys
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.data_parallel import assemble
-from runtime.rl.algos.plan import make_store
 from runtime.rl.algos.sac import SAC
 from runtime.rl.algos.sgd_server import GradientServer
+from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.device_rollouts import DeviceRollouts
 from runtime.rl.buffers.gradient_buffer import Gradients
 from runtime.rl.buffers.late_priorities import LatePriorities
@@ -45,15 +45,13 @@ from runtime.rl.checkpoints.writer import CheckpointWriter
 from runtime.rl.device.streams import HostCopy
 from runtime.rl.device.usage import DeviceMeter
 from runtime.rl.roles.device_collector import DataSource, DeviceCollector, DeviceSource
+from runtime.rl.roles.experience import Experience
 from runtime.rl.roles.launch_context import Context, environment_plan, make_environment
 from runtime.rl.roles.metrics_log import MetricsLog
 from runtime.rl.roles.publishing import PolicyPublisher
-from runtime.rl.roles.rate_limiter import RateLimiter
 from runtime.rl.roles.remote_inference import remote_inference
 from runtime.rl.settings import Settings
 
-INFLIGHT_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of segments in flight over all workers: memory for what has arrived and is not stored yet."""
 WAIT_SECONDS: Final = 0.2
 """Longest wait for data, and so for the reaction to a signal."""
 FAREWELL_SECONDS: Final = (2.0, 5.0)
@@ -107,7 +105,8 @@ class Learner:
         except ValueError as error:
             raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
         self._method = self._team.members[0]
-        self._store = make_store(plan, settings, context.seed, pinned=self._device.startswith("cuda"))
+        self._experience = Experience(plan, settings, context.seed, self._device, console.say)
+        self._store = self._experience.store
         self._collector: DeviceCollector | None = None
         if settings.collect == "device":
             weights = self._method.policy_weights
@@ -121,7 +120,6 @@ class Learner:
             self._counters.policy_version -= 1  # the first publication raises it again, to the same number
         self._journalled_version = 0
 
-        balance = plan.balance
         terms = SessionTerms(
             run=context.run,
             run_id=context.run_id,
@@ -130,15 +128,10 @@ class Learner:
             environment=settings.environment,
             layout=plan.layout.text,
             actor_floats=plan.shape.size,
-            transition_bytes=plan.layout.item_bytes,
-            segment_transitions=plan.segment_transitions,
-            max_policy_lag=balance.max_policy_lag,
-            window=window_of(plan.segment_transitions * plan.layout.item_bytes),
-            inflight_transitions=max(balance.band_steps, INFLIGHT_BYTES // plan.layout.item_bytes, 1),
+            max_policy_lag=plan.balance.max_policy_lag,
+            **self._experience.flow_terms(),
         )
-        self._limiter = RateLimiter(balance.warmup_steps, balance.updates_per_step, balance.band_steps)
-        if self._collector is not None:
-            self._limiter = self._limiter.without_workers()
+        self._limiter = self._experience.limiter(self._counters)
         self._exchange = LearnerServer(
             context.endpoint,
             curve_keys.learner_keys(context),
@@ -149,6 +142,7 @@ class Learner:
             accounts=accounts,
             policy_version=self._counters.policy_version,
         )
+        self._batches = self._experience.batches(self._exchange.locked_sample)
         self._source: DataSource = self._exchange
         if self._collector is not None:
             self._source = DeviceSource(self._collector, self._exchange, self._store)
@@ -210,6 +204,7 @@ class Learner:
                 notes += self._collector.load_state(collector_state(checkpoint))
             self._team.align()
             counters = next_epoch(saved, journal, time.time())
+            self._delay_updates(counters, accounts)
             lost = counters.lost_updates - saved.lost_updates
             # Without lost updates the first published policy is the one that the workers have. In lockstep the lag
             # bound is 0, so it must keep its number, or the segments collected with it would be refused as stale.
@@ -221,6 +216,13 @@ class Learner:
             )
         write_journal(self._folder, counters)
         return counters, accounts
+
+    def _delay_updates(self, counters: Counters, accounts: Accounts) -> None:
+        """Let a resumed run collect what its replay lacks before it learns again."""
+        if missing := self._experience.missing_after_resume():
+            env_steps = accounts.totals.transitions
+            counters.delay_steps = self._experience.delay_steps(missing, env_steps, counters.kept_updates)
+            self._console.say(f"collects {missing} env steps before it learns again: the checkpoint lacks them")
 
     def loop(self, stop: Stop) -> None:
         """Learn until done or stopped, then write a last checkpoint."""
@@ -339,17 +341,17 @@ class Learner:
             assert gradient is not None and isinstance(self._method, GradientServer)  # noqa: S101, PT018
             self._stats = self._method.update(gradient.to(self._device))
         else:
-            assert isinstance(self._method, SAC)  # noqa: S101
-            self._stats = self._learn_from(self._store, self._method)
+            assert isinstance(self._method, SAC) and self._batches is not None  # noqa: S101, PT018
+            self._stats = self._learn_from(self._batches, self._method)
         self._counters.updates += 1
 
-    def _learn_from(self, replay: Replay, sac: SAC) -> Stats:
-        size = sac.config.batch_size
-        stats = self._team.update(self._exchange.locked_sample(lambda: replay.sample(size)))
+    def _learn_from(self, batches: BatchSource, sac: SAC) -> Stats:
+        stats = self._team.update(batches.take())
         if sac.config.prioritised:
             members = enumerate(self._team.members)
             errors = HostCopy({str(rank): member.td_error for rank, member in members if isinstance(member, SAC)})
-            self._priorities.add(replay.sampled, errors, is_exact=self._settings.lockstep)
+            self._priorities.add(batches.rows, errors, is_exact=self._settings.lockstep)
+        batches.prefetch()
         return stats
 
     def _set_priorities(self, rows: NDArray[np.intp], td_error: NDArray[np.float32]) -> None:

@@ -12,6 +12,26 @@ import math
 from dataclasses import dataclass
 
 
+def warmup_after_resume(warmup_steps: int, capacity: int, transitions: int) -> int:
+    """Return how many transitions a replay lacks before it can be learned from.
+
+    It holds `transitions` of `capacity`. Without a warm-up one is enough to draw from.
+    """
+    return max(0, min(max(1, warmup_steps), capacity) - transitions)
+
+
+def delay_after_resume(
+    missing: int, env_steps: int, updates: int, warmup_steps: int, updates_per_step: float
+) -> int:
+    """Return by how many env steps all updates are delayed, so that `missing` are collected first.
+
+    Updates then go on at their ratio. Those that were due for steps before are not made up for: what they would
+    have learned from is not in the replay any more.
+    """
+    balanced = warmup_steps + math.floor(updates / updates_per_step)
+    return env_steps + missing - balanced
+
+
 @dataclass(frozen=True, slots=True)
 class RateLimiter:
     """Limiter with `updates_per_step` updates for each env step after the first `warmup_steps`."""

@@ -14,6 +14,7 @@ from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import Trajectory
 from runtime.exchange.protocol.segment_schema import Layout, is_finite
 from runtime.exchange.segment_buffers import SegmentAllocator
+from runtime.rl.buffers.successors import TRUNCATED
 from runtime.rl.envs.base import EpisodeSummary, VectorEnv
 
 Act = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[np.float32] | None]]
@@ -34,6 +35,9 @@ class Rollout:
     With `n_step` above 1, each transition sums the rewards of as many steps, discounted by `gamma`. Workers do this
     and not the learner: they have the successive steps at hand and share the work (Horgan et al. 2018, Ape-X).
     `step` raises NotFiniteError if the environment returned infinite numbers or NaN.
+
+    The arena has each observation once (`runtime.rl.buffers.successors`): those that steps began with, and in the
+    tail the last one of every copy and the final one of every truncated episode, whose next step began anew.
     """
 
     def __init__(
@@ -46,16 +50,22 @@ class Rollout:
         self._gamma = gamma
         self.obs = env.reset(seed)
         """(B, width) observations for the next step."""
+        self._last = self.obs
+        """(B, width) observations after the latest step, before any reset."""
         self._ended = np.zeros(self._count, dtype=np.uint8)
-        """For each transition 0 if the episode goes on, 1 if it terminated, 2 if it was truncated."""
-        self._arenas = SegmentAllocator(self._count * layout.item_bytes)
+        """For each transition 0 if the episode goes on, TERMINATED or TRUNCATED."""
+        # Room for a truncation at every step: what is not used is cut off, and its pages are never touched.
+        self._most_tail = env.num_envs + self._count
+        self._arenas = SegmentAllocator(layout.segment_bytes(self._count, self._most_tail))
         self._begin()
 
     def _begin(self) -> None:
         """Allocate a new arena: the last one may still be in flight to the learner."""
         self._arena = self._arenas.allocate()
-        columns = self._layout.columns(self._arena.view, self._count)
+        *columns, self._tail = self._layout.columns(self._arena.view, self._count, self._most_tail)
         self._columns = dict(zip(self._layout.names, columns, strict=True))
+        self._truncated: list[int] = []
+        """Rows of the truncated transitions, in the order of their final observations in the tail."""
         self._at = 0
         self._versions: tuple[int, int] | None = None
         self._episodes: list[EpisodeSummary] = []
@@ -69,19 +79,22 @@ class Rollout:
         if result.is_lost:
             self.obs = result.obs
             self._episodes.extend(result.episodes)
-            before = self._ended[max(0, first - env.num_envs) : first]
             # The simulator lost these steps. What was recorded before has no successor, so it counts as truncated.
-            before[before == 0] = 2
+            if first:
+                before = first - env.num_envs
+                self._truncate(before, np.flatnonzero(self._ended[before:first] == 0))
             return None
         columns["obs"][first:last] = self.obs
         columns["action"][first:last] = action
         columns["reward"][first:last] = result.reward
-        # Not result.obs: where an episode ended that is already the first observation of the next one.
-        columns["next_obs"][first:last] = result.final_obs
         if log_prob is not None:
             columns["log_prob"][first:last] = log_prob
+        # Not result.obs: where an episode ended that is already the first observation of the next one.
+        self._last = result.final_obs
         self._ended[first:last] = result.terminated
-        self._ended[first:last] += 2 * result.truncated.view(np.uint8)
+        if result.truncated.any():
+            # An environment may say both: then no reward can follow, whatever the limit of time.
+            self._truncate(first, np.flatnonzero(result.truncated & ~result.terminated))
         self.obs = result.obs
         if result.episodes:
             self._episodes.extend(result.episodes)
@@ -90,17 +103,31 @@ class Rollout:
         self._at = last
         return self._finish() if last == self._count else None
 
+    def _truncate(self, first: int, copies: NDArray[np.intp]) -> None:
+        """Mark the step of `copies` that begins at row `first` as truncated, with `_last` as final observations."""
+        start = self._env.num_envs + len(self._truncated)
+        self._tail[start : start + len(copies)] = self._last[copies]
+        self._truncated.extend((first + copies).tolist())
+        self._ended[first + copies] = TRUNCATED
+
+    def _finished_tail(self) -> NDArray[Any]:
+        """Return the rows of the tail in their order: the last of every copy, the final ones by row."""
+        copies = self._env.num_envs
+        tail = self._tail[: copies + len(self._truncated)]
+        tail[:copies] = self._last
+        order = np.argsort(self._truncated)
+        if (np.diff(order) < 0).any():  # a simulator was lost at a step at which another episode had been truncated
+            tail[copies:] = tail[copies:][order]
+        return tail
+
     def _finish(self) -> FinishedSegment:
-        columns = self._columns
+        columns, tail = self._columns, self._finished_tail()
         # Once a segment, not once a step: the check costs one pass over memory that is in the cache anyway.
-        if not is_finite(tuple(columns.values())):
+        if not is_finite((*columns.values(), tail)):
             raise NotFiniteError(
                 "the environment gave observations or rewards that are not finite; they are not used"
             )
-        if "ended" in columns:
-            columns["ended"][:] = self._ended
-        if "terminated" in columns:
-            columns["terminated"][:] = self._ended == 1
+        columns["ended"][:] = self._ended
         if "steps" in columns:
             self._sum_n_steps()
         low, high = self._versions or (0, 0)
@@ -111,20 +138,21 @@ class Rollout:
             episodes=len(self._episodes),
             return_sum=float(sum(episode.return_ for episode in self._episodes)),
             progress_sum=float(sum(episode.progress_metres for episode in self._episodes)),
+            tail=len(tail),
         )
-        finished = FinishedSegment(segment, self._arena)
+        size = self._layout.segment_bytes(self._count, len(tail))
+        finished = FinishedSegment(segment, self._arenas.cut(self._arena, size))
         self._begin()
         return finished
 
     def _sum_n_steps(self) -> None:
         """Sum rewards over up to `n_step` steps of the same episode, fewer at the end of a segment.
 
-        `steps` is the number of summed rewards, and `next_obs` and `terminated` are those of the last of them.
+        `steps` is the number of summed rewards; the learner finds the last of them by it, and what came after.
         """
         columns, copies = self._columns, self._env.num_envs
         # Copy c at time t is in row t * copies + c, so the next step of the same copy is `copies` rows further on.
         reward, ended = columns["reward"].copy(), self._ended
-        last_row = np.arange(self._count)
         columns["steps"][:] = 1
         continues = ended == 0
         for ahead in range(1, self._n_step):
@@ -132,7 +160,4 @@ class Rollout:
             rows = np.flatnonzero(continues[: max(0, self._count - shift)])
             columns["reward"][rows] += self._gamma**ahead * reward[rows + shift]
             columns["steps"][rows] += 1
-            last_row[rows] = rows + shift
             continues[rows] = ended[rows + shift] == 0
-        columns["next_obs"][:] = columns["next_obs"][last_row]
-        columns["terminated"][:] = ended[last_row] == 1

@@ -62,7 +62,7 @@ class RolloutGradients:
         if finished is None:
             return None
         segment = finished.segment
-        self._rollouts.put(self._layout.columns(finished.memory.view, segment.transitions))
+        self._rollouts.put(self._layout.columns(finished.memory.view, segment.transitions, segment.tail))
         batch = self._rollouts.take()
         assert batch is not None  # noqa: S101  (one segment is one batch here)
         self._method.load_arena(actor.weights)

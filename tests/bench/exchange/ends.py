@@ -17,6 +17,7 @@ from runtime.exchange.protocol.framing import decode, encode
 from runtime.exchange.protocol.messages import BUNDLE_BYTES, Hello, RingAccepted, Segments, Trajectory, Welcome
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
 from runtime.exchange.segment_buffers import SegmentAllocator, gather
+from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.exchange.transport import curve_keys as keys
 from runtime.exchange.transport.shm_ring import RingWriter
 from runtime.exchange.transport.sockets import PeerChannel, Port
@@ -68,8 +69,9 @@ class Slots:
     def put(self, columns: Columns) -> None:
         raise NotImplementedError(columns)
 
-    def put_arena(self, arena: memoryview, segments: int) -> None:
+    def put_bundle(self, bundle: SegmentBundle) -> None:
         """Take segments that lie one behind the other."""
+        arena, segments = bundle.arena, len(bundle)
         while segments:
             at = self.taken % self.count
             some = min(segments, self.count - at)

@@ -67,6 +67,7 @@ class Learner:
             layout=plan.layout.text,
             actor_floats=plan.shape.size,
             transition_bytes=plan.layout.item_bytes,
+            tail_bytes=plan.layout.tail_bytes,
             segment_transitions=plan.segment_transitions,
             max_policy_lag=1_000,
         )

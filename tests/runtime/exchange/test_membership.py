@@ -461,8 +461,8 @@ def test_segments_of_a_bundle_are_booked_one_by_one_and_kept_in_runs() -> None:
     mixed = bundle(1, row(6), row(6), row(6), row(0), row(6, transitions=4))
     done = arrive(membership, mixed)
     assert [instruction for instruction in done if isinstance(instruction, Keep)] == [
-        Keep("w-0", 2, mixed.rows.part(1, 3), 80),
-        Keep("w-0", 5, mixed.rows.part(4, 5), 320),
+        Keep("w-0", 2, mixed.rows.part(1, 3), 1),
+        Keep("w-0", 5, mixed.rows.part(4, 5), 4),
     ]
     totals = membership.accounts.totals
     assert (totals.accepted, totals.stale, totals.duplicate, totals.missing) == (4, 1, 1, 0)
@@ -602,7 +602,7 @@ def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, floa
         assert membership.accounts.totals.received - counted in {0, rows_of(event)}
         for keep in (instruction for instruction in instructions if isinstance(instruction, Keep)):
             size = sum(keep.rows.columns.transitions)
-            assert keep.start + 10 * size <= event.arena_bytes
+            assert keep.rows == event.message.rows.part(keep.first, keep.first + len(keep.rows))
             stored_transitions += size
         members = membership.members.values()
         outstanding = sum(member.outstanding * member.hello.segment_transitions for member in members)
@@ -623,3 +623,21 @@ def test_the_accounts_are_exact_whatever_happens(events: list[tuple[object, floa
     assert totals.sent == totals.accepted + totals.stale + totals.misfit + totals.lost + totals.missing
     again = Accounts.from_state(membership.accounts.state())
     assert again.totals == totals
+
+
+def test_rows_behind_the_transitions_are_counted_and_bounded() -> None:
+    """A segment with a tail is longer; one with more rows than any can have is a misfit, as are rows that none
+    has."""
+    terms = replace(TERMS, tail_bytes=3)
+    assert terms.most_bytes(8) == 8 * (10 + 2 * 3)
+    membership = machine(terms)
+    arrive(membership, HELLO)
+
+    for seq, (tail, size) in enumerate([(16, 128), (16, 127), (17, 131), (0, 80)], 1):
+        arrive(membership, bundle(seq, row()._replace(tail=tail)), size=size)
+    totals = membership.accounts.totals
+    assert (totals.accepted, totals.misfit) == (2, 2)
+    plain = machine()
+    arrive(plain, HELLO)
+    arrive(plain, bundle(1, row()._replace(tail=1)))
+    assert plain.accounts.totals.misfit == 1

@@ -11,6 +11,7 @@ from runtime.exchange.protocol.framing import SegmentArena
 from runtime.exchange.protocol.messages import SegmentRows, Trajectory
 from runtime.exchange.protocol.segment_schema import Layout, SegmentField
 from runtime.exchange.segment_buffers import SLAB_BYTES, SegmentAllocator, gather
+from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.exchange.validation import RECENT_EPISODES, EpisodeReturns, FiniteCheck, PolicyLag
 
 LAYOUT = Layout(
@@ -60,8 +61,11 @@ def test_segments_that_are_not_finite_are_found_one_by_one(
     columns[name].flat[-1] = value
     columns[name].flat[0] = value
     columns[4][:] = -1  # the bits of an integer may look like no float
+    rows = SegmentRows.of(*(Trajectory(count, 0, 0, 0, 0.0, 0.0) for count in counts))
+    bundle = SegmentBundle.of(LAYOUT, arena.data, rows.columns)
+    assert bundle is not None
     with np.errstate(all="ignore"):  # as in the network thread
-        non_finite = FiniteCheck(LAYOUT).non_finite_segments(arena.data, counts)
+        non_finite = FiniteCheck(LAYOUT).non_finite_segments(bundle)
     assert non_finite == (frozenset() if np.isfinite(value) else {index})
 
 

@@ -111,7 +111,7 @@ def test_a_gradient_on_rollouts_is_the_learners_own() -> None:
     segment = None
     while segment is None:
         segment = rollout.step(lambda obs: actor.draw_with_log_prob(actor.outputs(obs), again), 1)
-    rollouts.put(layout.columns(segment.memory.view, 32))
+    rollouts.put(layout.columns(segment.memory.view, 32, segment.segment.tail))
     expected = learner.gradient(rollouts.take())[0].numpy()
     assert np.frombuffer(found.memory.view, dtype=np.float32) == pytest.approx(expected, abs=1e-6)
     assert found.segment.transitions == 1

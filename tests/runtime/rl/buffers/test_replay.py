@@ -1,27 +1,26 @@
 """The replay buffer: what goes in comes out, in place, after wrapping and after a resume."""
 
+import json
+import threading
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from runtime.rl.buffers.replay import TRANSITION_FIELDS, Priorities, Replay, transition_layout
+from runtime.exchange.protocol.messages import SegmentRows, Trajectory
+from runtime.exchange.segment_bundle import SegmentBundle
+from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.priorities import Priorities
+from runtime.rl.buffers.replay import TRANSITION_FIELDS, Replay, transition_layout
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.fakes.segments import Told, held_by, numbered, segment_of, told_by
 
 
 def make(capacity: int, seed: int, obs_dim: int = 3, **options: object) -> Replay:
     return Replay(capacity, transition_layout(ObsSpace(obs_dim), ActionSpace(2)), seed, **options)
-
-
-def transitions(first: int, count: int, obs_dim: int = 3, act_dim: int = 2) -> tuple[np.ndarray, ...]:
-    """Transitions that carry their serial number in every part."""
-    serial = np.arange(first, first + count, dtype=np.float32)
-    return (
-        np.repeat(serial[:, None], obs_dim, axis=1),
-        np.repeat(serial[:, None] * 10, act_dim, axis=1),
-        serial * 100,
-        np.repeat(serial[:, None] + 0.5, obs_dim, axis=1),
-        serial % 2 == 0,
-    )
 
 
 def assert_whole(batch) -> np.ndarray:
@@ -30,22 +29,24 @@ def assert_whole(batch) -> np.ndarray:
     assert (batch.obs.numpy() == serial[:, None]).all()
     assert (batch.action.numpy() == serial[:, None] * 10).all()
     assert (batch.reward.numpy() == serial * 100).all()
-    assert (batch.next_obs.numpy() == serial[:, None] + 0.5).all()
-    assert (batch.terminated.numpy() == (serial % 2 == 0)).all()
+    goes_on = serial % 2 == 1
+    assert (batch.next_obs.numpy()[goes_on] == serial[goes_on, None] + 0.5).all()
+    assert (batch.terminated.numpy() == ~goes_on).all()
     return serial.copy()
 
 
 def test_layout():
     layout = transition_layout(ObsSpace(3), ActionSpace(2))
     assert layout.names == TRANSITION_FIELDS
-    assert [field.item_bytes for field in layout.fields] == [12, 8, 4, 12, 1]
-    assert layout.text == "obs:f4[3] action:f4[2] reward:f4 next_obs:f4[3] terminated:u1"
+    assert [field.item_bytes for field in layout.fields] == [12, 8, 4, 1]
+    assert layout.text == "obs:f4[3] action:f4[2] reward:f4 ended:u1 +obs:f4[3]"
+    assert (layout.item_bytes, layout.tail_bytes) == (25, 12)
     assert transition_layout(ObsSpace(3), ActionSpace(2), n_step=3).names == (*TRANSITION_FIELDS, "steps")
 
 
 def test_batches_hold_whole_transitions_as_float_tensors():
     replay = make(100, seed=0)
-    replay.put(transitions(0, 40))
+    replay.put(numbered(0, 40))
     batch = replay.sample(64)
     for part in (batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminated):
         assert part.dtype == torch.float32
@@ -55,44 +56,214 @@ def test_batches_hold_whole_transitions_as_float_tensors():
 
 def test_every_transition_is_sampled_about_equally_often():
     replay = make(10, seed=1)
-    replay.put(transitions(0, 10))
+    replay.put(numbered(0, 10))
     counts = np.bincount(assert_whole(replay.sample(10_000)).astype(int), minlength=10)
     assert counts.min() > 850
     assert counts.max() < 1150
 
 
-@pytest.mark.parametrize("pieces", [[7, 7, 7], [10, 10], [4, 9, 3, 10, 1], [25], [3, 40], [0, 12, 0]])
+@pytest.mark.parametrize("pieces", [[7, 7, 7], [10, 10], [4, 9, 3, 10, 1], [25], [3, 40]])
 def test_a_full_ring_keeps_the_latest(pieces):
     replay = make(10, seed=0)
     for first, count in zip(np.cumsum([0, *pieces]), pieces, strict=False):
-        replay.put(transitions(int(first), count))
+        replay.put(numbered(int(first), count))
     total = sum(pieces)
     assert replay.inserted == total
     assert len(replay) == 10
     assert set(assert_whole(replay.sample(2_000))) == set(range(total - 10, total))
 
 
+def bundle_of(segments: list[tuple[np.ndarray, ...]], layout=None, gap: int = 0) -> SegmentBundle:
+    """Segments as they come: one behind the other, or in slots that are ``gap`` bytes longer than the longest."""
+    layout = layout or transition_layout(ObsSpace(3), ActionSpace(2))
+    pieces = [b"".join(np.ascontiguousarray(column).tobytes() for column in columns) for columns in segments]
+    slot = max(map(len, pieces)) + gap if gap else 0
+    rows = SegmentRows.of(*(Trajectory(len(c[0]), 0, 0, 0, 0.0, 0.0, len(c[-1])) for c in segments))
+    arena = b"".join(piece.ljust(slot, b"\0") if gap else piece for piece in pieces)
+    bundle = SegmentBundle.of(layout, memoryview(arena), rows.columns, slot)
+    assert bundle is not None
+    return bundle
+
+
 @pytest.mark.parametrize("priority", [None, (0.6, 0.4)])
-def test_segments_side_by_side_go_in_as_one_by_one(priority):
+@pytest.mark.parametrize("gap", [0, 7])
+def test_segments_of_one_message_go_in_as_one_by_one(priority, gap):
     """Also around the ring's end, and the rest of what a resumed run needs is the same."""
     one, many = (make(50, seed=0, priority=priority) for _ in range(2))
     for first in range(0, 132, 12):
-        segments = [transitions(start, 4) for start in range(first, first + 12, 4)]
+        segments = [numbered(start, 4) for start in range(first, first + 12, 4)]
         for columns in segments:
             one.put(columns)
-        arena = b"".join(np.ascontiguousarray(column).tobytes() for columns in segments for column in columns)
-        many.put_arena(memoryview(arena), 3)
+        bundle = bundle_of(segments, gap=gap)
+        assert bundle.is_uniform
+        assert many.faulty_segments(bundle) == frozenset()
+        many.put_bundle(bundle)
     assert set(assert_whole(many.sample(1000))) == set(range(82, 132))
     one.sample(1000)
     for name, value in one.state().items():
         assert (many.state()[name] == value).all(), name
-    with pytest.raises(ValueError, match="are not 3 segments"):
-        many.put_arena(memoryview(bytes(100)), 3)
+
+
+def with_ended(columns: tuple[np.ndarray, ...], ended: list[int], steps: list[int] | None = None):
+    middle = [np.array(ended, np.uint8), *([np.array(steps, np.uint8)] if steps else [])]
+    return (*columns[:3], *middle, columns[-1])
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        pytest.param([1, 1, 1, 1], id="a final observation without a truncation"),
+        pytest.param([2, 2, 2, 2], id="no last observation"),
+        pytest.param([0, 0, 0, 0], id="three copies of four transitions"),
+        pytest.param([1, 2, 3, 2], id="an end that there is not"),
+    ],
+)
+def test_a_segment_whose_tail_is_not_what_its_ends_say_is_found_and_never_stored(ended):
+    good = numbered(0, 4)
+    replay, bad = make(10, seed=0), with_ended(good, ended)
+    if ended == [1, 1, 1, 1]:
+        bad = (*bad[:-1], bad[-1][:0])
+    assert replay.faulty_segments(bundle_of([good, bad, good])) == {1}
+    assert replay.faulty_segments(bundle_of([good, bad, numbered(0, 2)])) == {1}
+    with pytest.raises(ValueError, match="do not fit their ends"):
+        replay.put(bad)
+    assert len(replay) == 0
+
+
+@pytest.mark.parametrize("steps", [[0, 1, 1, 1], [1, 1, 1, 2], [200, 1, 1, 1]])
+def test_sums_that_leave_their_segment_are_found(steps):
+    layout = transition_layout(ObsSpace(3), ActionSpace(2), n_step=3)
+    replay = Replay(10, layout, 0)
+    good = with_ended(numbered(0, 4), [1, 2, 1, 2], [1, 1, 1, 1])
+    bad = with_ended(numbered(0, 4), [1, 2, 1, 2], steps)
+    assert replay.faulty_segments(bundle_of([good, bad], layout)) == {1}
+
+
+ROWS = {"host": {}, "device": {"rows": partial(DeviceRows, "cpu")}}
+
+
+@settings(max_examples=60)
+@given(
+    place=st.sampled_from(sorted(ROWS)),
+    capacity=st.integers(1, 60),
+    n_step=st.sampled_from([1, 3]),
+    segments=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=12),
+    most_bytes=st.integers(0, 3_000),
+    seed=st.integers(0, 1_000),
+)
+def test_a_ring_holds_what_a_list_of_the_newest_would(place, capacity, n_step, segments, most_bytes, seed):
+    """Through wraps, ends at every place, segments longer than the ring, growth, a checkpoint and a resume."""
+    layout, rng = transition_layout(ObsSpace(3), ActionSpace(2), n_step), np.random.default_rng(seed)
+
+    def empty() -> Replay:
+        return Replay(capacity, layout, seed, segment=(64, 64), **ROWS[place])
+
+    replay, told, first = empty(), list[Told](), 0
+    draws = np.random.default_rng(seed)
+    for steps, copies, together in segments:
+        # Several of one size and with equally many ends at once, as a message brings them.
+        one, of_one = segment_of(first, steps, copies, rng, n_step=n_step)
+        group, first = [one], first + steps * copies
+        told += of_one
+        for _ in range(together - 1):
+            shift = float(first - one[0][0, 0])
+            moved = tuple(c + shift * s if s else c for c, s in zip(one, shifts(len(one)), strict=True))
+            group.append(tuple(c.astype(o.dtype) for c, o in zip(moved, one, strict=True)))
+            told += [
+                t._replace(
+                    obs=t.obs + shift,
+                    reward=t.reward + 100 * shift,
+                    next_obs=None if t.next_obs is None else t.next_obs + shift,
+                )
+                for t in of_one
+            ]
+            first += steps * copies
+        replay.put_bundle(bundle_of(group, layout, gap=seed % 2))
+        assert len(replay) == min(len(told), capacity)
+        assert held_by(replay) == told[-capacity:]
+        rows = draws.integers(len(replay), size=7)
+        assert told_by(replay.sample(7)) == [told[-capacity:][row] for row in rows]
+    resumed = empty()
+    resumed.load_state(replay.state())
+    for buffer in (replay, resumed):
+        buffer.put(segment_of(first, 3, 2, np.random.default_rng(seed), n_step=n_step)[0])
+    assert held_by(resumed) == held_by(replay)
+    assert told_by(resumed.sample(9)) == told_by(replay.sample(9))
+    newest = replay.state(most_bytes)
+    count = len(newest["reward"])
+    assert sum(array.nbytes for array in newest.values()) <= most_bytes or count == len(replay)
+    short = Replay(capacity + 5, layout, 0, **ROWS[place])
+    short.load_state({name: newest[name] for name in newest if name not in {"generator", "capacity", "inserted"}})
+    assert held_by(short) == held_by(replay)[len(replay) - count :]
+
+
+def shifts(columns: int) -> list[int]:
+    """What each column of a segment rises by where its observations rise by 1."""
+    return [1, 10, 100, *[0] * (columns - 4), 1]
+
+
+@pytest.mark.parametrize("space", [ObsSpace(5), ObsSpace(2, ((6, 5, 3),))])
+@pytest.mark.parametrize("priority", [None, (0.6, 0.4)])
+def test_a_seed_gives_the_same_batches_wherever_the_data_lives(space, priority):
+    layout = transition_layout(space, ActionSpace(2))
+    replays = [Replay(100, layout, 3, priority=priority, **options) for options in ROWS.values()]
+    rng = np.random.default_rng(0)
+    for _ in range(9):
+        ended = rng.choice([0, 1, 2], 24, p=[0.8, 0.1, 0.1]).astype(np.uint8)
+        tail = 4 + np.count_nonzero(ended == 2)
+        columns = (
+            rng.integers(0, 256, (24, space.width)).astype(space.dtype),
+            rng.random((24, 2), dtype=np.float32),
+            rng.random(24, dtype=np.float32),
+            ended,
+            rng.integers(0, 256, (tail, space.width)).astype(space.dtype),
+        )
+        for replay in replays:
+            replay.put(columns)
+        error = rng.random(16)
+        batches = [replay.sample(16) for replay in replays]
+        for replay in replays:
+            replay.update_priorities(error)
+        for name in ("obs", "action", "reward", "next_obs", "terminated", "weight"):
+            host, device = (getattr(batch, name) for batch in batches)
+            assert (host is None and device is None) or (host == device).all(), name
+            assert host is None or host.dtype == device.dtype
+    for name, value in replays[0].state().items():
+        assert (replays[1].state()[name] == value).all(), name
+
+
+@pytest.mark.parametrize("place", sorted(ROWS))
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_steps_that_are_on_the_device_go_in_without_workers(place, n_step):
+    (obs, action, reward, ended, *steps, tail), told = segment_of(0, 5, 3, np.random.default_rng(0), n_step=n_step)
+    following = np.concatenate([obs[3:], tail[:3]])
+    following[ended == 2] = tail[3:]
+    layout = transition_layout(ObsSpace(3), ActionSpace(2), n_step)
+    replay = Replay(12, layout, 0, **ROWS[place])
+    replay.put_steps(
+        *(torch.from_numpy(c).unflatten(0, (5, 3)) for c in (obs, action, reward, following, ended, *steps))
+    )
+    assert held_by(replay) == told[-12:]
+
+
+def test_a_segment_waits_for_the_batch_that_it_would_overwrite():
+    """The batch of a draw is that of its moment, although segments come before it is read."""
+    replay = make(40, seed=0)
+    replay.put(numbered(0, 40))
+    draw = replay.draw(64)
+    replay.put(numbered(40, 30))  # the margin has room for it
+    late = threading.Thread(target=replay.put, args=(numbered(70, 30),))
+    late.start()
+    late.join(0.05)
+    assert late.is_alive()
+    assert max(assert_whole(replay.gather(draw))) < 40
+    late.join()
+    assert set(assert_whole(replay.sample(1_000))) == set(range(60, 100))
 
 
 def test_batches_of_one_size_share_memory_and_other_sizes_do_not():
     replay = make(10, seed=0)
-    replay.put(transitions(0, 10))
+    replay.put(numbered(0, 10))
     first = replay.sample(8)
     other = replay.sample(4)
     assert replay.sample(8).obs.data_ptr() == first.obs.data_ptr()
@@ -102,11 +273,11 @@ def test_batches_of_one_size_share_memory_and_other_sizes_do_not():
 @pytest.mark.parametrize("count", [6, 25])
 def test_a_resumed_buffer_goes_on_as_the_first_would_have(count):
     replay, resumed = make(10, seed=3), make(10, seed=99)
-    replay.put(transitions(0, count))
+    replay.put(numbered(0, count))
     replay.sample(16)
     resumed.load_state({name: value.copy() for name, value in replay.state().items()})
     for buffer in (replay, resumed):
-        buffer.put(transitions(count, 3))
+        buffer.put(numbered(count, 3))
     assert (len(resumed), resumed.inserted) == (len(replay), replay.inserted)
     for _ in range(3):
         assert (assert_whole(replay.sample(16)) == assert_whole(resumed.sample(16))).all()
@@ -114,9 +285,9 @@ def test_a_resumed_buffer_goes_on_as_the_first_would_have(count):
 
 def test_wrong_shapes_are_refused_before_anything_is_stored():
     replay = make(10, seed=0)
-    obs, action, reward, next_obs, terminated = transitions(0, 4)
-    with pytest.raises(ValueError, match=r"next_obs has shape \(4, 2\); 4 transitions need \(4, 3\)"):
-        replay.put((obs, action, reward, next_obs[:, :2], terminated))
+    obs, action, reward, ended, tail = numbered(0, 4)
+    with pytest.raises(ValueError, match=r"action has shape \(4, 1\); 4 transitions need \(4, 2\)"):
+        replay.put((obs, action[:, :1], reward, ended, tail))
     assert len(replay) == 0
     with pytest.raises(ValueError, match="buffer is empty"):
         replay.sample(4)
@@ -124,7 +295,7 @@ def test_wrong_shapes_are_refused_before_anything_is_stored():
 
 def test_state_of_another_shape_is_refused():
     replay = make(10, seed=0)
-    replay.put(transitions(0, 5))
+    replay.put(numbered(0, 5))
     with pytest.raises(ValueError, match="holds 10 transitions and this one 20"):
         make(20, seed=0).load_state(replay.state())
     with pytest.raises(ValueError, match="has obs as float32"):
@@ -138,8 +309,10 @@ def test_capacity_must_be_positive():
 
 def test_of_a_large_buffer_a_checkpoint_keeps_the_newest_and_another_goes_on_with_them():
     replay, resumed = make(10, seed=0), make(50, seed=0)
-    replay.put(transitions(0, 14))
-    state = replay.state(most_bytes=4 * replay.layout.item_bytes + 1)
+    replay.put(numbered(0, 14))
+    # Four transitions with an index each; two of them are followed by an observation of their own, and so is the
+    # last.
+    state = replay.state(most_bytes=4 * (replay.layout.item_bytes + 8) + 3 * replay.layout.tail_bytes)
     assert state["reward"].tolist() == [1000.0, 1100.0, 1200.0, 1300.0]
     resumed.load_state(state)
     assert len(resumed) == 4
@@ -153,7 +326,8 @@ def test_pictures_stay_bytes():
     vector = rng.standard_normal((5, 2), dtype=np.float32)
     image = rng.integers(0, 256, (5, 3, 4, 1), dtype=np.uint8)
     rows = space.pack(vector, [image])
-    replay.put((rows, np.zeros((5, 1), np.float32), np.arange(5, dtype=np.float32), rows, np.zeros(5, np.uint8)))
+    action, reward = np.zeros((5, 1), np.float32), np.arange(5, dtype=np.float32)
+    replay.put((rows, action, reward, np.zeros(5, np.uint8), rows[:1]))
     batch = replay.sample(16)
     assert batch.obs.dtype == torch.uint8
     drawn = batch.reward.numpy().astype(int)
@@ -178,7 +352,7 @@ def test_slots_are_sampled_as_often_as_their_priority_says(capacity):
 
 def test_what_is_misjudged_is_sampled_more_often_and_counts_less_each_time():
     replay = make(4, seed=0, priority=(1.0, 1.0))
-    replay.put(transitions(0, 4))
+    replay.put(numbered(0, 4))
     replay.sample(64)
     replay.update_priorities(np.where(replay._sampled == 2, 7.0, 1.0))
     counts = np.zeros(4)
@@ -194,20 +368,20 @@ def test_what_is_misjudged_is_sampled_more_often_and_counts_less_each_time():
 
 def test_priorities_survive_a_resume_and_new_transitions_get_the_largest():
     replay = make(4, seed=0, priority=(1.0, 1.0))
-    replay.put(transitions(0, 3))
+    replay.put(numbered(0, 3))
     replay.sample(64)
     replay.update_priorities(np.where(replay._sampled == 1, 9.0, 0.0))
     resumed = make(4, seed=5, priority=(1.0, 1.0))
     resumed.load_state(replay.state())
     assert set(resumed.sample(500).obs[:, 0].numpy()) == {1.0}
-    resumed.put(transitions(3, 1))
+    resumed.put(numbered(3, 1))
     drawn = resumed.sample(1000).obs[:, 0].numpy()
     assert 400 < (drawn == 3).sum() < 600
 
 
 def test_a_resumed_buffer_draws_as_the_one_that_went_on_also_after_its_largest_priority_fell():
     went_on = make(8, seed=0, priority=(0.6, 0.4))
-    went_on.put(transitions(0, 5))
+    went_on.put(numbered(0, 5))
     for td_error in (9.0, 0.5):  # what was misjudged most is understood by now
         went_on.sample(64)
         went_on.update_priorities(np.full(64, td_error))
@@ -216,9 +390,53 @@ def test_a_resumed_buffer_draws_as_the_one_that_went_on_also_after_its_largest_p
     for start in range(5, 30, 3):
         drawn = []
         for replay in (went_on, resumed):
-            replay.put(transitions(start, 3))
+            replay.put(numbered(start, 3))
             batch = replay.sample(64)
             drawn.append((batch.obs.numpy().copy(), batch.weight.numpy().copy()))
             replay.update_priorities(np.linspace(0, 1, 64))
         assert (drawn[0][0] == drawn[1][0]).all()
         assert (drawn[0][1] == drawn[1][1]).all()
+
+
+@pytest.mark.parametrize("count", [4, 10])
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_a_checkpoint_that_has_both_observations_of_every_transition_still_loads(count, is_complete):
+    """Those before version 4 of the exchange: rows in the order of the ring, which had wrapped at 13."""
+    inserted = count if count < 10 else 13
+    serial = (np.arange(count) + (10 if count == 10 else 0)).astype(np.float32)
+    serial[3:] -= 10 if count == 10 else 0
+    saved = {
+        "obs": np.repeat(serial[:, None], 3, axis=1),
+        "action": np.repeat(serial[:, None] * 10, 2, axis=1),
+        "reward": serial * 100,
+        "next_obs": np.repeat(serial[:, None] + 0.5, 3, axis=1),
+        "terminated": (serial % 2 == 0).astype(np.uint8),
+    }
+    if is_complete:
+        generator = json.dumps(np.random.default_rng(5).bit_generator.state).encode()
+        saved |= {"inserted": np.array(inserted), "capacity": np.array(10)}
+        saved["generator"] = np.frombuffer(generator, dtype=np.uint8)
+        saved["priority"] = serial + 1.0
+        saved["largest_priority"] = np.array(99.0)
+    else:
+        order = np.argsort(serial)
+        saved = {name: value[order] for name, value in saved.items()}
+    replay = make(10, seed=0, priority=(0.6, 0.4))
+    replay.load_state(saved)
+    assert len(replay) == count
+    assert [told.obs for told in held_by(replay)] == sorted(serial)
+    assert set(assert_whole(replay.sample(2_000))) <= set(serial)
+    if is_complete:
+        assert replay.inserted == inserted
+        assert (replay.state()["priority"] == np.sort(serial) + 1.0).all()
+    replay.put(numbered(13, 5))
+    assert [told.obs for told in held_by(replay)] == [*sorted(serial), *range(13, 18)][-10:]
+
+
+def test_a_damaged_index_of_a_checkpoint_is_refused():
+    replay = make(10, seed=0)
+    replay.put(numbered(0, 5))
+    state = replay.state()
+    state["next"][2] = 100
+    with pytest.raises(ValueError, match="names observations that it lacks"):
+        make(10, seed=0).load_state(state)

@@ -14,22 +14,15 @@ from runtime.rl.buffers import store_cuts
 from runtime.rl.buffers.gradient_buffer import Gradients, gradient_layout
 from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.fakes.segments import numbered
 
 LAYOUT = transition_layout(ObsSpace(3), ActionSpace(2))
-
-
-def rows(count: int, first: int) -> tuple[np.ndarray, ...]:
-    """Transitions whose reward is their number."""
-    rng = np.random.default_rng(first)
-    columns = [rng.standard_normal((count, *field.shape_tail)).astype(field.dtype) for field in LAYOUT.fields]
-    columns[LAYOUT.names.index("reward")] = np.arange(first, first + count, dtype=np.float32)
-    return tuple(columns)
 
 
 def filled(capacity: int, count: int, *, is_prioritised: bool) -> Replay:
     replay = Replay(capacity, LAYOUT, seed=1, priority=(0.6, 0.4) if is_prioritised else None)
     for first in range(count):
-        replay.put(rows(1, first))
+        replay.put(numbered(first, 1))
     return replay
 
 
@@ -53,11 +46,11 @@ def test_a_cut_is_the_state_of_its_moment_whatever_is_put_while_it_is_copied(
         waiting = list(puts)
         for is_put in turns:
             if is_put and waiting:
-                replay.put(rows(waiting.pop(), replay.inserted))
+                replay.put(numbered(replay.inserted, waiting.pop()))
             else:
                 cut.copy_next()
         for count in waiting:
-            replay.put(rows(count, replay.inserted))
+            replay.put(numbered(replay.inserted, count))
         while cut.copy_next():
             pass
     arrays = cut.arrays()
@@ -71,7 +64,7 @@ def test_a_resumed_buffer_samples_as_the_cut_one_would_have() -> None:
     cut = replay.cut()
     twin = Replay(16, LAYOUT, seed=9, priority=(0.6, 0.4))
     expected = [replay.sample(8).reward.clone() for _ in range(3)]
-    replay.put(rows(10, 100))
+    replay.put(numbered(100, 10))
     while cut.copy_next():
         pass
     twin.load_state(cut.arrays())
@@ -91,7 +84,7 @@ def test_segments_that_are_used_meanwhile_are_in_the_cut() -> None:
 def test_a_large_cut_lets_others_at_the_store_between_its_chunks() -> None:
     layout = transition_layout(ObsSpace(4096), ActionSpace(1))
     replay, lock = Replay(1_000, layout, seed=1), threading.Condition()
-    replay.put(tuple(np.ones((1_000, *field.shape_tail), field.dtype) for field in layout.fields))
+    replay.put(numbered(1, 1_000, 4096, 1))
     cut, turns, is_over = replay.cut(), 0, threading.Event()
 
     def use_store() -> None:

@@ -16,12 +16,13 @@ from runtime.exchange.learner_server import ExchangeCut, ExchangeState
 from runtime.exchange.machines.sequence_ledger import Accounts
 from runtime.rl.algos.actor import ActorShape
 from runtime.rl.algos.sac import SAC, SACConfig
-from runtime.rl.buffers.replay import TRANSITION_FIELDS, Replay, transition_layout
+from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.checkpoints.checkpoint_files import Checkpoint, Checkpoints
 from runtime.rl.checkpoints.counters import Counters
 from runtime.rl.checkpoints.learner_state import LearnerSnapshot, pack, unpack
 from runtime.rl.checkpoints.writer import CheckpointWriter
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.fakes.segments import numbered
 
 COUNTERS = Counters(epoch=3, env_steps=70, updates=9, lost_updates=1, policy_version=4)
 
@@ -35,9 +36,9 @@ def trained(transitions: int) -> tuple[SAC, Replay]:
     sac, replay = learner_parts()
     rng = np.random.default_rng(0)
     for number in range(transitions):
-        row = [rng.standard_normal((1, *field.shape_tail)).astype(field.dtype) for field in replay.layout.fields]
-        row[2] = np.array([number], dtype=np.float32)
-        replay.put(tuple(row))
+        obs, tail = rng.standard_normal((2, 1, 3), dtype=np.float32)
+        action, reward = rng.standard_normal((1, 2), dtype=np.float32), np.array([number], dtype=np.float32)
+        replay.put((obs, action, reward, np.zeros(1, np.uint8), tail))
     for _ in range(3):
         sac.update(replay.sample(8))
     return sac, replay
@@ -72,7 +73,8 @@ def test_a_resumed_learner_continues_bit_for_bit(tmp_path: Path, transitions: in
 @pytest.mark.parametrize("transitions", [40, 100])
 def test_experience_beyond_the_bound_is_cut_at_its_old_end(tmp_path: Path, transitions: int) -> None:
     sac, replay = trained(transitions)
-    row = replay.layout.item_bytes
+    # Single transitions, each followed by an observation of its own, with an index.
+    row = replay.layout.item_bytes + replay.layout.tail_bytes + 8
     checkpoint = saved(tmp_path, sac, replay, replay_bytes=10 * row)
     other, other_replay = learner_parts()
     unpack(checkpoint, other, other_replay)
@@ -84,7 +86,8 @@ def test_experience_may_be_left_out(tmp_path: Path) -> None:
     other, other_replay = learner_parts()
     unpack(checkpoint, other, other_replay)
     assert len(other_replay) == 0
-    assert {f"experience.{name}" for name in TRANSITION_FIELDS} <= set(checkpoint.tensors)
+    names = {"obs", "next", "action", "reward", "terminated"}
+    assert {f"experience.{name}" for name in names} <= set(checkpoint.tensors)
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_a_snapshot_is_of_its_moment_though_training_and_collection_go_on(tmp_pa
     rewards = replay.state(10**6)["reward"]
     for _ in range(3):
         sac.update(replay.sample(8))
-    replay.put(tuple(np.zeros((50, *field.shape_tail), field.dtype) for field in replay.layout.fields))
+    replay.put(numbered(0, 50))
     said: list[str] = []
     saved_holdings: list[ExchangeState] = []
     writer = CheckpointWriter(Checkpoints(tmp_path, keep=1), said.append, saved_holdings.append, None)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.base.errors import NotFiniteError
-from runtime.rl.buffers.replay import transition_layout
+from runtime.rl.buffers.replay import Replay, transition_layout
 from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
 from runtime.rl.envs.base import StepResult
 from runtime.rl.roles.rollout import Rollout
 from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.fakes.segments import held_by
 
 LAYOUT = transition_layout(ObsSpace(1), ActionSpace(1))
 
@@ -46,9 +49,10 @@ def test_steps_become_a_segment_in_order() -> None:
     assert before == [None, None, None]
     segment = finished.segment
     assert (segment.transitions, segment.policy_version_min, segment.policy_version_max) == (8, 3, 5)
-    obs, _, reward, next_obs, _ = LAYOUT.columns(finished.memory.view, 8)
+    obs, _, reward, _, tail = LAYOUT.columns(finished.memory.view, 8, segment.tail)
     assert obs[:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert next_obs[:, 0].tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert tail[:, 0].tolist() == [4, 4], "each observation once"
+    assert finished.memory.nbytes == LAYOUT.segment_bytes(8, 2)
     assert reward.tolist() == [1, 1, 1, 1, 7, 7, 1, 1]
 
 
@@ -88,12 +92,15 @@ def test_rewards_of_several_steps_are_summed_up_to_the_end_of_the_episode_or_the
     env = Scripted({4: "terminated", 6: "truncated"})
     rollout = Rollout(env, layout, 8, seed=0, n_step=3, gamma=0.5)
     (finished,) = [segment for _ in range(8) if (segment := rollout.step(act, 1))]
-    values = dict(zip(layout.names, layout.columns(finished.memory.view, 8), strict=True))
-    assert values["steps"].tolist() == [3, 3, 2, 1, 2, 1, 2, 1]
-    assert values["next_obs"][:, 0].tolist() == [3, 4, 4, 4, 6, 6, 8, 8]
-    assert values["terminated"].tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
+    columns = layout.columns(finished.memory.view, 8, finished.segment.tail)
+    replay = Replay(8, layout, 0)
+    replay.put(columns)
+    told = held_by(replay)
+    assert [each.steps for each in told] == [3, 3, 2, 1, 2, 1, 2, 1]
+    assert [each.next_obs for each in told] == [3, None, None, None, 6, 6, 8, 8]
+    assert [each.terminated for each in told] == [False, True, True, True, False, False, False, False]
     expected = [10 + 50 + 250, 100 + 500 + 2500, 1000 + 5000, 1e4, 1e5 + 5e5, 1e6, 1e7 + 5e7, 1e8]
-    assert values["reward"].tolist() == pytest.approx(expected)
+    assert [each.reward for each in told] == pytest.approx(expected)
 
 
 def test_rollouts_keep_steps_in_order_and_ends_apart_and_wait_for_enough() -> None:
@@ -106,11 +113,11 @@ def test_rollouts_keep_steps_in_order_and_ends_apart_and_wait_for_enough() -> No
 
     for _ in range(4):
         finished = rollout.step(certain, 1)
-    store.put(layout.columns(finished.memory.view, 4))
+    store.put(layout.columns(finished.memory.view, 4, finished.segment.tail))
     assert store.take() is None
     for _ in range(4):
         finished = rollout.step(certain, 1)
-    store.put(layout.columns(finished.memory.view, 4))
+    store.put(layout.columns(finished.memory.view, 4, finished.segment.tail))
     resumed = Rollouts(layout, num_envs=1, segment_transitions=4, batch_steps=8)
     resumed.load_state(store.state())
     for rollouts in (store, resumed):
@@ -118,7 +125,8 @@ def test_rollouts_keep_steps_in_order_and_ends_apart_and_wait_for_enough() -> No
         batch = rollouts.take()
         assert len(rollouts) == 0
         assert batch.obs[:, :, 0].T.tolist() == [[0, 1, 102, 103], [4, 5, 6, 7]]
-        assert batch.next_obs[:, :, 0].T.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+        # The third step terminated: what follows it is not needed.
+        assert batch.next_obs[[0, 1, 3], :, 0].T.tolist() == [[1, 2, 4], [5, 6, 8]]
         assert batch.ended.T.tolist() == [[0, 2, 1, 0], [0, 0, 0, 0]]
         assert (batch.log_prob == -batch.action[:, :, 0]).all()
 
@@ -135,5 +143,74 @@ def test_a_rollout_of_another_length_than_a_segment_is_refused(steps):
     layout = rollout_layout(ObsSpace(1), ActionSpace(1))
     store = Rollouts(layout, 1, 4, 8)
     with pytest.raises(ValueError, match="segments of 4"):
-        store.put(tuple(np.zeros((steps, *field.shape_tail), field.dtype) for field in layout.fields))
+        store.put(
+            tuple(np.zeros((steps, *field.shape_tail), field.dtype) for field in (*layout.fields, layout.tail))
+        )
     assert len(store) == 0
+
+
+class Losing(Scripted):
+    """Two copies; the simulator is lost at step 3, after the first copy was truncated at step 2."""
+
+    num_envs = 2
+
+    def reset(self, seed: int) -> np.ndarray:
+        return np.zeros((2, 1), dtype=np.float32)
+
+    def step(self, action: np.ndarray) -> StepResult:
+        self.steps += 1
+        after = np.array([[self.steps], [self.steps + 0.5]], dtype=np.float32)
+        truncated = np.array([self.steps == 2, False])
+        both = np.array([self.steps == 4, False])
+        obs = np.where((truncated | both)[:, None], after + 100, after)
+        reward = np.ones(2, dtype=np.float32)
+        if self.steps == 3:
+            no = np.zeros(2, dtype=bool)
+            return StepResult(after + 200, reward, no, no, after, (), is_lost=True)
+        return StepResult(obs, reward, both, truncated | both, after, ())
+
+
+def test_steps_before_a_lost_simulator_are_truncated_and_an_end_of_both_kinds_is_terminated() -> None:
+    layout = rollout_layout(ObsSpace(1), ActionSpace(1))
+    rollout = Rollout(Losing({}), layout, 3, seed=0)
+    store = Rollouts(layout, num_envs=2, segment_transitions=6, batch_steps=6)
+    finished = None
+    while finished is None:
+        finished = rollout.step(lambda obs: (obs, -obs[:, 0]), 1)
+    store.put(layout.columns(finished.memory.view, 6, finished.segment.tail))
+    batch = store.take()
+    assert batch.ended.tolist() == [[0, 0], [2, 2], [1, 0]]
+    assert batch.obs[:, :, 0].tolist() == [[0, 0], [1, 1.5], [203, 203.5]]
+    assert batch.next_obs[0, :, 0].tolist() == [1, 1.5]
+    assert batch.next_obs[1, :, 0].tolist() == [2, 2.5], "from before the reset, and before the loss"
+    assert batch.next_obs[2, 1, 0].item() == 4.5
+
+
+@given(
+    st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=12, max_size=12),
+    st.sampled_from([1, 2, 3]),
+    st.integers(1, 3),
+)
+def test_batches_of_any_ends_have_what_followed_each_step(ends: list[int], copies: int, count: int) -> None:
+    """Of several segments side by side; the tensors of earlier checkpoints give the same."""
+    layout = rollout_layout(ObsSpace(1), ActionSpace(1))
+    store, old = (Rollouts(layout, copies, 12, 12 * count) for _ in range(2))
+    states, expected = [], []
+    for number in range(count):
+        serial = 100 * number + np.arange(12, dtype=np.float32)
+        ended = np.array(ends[number:] + ends[:number], dtype=np.uint8)
+        following = np.concatenate([serial[copies:], serial[-copies:] + 0.5])
+        following[ended == 2] = serial[ended == 2] + 0.25
+        tail = np.concatenate([serial[-copies:] + 0.5, serial[ended == 2] + 0.25]).astype(np.float32)
+        columns = (serial[:, None], serial[:, None], serial, serial, ended)
+        store.put((*columns, tail[:, None]))
+        states.append((*columns, following[:, None].astype(np.float32)))
+        expected.append(np.where(ended == 1, np.nan, following).reshape(-1, copies))
+    names = (*layout.names, "next_obs")
+    old.load_state({n: np.concatenate([s[i] for s in states]) for i, n in enumerate(names)})
+    needed = np.concatenate(expected, axis=1)
+    for rollouts in (store, old):
+        batch = rollouts.take()
+        following = batch.next_obs[:, :, 0].numpy()
+        assert (following == needed)[~np.isnan(needed)].all()
+        assert (batch.obs[:, :, 0] == batch.reward).all()

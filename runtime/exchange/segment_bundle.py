@@ -1,0 +1,111 @@
+"""Received segments of one message, as a learner reads them: where each lies, and columns over several of them.
+
+Through a socket the segments are one behind the other; in a shared-memory ring each begins at a slot of its own.
+Equal segments at equal distances are one array with strides, so that a column of all of them is checked or stored
+at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.exchange.protocol.messages import RowColumns
+from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBundle:
+    """At least one segment in an arena, which the next message may overwrite.
+
+    Attributes:
+        counts: Items of each segment; none is 0.
+        tails: Rows behind the items of each segment.
+        distance: Bytes from the beginning of one segment to that of the next; 0 if they are consecutive.
+    """
+
+    layout: Layout
+    arena: memoryview
+    counts: tuple[int, ...]
+    tails: tuple[int, ...]
+    distance: int = 0
+
+    @classmethod
+    def of(
+        cls, layout: Layout, arena: memoryview, columns: RowColumns, slot_bytes: int = 0
+    ) -> SegmentBundle | None:
+        """Return the segments of a message; None if the arena does not hold just them.
+
+        `slot_bytes` is the size of a slot if the arena is a part of a ring, of which each segment has one.
+        """
+        counts, tails = columns.transitions, columns.tail
+        if not all(counts):
+            return None
+        if not slot_bytes:
+            fits = arena.nbytes == layout.item_bytes * sum(counts) + layout.tail_bytes * sum(tails)
+        else:
+            most = max(map(layout.segment_bytes, counts, tails))
+            fits = most <= slot_bytes and arena.nbytes == slot_bytes * len(counts)
+        return cls(layout, arena, counts, tails, slot_bytes) if fits else None
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the segments, without what lies between them."""
+        return self.layout.item_bytes * sum(self.counts) + self.layout.tail_bytes * sum(self.tails)
+
+    @property
+    def is_uniform(self) -> bool:
+        """True if all segments have equal numbers of items and of tail rows."""
+        counts, tails = self.counts, self.tails
+        return counts.count(counts[0]) == len(counts) and tails.count(tails[0]) == len(tails)
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one segment to the next, of segments that are uniform."""
+        return self.distance or self.layout.segment_bytes(self.counts[0], self.tails[0])
+
+    def part(self, first: int, end: int) -> SegmentBundle:
+        """Return the segments with indices `first` to `end - 1`."""
+        if first == 0 and end == len(self):
+            return self
+        starts = list(self._starts())
+        return SegmentBundle(
+            self.layout, self.arena[starts[first] :], self.counts[first:end], self.tails[first:end], self.distance
+        )
+
+    def segments(self) -> Iterator[Columns]:
+        """Yield the columns of each segment, its tail last if the layout has one."""
+        for start, count, tail in zip(self._starts(), self.counts, self.tails, strict=True):
+            end = start + self.layout.segment_bytes(count, tail)
+            yield self.layout.columns(self.arena[start:end], count, tail)
+
+    def columns(self) -> Columns:
+        """Return each column over all segments, (segments, items, …), the tail last; only of uniform segments."""
+        count, tail = self.counts[0], self.tails[0]
+        views, start = [], 0
+        for field in self.layout.fields:
+            views.append(self._column(field, count, start))
+            start += count * field.item_bytes
+        if self.layout.tail is not None:
+            views.append(self._column(self.layout.tail, tail, start))
+        return tuple(views)
+
+    def _column(self, field: SegmentField, rows: int, start: int) -> NDArray[Any]:
+        inner = [field.dtype.itemsize]  # C order, without padding; from the last dimension on
+        for size in reversed(field.shape_tail):
+            inner.append(inner[-1] * size)
+        shape, strides = (len(self), rows, *field.shape_tail), (self.stride, *reversed(inner))
+        return np.ndarray(shape, field.dtype, self.arena, start, strides)
+
+    def _starts(self) -> Iterator[int]:
+        start = 0
+        for count, tail in zip(self.counts, self.tails, strict=True):
+            yield start
+            start += self.distance or self.layout.segment_bytes(count, tail)

@@ -1,0 +1,107 @@
+"""Rows of a replay in the host's memory: NumPy arrays, gathered into the tensors of a batch."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.exchange.protocol.segment_schema import SegmentField
+from runtime.rl.buffers.ring_index import TailMove
+
+if TYPE_CHECKING:
+    import torch
+
+
+class HostRows:
+    """Columns of a ring: observations, with those that no transition begins with behind, and what a transition has.
+
+    ``fields`` are those of a transition, the observation first. Memory is reserved and not touched: a large ring
+    costs only what it holds.
+    """
+
+    def __init__(self, fields: tuple[SegmentField, ...], rows: int, size: int, *, pinned: bool = False) -> None:
+        """``rows`` transitions and ``size`` observations; ``pinned`` batches are copied to a GPU faster."""
+        obs, *rest = fields
+        self._fields = fields
+        self._rows = rows
+        self._pinned = pinned
+        self._obs = np.empty((size, *obs.shape_tail), obs.dtype)
+        self._columns = [np.empty((rows, *field.shape_tail), field.dtype) for field in rest]
+        self._batches: dict[tuple[int, int], tuple[list[NDArray[Any]], list[torch.Tensor]]] = {}
+
+    def writing(self) -> AbstractContextManager[object]:
+        """Return the context in which rows are written."""
+        return nullcontext()
+
+    def joined(self) -> AbstractContextManager[object]:
+        """Return the context in which rows are written from tensors of the present stream."""
+        return nullcontext()
+
+    def write_obs(self, first: int, values: NDArray[Any]) -> None:
+        """Write observations (S, n, …) to consecutive rows from ``first`` on."""
+        self._write(self._obs, first, values)
+
+    def write_rest(self, first: int, columns: list[NDArray[Any]]) -> None:
+        """Write what transitions have beside observations, each (S, n, …), to rows from ``first`` on."""
+        for column, values in zip(self._columns, columns, strict=True):
+            self._write(column, first, values)
+
+    @staticmethod
+    def _write(column: NDArray[Any], first: int, values: NDArray[Any]) -> None:
+        count = values.shape[0] * values.shape[1]
+        column[first : first + count].reshape(values.shape)[...] = values
+
+    def resize(self, move: TailMove, size: int) -> None:
+        """Make room for ``size`` observations and move those of the second ring."""
+        before, self._obs = self._obs, np.empty((size, *self._obs.shape[1:]), self._obs.dtype)
+        self._obs[: self._rows] = before[: self._rows]
+        self._obs[move.target] = before[move.source]
+
+    def reader(self) -> NDArray[Any]:
+        """Return the observations as they are now: a batch that is being read does not see them move."""
+        return self._obs
+
+    def gather(
+        self,
+        obs: NDArray[Any],
+        slots: NDArray[np.intp],
+        following: NDArray[np.intp],
+        weight: NDArray[Any] | None,
+        number: int,
+    ) -> list[torch.Tensor]:
+        """Return observations, next ones, the other columns and the weights of a batch, in memory ``number``.
+
+        It is overwritten by the next batch of that size and number.
+        """
+        arrays, tensors = self._batches.get((len(slots), number)) or self._make_batch(len(slots), number)
+        # mode="clip" writes straight into `out`; the default would go through a buffer.
+        np.take(obs, slots, axis=0, out=arrays[0], mode="clip")
+        np.take(obs, following, axis=0, out=arrays[1], mode="clip")
+        for column, array in zip(self._columns, arrays[2:], strict=False):
+            if column.dtype == array.dtype:
+                np.take(column, slots, axis=0, out=array, mode="clip")
+            else:
+                array[:] = column[slots]
+        if weight is None:
+            return tensors[:-1]
+        arrays[-1][:] = weight
+        return tensors
+
+    def _make_batch(self, count: int, number: int) -> tuple[list[NDArray[Any]], list[torch.Tensor]]:
+        import torch
+
+        obs, *rest = self._fields
+        kind = torch.float32 if obs.dtype == np.float32 else torch.uint8
+        shapes = [((count, *obs.shape_tail), kind)] * 2
+        shapes += [((count, *field.shape_tail), torch.float32) for field in rest]
+        shapes.append(((count,), torch.float32))
+        tensors = [torch.empty(shape, dtype=dtype, pin_memory=self._pinned) for shape, dtype in shapes]
+        self._batches[count, number] = [tensor.numpy() for tensor in tensors], tensors
+        return self._batches[count, number]
+
+    def read(self, slots: NDArray[np.intp], obs: NDArray[np.intp]) -> list[NDArray[Any]]:
+        """Return copies of the observations in rows ``obs``, and of the other columns in ``slots``."""
+        return [self._obs[obs], *(column[slots] for column in self._columns)]

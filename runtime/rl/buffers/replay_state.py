@@ -1,0 +1,144 @@
+"""Replay to the arrays of a checkpoint and back: each observation once, transitions from the oldest to the newest.
+
+``obs`` has the observations that the n transitions begin with and behind them those that none begins with, in the
+order of their first use; ``next`` (n,) is the row there of the observation that follows each transition.
+Checkpoints before version 4 of the exchange have ``next_obs`` in full instead, and rows in the order of the ring.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
+
+if TYPE_CHECKING:
+    from runtime.rl.buffers.replay import Replay
+
+_PRIORITY: Final = "priority"
+_LARGEST: Final = "largest_priority"
+_NEXT: Final = "next"
+_NEXT_BYTES: Final = 8
+Arrays = dict[str, NDArray[Any]]
+
+
+def cut_of(replay: Replay, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
+    """Return all that a resumed run needs as it is now, or within ``most_bytes`` of the newest transitions alone.
+
+    The second is the part whose rows must be copied before they are overwritten.
+    """
+    count = len(replay)
+    newest = _newest_within(replay, count, most_bytes)
+    slots, following, tails, first_use = _following(replay, newest)
+    rows = RingCut(replay.rows.read, replay.fields, replay.inserted - newest, slots, tails, first_use)
+    facts = {_NEXT: following.astype(np.int64)}
+    if newest == count:
+        facts |= _facts(replay, count)
+    return ReplayCut([field.name for field in replay.fields], rows, facts), rows
+
+
+def _facts(replay: Replay, count: int) -> Arrays:
+    """Return what a complete state has beside the transitions."""
+    # The state of the generator is a nested dict of big integers: JSON keeps it exactly, an array cannot.
+    generator = json.dumps(replay.rng.bit_generator.state).encode()
+    arrays: Arrays = {
+        "inserted": np.array(replay.inserted, dtype=np.int64),
+        "capacity": np.array(replay.capacity, dtype=np.int64),
+        "generator": np.frombuffer(generator, dtype=np.uint8),
+    }
+    if replay.priorities is not None:
+        slots = replay.index.slots(np.arange(count))
+        arrays[_PRIORITY] = replay.priorities.values(replay.index.rows)[slots]
+        # Its slot may have a lower one by now, so it cannot be told from the others.
+        arrays[_LARGEST] = np.array(replay.priorities.largest)
+    return arrays
+
+
+def _newest_within(replay: Replay, count: int, most_bytes: int | None) -> int:
+    """Return how many of the newest transitions go into ``most_bytes`` with all observations that they need."""
+    if most_bytes is None:
+        return count
+    index, item, obs = replay.index, replay.layout.item_bytes + _NEXT_BYTES, replay.layout.tail_bytes
+    slots = np.arange(index.inserted - count, index.inserted) % index.rows
+    # Cumulated from the newest on. Those of several steps share tail rows, so for them this is an upper bound.
+    tails = np.cumsum(index.following[slots][::-1] >= index.rows)
+    return int(np.searchsorted(item * np.arange(1, count + 1) + obs * tails, most_bytes, side="right"))
+
+
+def _following(replay: Replay, newest: int) -> tuple[NDArray[np.intp], ...]:
+    """Return rows and ``next`` of the newest transitions, and rows and first uses of the tails behind them."""
+    index = replay.index
+    slots = np.arange(index.inserted - newest, index.inserted) % index.rows
+    following = index.following[slots]
+    users = np.flatnonzero(following >= index.rows)
+    tails, first_use, number = np.unique(following[users], return_index=True, return_inverse=True)
+    order = np.argsort(first_use)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    following = (following - slots[:1]) % index.rows
+    following[users] = newest + rank[number]
+    return slots, following, tails[order], users[first_use[order]]
+
+
+def load_into(replay: Replay, state: Mapping[str, NDArray[Any]]) -> None:
+    """Load the arrays of `cut_of`, of any version. ValueError if it came from another capacity or layout.
+
+    A complete state is loaded exactly, the newest transitions alone are put in.
+    """
+    if not state:
+        return
+    count = len(state["reward"])
+    _check(replay, state, count)
+    is_complete = "generator" in state
+    if is_complete and int(state["capacity"]) != replay.capacity:
+        raise ValueError(
+            f"the saved replay buffer holds {int(state['capacity'])} transitions and this one {replay.capacity}; "
+            "resume with the same replay capacity, or without the saved experience"
+        )
+    order = np.arange(count)
+    if _NEXT in state:
+        obs, following = state["obs"], state[_NEXT].astype(np.intp)
+    else:
+        # The ring's rows, each with both observations: from the oldest on, the second ones behind the first.
+        order = (order + (int(state["inserted"]) if is_complete else 0)) % max(count, 1)
+        if is_complete and int(state["inserted"]) <= count:
+            order = np.arange(count)
+        obs, following = np.concatenate([state["obs"][order], state["next_obs"][order]]), count + np.arange(count)
+    if is_complete:
+        replay.index.inserted = int(state["inserted"]) - count
+    if count:
+        columns = [obs[:count], *(state[field.name][order] for field in replay.fields[1:])]
+        replay.put_saved(columns, following, obs[count:])
+    if not is_complete:
+        return
+    replay.rng.bit_generator.state = json.loads(state["generator"].tobytes())
+    if replay.priorities is not None and count:
+        replay.priorities.largest = float(state.get(_LARGEST, replay.priorities.largest))
+        fallback = np.full(count, replay.priorities.largest)
+        slots = replay.index.slots(np.arange(count))
+        replay.priorities.set(slots, state.get(_PRIORITY, fallback)[order])
+
+
+def _check(replay: Replay, state: Mapping[str, NDArray[Any]], count: int) -> None:
+    """Raise ValueError unless every array has the type and shape that this replay needs."""
+    obs = replay.layout.fields[0]
+    rows = len(state["obs"]) if _NEXT in state else count
+    needed = {"obs": (obs.dtype, (rows, *obs.shape_tail))}
+    needed |= {field.name: (field.dtype, (count, *field.shape_tail)) for field in replay.fields[1:]}
+    if _NEXT in state:
+        needed[_NEXT] = np.dtype(np.int64), (count,)
+    else:
+        needed["next_obs"] = needed["obs"]
+    for name, (dtype, shape) in needed.items():
+        saved = state.get(name, np.zeros(0))
+        if saved.shape != shape or saved.dtype != dtype:
+            raise ValueError(
+                f"the saved replay buffer has {name} as {saved.dtype} {saved.shape}; "
+                f"this environment needs {dtype} {shape}"
+            )
+    if _NEXT in state and count and not (state[_NEXT].min() >= 0 and state[_NEXT].max() < rows >= count):
+        raise ValueError(f"the saved replay buffer names observations that it lacks; it has {rows}")

@@ -1,0 +1,123 @@
+"""Index of a replay's ring: which row each transition has, and which row has the observation that follows it.
+
+Transitions and the observations that they begin with share their row numbers, 0 to ``rows`` - 1. Observations that
+no transition begins with (the tail of a segment, see ``successors``) have rows of a second ring behind them. So
+each observation is stored once, and a transition is its row and the row of the next observation. The index has no
+observations itself: it is exact whatever memory they are in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAVED_BLOCK: Final = 1_024
+"""Transitions of a loaded history whose tail rows are freed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailMove:
+    """Rows of the observations to copy when the second ring grows: from ``source`` to ``target``."""
+
+    source: NDArray[np.intp]
+    target: NDArray[np.intp]
+
+
+class RingIndex:
+    """Rows of the latest ``capacity`` transitions; ``margin`` more may be written while those are being read.
+
+    Attributes:
+        inserted: Transitions so far.
+        tail: Rows of the second ring; grows where more observations live than it has.
+        following: (rows,) row of the observation that follows each transition.
+    """
+
+    def __init__(self, capacity: int, margin: int, tail: int) -> None:
+        self.capacity = capacity
+        self.rows = capacity + margin
+        self.tail = tail
+        self.inserted = 0
+        self.following: NDArray[np.intp] = np.zeros(self.rows, dtype=np.intp)
+        self._tail_inserted = 0
+        self._segments: deque[tuple[int, int]] = deque()
+        """Of each segment in the ring: transitions up to its end, and tail rows before it; the oldest first."""
+
+    def __len__(self) -> int:
+        return min(self.inserted, self.capacity)
+
+    @property
+    def size(self) -> int:
+        """Rows of observations in all."""
+        return self.rows + self.tail
+
+    @property
+    def first(self) -> int:
+        """Row of the next transition."""
+        return self.inserted % self.rows
+
+    @property
+    def tail_first(self) -> int:
+        """Row of the next observation of the second ring."""
+        return self.rows + self._tail_inserted % self.tail
+
+    def slots(self, ages: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the rows of transitions by age: 0 is the oldest of those that live."""
+        return (self.inserted - len(self) + ages) % self.rows
+
+    def would_overwrite(self, inserted: int, count: int) -> bool:
+        """Return true if ``count`` more would overwrite what lived when there were ``inserted`` transitions."""
+        return self.inserted + count - self.rows > inserted - min(inserted, self.capacity)
+
+    def make_room(self, transitions: int, tail: int) -> TailMove | None:
+        """Make room for a segment; return the rows to move if the second ring had to grow for it."""
+        dead = self.inserted + transitions - self.rows
+        while self._segments and self._segments[0][0] <= dead:
+            self._segments.popleft()
+        oldest = self._segments[0][1] if self._segments else self._tail_inserted
+        needed = self._tail_inserted - oldest + tail
+        return self._grow(oldest, max(2 * self.tail, needed)) if needed > self.tail else None
+
+    def _grow(self, oldest: int, tail: int) -> TailMove:
+        before, self.tail = self.tail, tail
+        living = np.arange(oldest, self._tail_inserted)
+        is_tail = self.following >= self.rows
+        # A row of the second ring names a number modulo its size; numbers that live are `before` apart at most.
+        numbers = oldest + (self.following[is_tail] - self.rows - oldest) % before
+        self.following[is_tail] = self.rows + numbers % tail
+        return TailMove(self.rows + living % before, self.rows + living % tail)
+
+    def add(self, following: NDArray[np.intp], tail: int) -> None:
+        """Add S equal segments whose rows are written; ``make_room`` was called for all of them.
+
+        ``following`` is (S, count): for each transition which observation of its segment follows it, where the
+        ``tail`` rows come behind the ``count`` that transitions begin with.
+        """
+        segments, count = following.shape
+        starts = self.inserted + count * np.arange(segments)
+        tails = self._tail_inserted + tail * np.arange(segments) - count
+        rows = np.where(
+            following < count,
+            (starts[:, None] + following) % self.rows,
+            self.rows + (tails[:, None] + following) % self.tail,
+        )
+        # More than the ring has: only the newest rows survive, as if they had been inserted one by one.
+        numbers = np.arange(self.inserted, self.inserted + segments * count)[-self.rows :]
+        self.following[numbers % self.rows] = rows.reshape(-1)[-self.rows :]
+        self._segments.extend(zip((starts + count).tolist(), (tails + count).tolist(), strict=True))
+        self.inserted += segments * count
+        self._tail_inserted += segments * tail
+
+    def add_saved(self, following: NDArray[np.intp], tail: int) -> None:
+        """Add a history of transitions as `add` does one segment; their tail rows are in the order of their use."""
+        self.add(following[None], tail)
+        end, before = self._segments.pop()
+        # In blocks, so that the rows behind the oldest transitions are free before the newest of them are gone.
+        count = len(following)
+        first_used = np.minimum.accumulate(np.where(following < count, count + tail, following)[::-1])[::-1]
+        for start in range(0, count, SAVED_BLOCK):
+            number = before + int(first_used[start]) - count
+            self._segments.append((end - count + min(count, start + SAVED_BLOCK), number))

@@ -1,0 +1,64 @@
+"""Order of the observations in a segment, and which of them follows each transition; arithmetic of indices.
+
+A segment of T steps of N copies has T * N transitions in the order of time, and each observation once: those that
+the transitions began with, and behind them the *tail*. Its first N rows are the observations after the last step,
+the others the final observations of truncated transitions in their order, those of the last step as well. So what
+follows transition r is observation r + N, except where its episode was truncated: there observation r + N is the
+first one of the next episode. Where an episode terminated no observation is needed: nothing can follow (Sutton and
+Barto 2018, section 3.4), and targets multiply what would by 0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+GOES_ON: Final = 0
+TERMINATED: Final = 1
+TRUNCATED: Final = 2
+
+
+def copies_in(ended: NDArray[np.uint8], tail: int) -> NDArray[np.intp]:
+    """Return the number of copies in each of S segments with the ends (S, count) and ``tail`` rows behind them."""
+    copies: NDArray[np.intp] = tail - np.count_nonzero(ended == TRUNCATED, axis=1)
+    return copies
+
+
+def are_sound(ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, tail: int) -> NDArray[np.bool_]:
+    """Return for each of S segments whether its tail is as long as its ends say, and its sums stay inside it."""
+    count = ended.shape[1]
+    copies = copies_in(ended, tail)
+    # A modulus of 0 is no number: what has no copies is refused by the first term.
+    sound = (copies > 0) & (count % np.maximum(copies, 1) == 0) & (ended.max(axis=1) <= TRUNCATED)
+    if steps is not None:
+        last = np.arange(count) + (steps.astype(np.intp) - 1) * copies[:, None]
+        sound &= (steps.min(axis=1) >= 1) & (last.max(axis=1) < count)
+    return np.asarray(sound, dtype=np.bool_)
+
+
+def successors(
+    ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, copies: int
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Return which observation follows each transition, and where the episode terminated; both (S, count).
+
+    Args:
+        ended: (S, count) GOES_ON, TERMINATED or TRUNCATED of each step.
+        steps: (S, count) steps whose rewards a transition sums; None means one each.
+        copies: Copies of the environment in each segment.
+    """
+    count = ended.shape[1]
+    truncated = ended == TRUNCATED
+    last = np.broadcast_to(np.arange(count), ended.shape)
+    if steps is not None:
+        last = last + (steps.astype(np.intp) - 1) * copies
+    following = last + copies
+    if truncated.any():
+        # The rank of a truncated step among those of its segment is its row behind the last observations.
+        final = count + copies - 1 + np.cumsum(truncated, axis=1)
+        if steps is not None:
+            final, truncated = np.take_along_axis(final, last, axis=1), np.take_along_axis(truncated, last, axis=1)
+        following = np.where(truncated, final, following)
+    terminated = ended == TERMINATED
+    return following, terminated if steps is None else np.take_along_axis(terminated, last, axis=1)

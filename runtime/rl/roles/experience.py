@@ -1,0 +1,114 @@
+"""Experience of a learner: where it lives, its store, the batches of it, and what a resumed run collects first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from runtime.base import contract
+from runtime.base.errors import SetupError
+from runtime.base.replay_memory import DataMemory, Place, choose_place, data_memory, size_text
+from runtime.exchange.machines.member_state import window_of
+from runtime.rl.algos.configs import ImpalaConfig, PPOConfig, SACConfig
+from runtime.rl.algos.plan import Plan, make_store
+from runtime.rl.buffers.batch_source import BatchSource
+from runtime.rl.buffers.replay import Draw, Replay
+from runtime.rl.checkpoints.counters import Counters
+from runtime.rl.device.memory import device_free_bytes, host_free_bytes
+from runtime.rl.device.staging import DeviceCopier
+from runtime.rl.roles.rate_limiter import RateLimiter, delay_after_resume, warmup_after_resume
+from runtime.rl.settings import Settings
+
+INFLIGHT_BYTES: Final = 128 * 1024 * 1024
+"""Bytes of segments in flight over all workers: memory for what has arrived and is not stored yet."""
+
+
+def memory_of(plan: Plan, settings: Settings) -> DataMemory:
+    """Return the bytes of a run's data."""
+    sizes: dict[str, Any] = {}
+    match plan.config:
+        case SACConfig(batch_size=batch_size):
+            sizes = {"replay_capacity": settings.replay_capacity, "batch_size": batch_size}
+        case PPOConfig() | ImpalaConfig() if not plan.sends_gradients:
+            sizes = {"batch_steps": plan.config.batch_steps, "queue_batches": plan.config.queue_batches}
+    return data_memory(
+        observation_bytes=plan.layout.tail_bytes,
+        action_bytes=plan.action_space.dtype.itemsize * plan.action_space.size,
+        num_envs=settings.num_envs,
+        segment_steps=settings.segment_steps,
+        total_env_steps=settings.total_env_steps,
+        **sizes,
+    )
+
+
+class Experience:
+    """Store of a run's data, on the device that learns if it fits there. SetupError where it fits nowhere."""
+
+    def __init__(self, plan: Plan, settings: Settings, seed: int, device: str, say: Callable[[str], None]) -> None:
+        """Make the store, and say where it is."""
+        self._plan = plan
+        self._settings = settings
+        self._device = device
+        self._memory = memory_of(plan, settings)
+        free = device_free_bytes(device)
+        try:
+            self.place: Place = choose_place(settings.replay_device, self._memory, free, host_free_bytes())
+        except ValueError as error:
+            raise SetupError(f"{contract.ENV_CONFIG}: {error}") from error
+        # In the memory of a CPU that learns NumPy is as fast as anything, and a large ring costs what it holds.
+        self.store = make_store(
+            plan, settings, seed, device=device if self.place == "device" else None, pinned=free is not None
+        )
+        if (sentence := self._sentence()) is not None:
+            say(sentence)
+
+    def _sentence(self) -> str | None:
+        """Return where the data lives and its size; None where there is nothing worth a line."""
+        where = f"on {self._device}" if self.place == "device" else "in the host's memory"
+        if isinstance(self.store, Replay):
+            size = size_text(self._memory.replay_bytes)
+            return f"replay of {self._settings.replay_capacity} transitions, {size}, {where}"
+        if self._memory.rollout_bytes:
+            return f"rollouts, {size_text(self._memory.rollout_bytes)}, {where}"
+        return None
+
+    def batches(self, locked: Callable[[Callable[[], Draw]], Draw]) -> BatchSource | None:
+        """Return the source of batches of a replay; ``locked`` runs a function while no segment is put in."""
+        if not isinstance(self.store, Replay) or not isinstance(self._plan.config, SACConfig):
+            return None
+        is_copied = self.place == "host" and self._device.startswith("cuda")
+        copier = DeviceCopier(self._device) if is_copied else None
+        return BatchSource(
+            self.store, self._plan.config.batch_size, locked, copier, ahead=not self._settings.lockstep
+        )
+
+    def missing_after_resume(self) -> int:
+        """Return how many transitions a resumed run collects before it learns from the replay again."""
+        if not isinstance(self.store, Replay):
+            return 0
+        return warmup_after_resume(self._settings.warmup_steps, self.store.capacity, len(self.store))
+
+    def delay_steps(self, missing: int, env_steps: int, updates: int) -> int:
+        """Return by how many env steps the updates of a resumed run are delayed, to collect what is missing."""
+        balance = self._plan.balance
+        return delay_after_resume(missing, env_steps, updates, balance.warmup_steps, balance.updates_per_step)
+
+    def limiter(self, counters: Counters) -> RateLimiter:
+        """Return the balance of collection and learning of a run with these counters."""
+        balance = self._plan.balance
+        warmup_steps = balance.warmup_steps + counters.delay_steps
+        limiter = RateLimiter(warmup_steps, balance.updates_per_step, balance.band_steps)
+        return limiter.without_workers() if self._settings.collect == "device" else limiter
+
+    def flow_terms(self) -> dict[str, int]:
+        """Return the terms of a session that follow from the size of segments."""
+        layout, count = self._plan.layout, self._plan.segment_transitions
+        # Of a usual segment: the last observation of each copy behind the transitions, and no truncation.
+        segment_bytes = layout.segment_bytes(count, self._settings.num_envs)
+        return {
+            "transition_bytes": layout.item_bytes,
+            "tail_bytes": layout.tail_bytes,
+            "segment_transitions": count,
+            "window": window_of(segment_bytes),
+            "inflight_transitions": max(1, INFLIGHT_BYTES * count // segment_bytes),
+        }
