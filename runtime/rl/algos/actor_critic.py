@@ -62,7 +62,7 @@ def bootstrap_values(
     # truncation (the next row belongs to another episode) and the last row are evaluated again.
     next_values = torch.cat([values[1:], values[-1:]])
     is_computed_again = ended == 2
-    is_computed_again[-1] = True
+    is_computed_again[-1].fill_(True)  # an assignment would make a tensor of the number on the host first
     if is_captured:
         again = value(next_obs.flatten(0, 1)).view(steps, copies)
         return values, torch.where(is_computed_again, again, next_values)

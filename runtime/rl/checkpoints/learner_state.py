@@ -105,7 +105,10 @@ def unpack(checkpoint: Checkpoint, method: Algorithm, store: Store) -> Resumed:
     # Every check of both before the first change: otherwise an experience that does not fit would be found when the
     # networks have been replaced.
     method.check_state(saved)
-    store.load_state(_part(checkpoint.tensors, "experience."))
+    try:
+        store.load_state(_part(checkpoint.tensors, "experience."))
+    except KeyError as error:
+        raise ValueError(f"the saved experience has no {error}") from error
     return Resumed(counters, accounts, method.load_state(saved))
 
 
