@@ -9,21 +9,54 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
-
-if TYPE_CHECKING:
-    from runtime.rl.buffers.replay import Replay
+from runtime.exchange.protocol.segment_schema import Layout, SegmentField
+from runtime.rl.buffers.priorities import Priorities
+from runtime.rl.buffers.ring_index import RingIndex
+from runtime.rl.buffers.store_cuts import ReadRows, ReplayCut, RingCut
 
 _PRIORITY: Final = "priority"
 _LARGEST: Final = "largest_priority"
 _NEXT: Final = "next"
 _NEXT_BYTES: Final = 8
 Arrays = dict[str, NDArray[Any]]
+
+
+class Rows(Protocol):
+    """Memory of a ring."""
+
+    @property
+    def read(self) -> ReadRows:
+        """Return copies of rows."""
+
+
+class Replay(Protocol):
+    """What is saved of a replay buffer, and what it is loaded into."""
+
+    capacity: int
+    layout: Layout
+    fields: tuple[SegmentField, ...]
+    rng: np.random.Generator
+    index: RingIndex
+    priorities: Priorities | None
+
+    @property
+    def rows(self) -> Rows:
+        """Memory of the ring."""
+
+    @property
+    def inserted(self) -> int:
+        """Transitions so far."""
+
+    def __len__(self) -> int:
+        """Return the number of transitions."""
+
+    def put_saved(self, columns: list[NDArray[Any]], following: NDArray[np.intp], tail: NDArray[Any]) -> None:
+        """Insert a saved history, oldest first."""
 
 
 def cut_of(replay: Replay, most_bytes: int | None) -> tuple[ReplayCut, RingCut]:
