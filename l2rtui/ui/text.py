@@ -189,17 +189,17 @@ def clip(line: Line, width: int) -> Line:
     """
     if width_of(line) <= width:
         return line
-    kept: list[Span] = []
+    spans: list[Span] = []
     room = max(0, width - 1)
     for text, style in line:
         if len(text) <= room:
-            kept.append(Span(text, style))
+            spans.append(Span(text, style))
             room -= len(text)
             continue
         end = text.rfind(" ", 0, room + 1)
-        kept.append(Span(text[:end] if end >= 0 else "" if kept else text[:room], style))
+        spans.append(Span(text[:end] if end >= 0 else "" if spans else text[:room], style))
         break
-    return (*kept, Span("…", TextStyle.DIM))
+    return (*spans, Span("…", TextStyle.DIM))
 
 
 def width_of(line: Sequence[Span]) -> int:

@@ -36,6 +36,7 @@ from l2rtui.ui.state.messages import LeaveRequested
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.run_table import RunTable
 from l2rtui.ui.widgets.span_renderer import SpanWidget
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
@@ -143,6 +144,8 @@ class ClusterScreen(Screen[None]):
     def watch_health(self, health: ConnectionStatus) -> None:
         """Show the state of the connection, and the keys, which may depend on it."""
         self.panes.status.health = health
+        # "No runs" is known only once the cluster has answered.
+        self.panes.runs.empty_text = RunTable.EMPTY if health.is_connected else "Nothing has been heard yet."
         self.content.titles.show_keys()
 
     def _show(self) -> None:

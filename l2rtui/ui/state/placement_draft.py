@@ -150,11 +150,11 @@ def loss_of(lost: Iterable[Seat], ledger: Ledger, owner: str) -> str:
     holders: list[Slot] = []
     num_lost = 0
     for seat in lost:
-        taken = [
+        lost_slots = [
             ledger.slots.get(slot) or Slot(slot, SlotState.OFF) for slot in seat.slots if not _is_free(ledger, slot)
         ]
-        if any((slot.pod, slot.owner) != (seat.pod, owner) for slot in taken):
-            holders += taken
+        if any((slot.pod, slot.owner) != (seat.pod, owner) for slot in lost_slots):
+            holders += lost_slots
             num_lost += 1
     if not num_lost:
         return ""

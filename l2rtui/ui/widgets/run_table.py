@@ -155,7 +155,7 @@ def run_row(
         *learner_counters,
         (Span(sanitize(run.owner) or NOTHING, TextStyle.DIM), run.owner),
         (Span("", TextStyle.DIM), -run.created),  # orders like the age, but does not change with time
-        is_fault=status.level in (Level.BAD, Level.WARN),
+        is_fault=status.level in (Level.BAD, Level.WARN) or bool(old and is_learning(pods)),
     )
 
 

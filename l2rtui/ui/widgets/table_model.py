@@ -6,7 +6,6 @@ Separate from the widget so that sorting and filtering 100,000 rows can be teste
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -86,8 +85,6 @@ class RowModel:
         self._test: Test | None = None
         self._sources: dict[str, object] = {}
         self._positions: dict[str, int] | None = None
-        # How many cells of each length a column has: a removal then finds the next widest without reading all rows.
-        self._lengths: list[Counter[int]] = [Counter() for _ in columns]
 
     def update(self, changed: Iterable[Row], removed: Iterable[str] = ()) -> tuple[bool, list[str]]:
         """Apply changes of single rows.
@@ -95,17 +92,15 @@ class RowModel:
         Returns:
             Whether the displayed rows or their order have changed; else the keys whose cells alone differ.
         """
-        is_reordered, touched = False, []
-        for key in removed:
-            if (gone := self.rows.pop(key, None)) is not None:
-                is_reordered = True
-                self._count(gone, -1)
+        touched: list[str] = []
+        gone = [row for key in removed if (row := self.rows.pop(key, None)) is not None]
+        is_reordered = bool(gone)
         for row in changed:
             old = self.rows.get(row.key)
             if old == row:
                 continue
             self.rows[row.key] = row
-            self._measure(old, row)
+            self._grow(row)
             # A new sort value, or a row that passes the filter no more, moves other rows; new cells alone do not.
             if (
                 old is None
@@ -116,7 +111,7 @@ class RowModel:
             elif old.cells != row.cells and self._is_displayed(row):
                 touched.append(row.key)
         if is_reordered:
-            self._shrink()
+            self._shrink(gone)
             self.arrange()
         return is_reordered, touched
 
@@ -153,7 +148,6 @@ class RowModel:
         self.columns = tuple(columns)
         # Widths and the sort column survive by key: a column that appears must not shift the others.
         self.widths = [max(_least(column), widths.get(column.key, 0)) for column in columns]
-        self._lengths = [Counter() for _ in columns]
         keys = [column.key for column in columns]
         self.sort_column = keys.index(sorted_by) if sorted_by in keys else None
         self._test = compile_filter(self.filter_text, keys)
@@ -249,21 +243,20 @@ class RowModel:
         everything = " ".join(cell.text for cell in row.cells).casefold()
         return self._test(lambda number: self.text(row, number).casefold(), everything)
 
-    def _measure(self, old: Row | None, new: Row) -> None:
-        if old is not None:
-            self._count(old, -1)
-        self._count(new, 1)
-        self.widths = [max(width, len(cell.text)) for width, cell in zip(self.widths, new.cells, strict=True)]
+    def _grow(self, row: Row) -> None:
+        for number, cell in enumerate(row.cells):
+            self.widths[number] = max(self.widths[number], len(cell.text))
 
-    def _count(self, row: Row, by: int) -> None:
-        for lengths, cell in zip(self._lengths, row.cells, strict=True):
-            lengths[len(cell.text)] += by
-
-    def _shrink(self) -> None:
+    def _shrink(self, gone: Sequence[Row]) -> None:
+        """Fit the columns whose widest cell went."""
         for number, column in enumerate(self.columns):
-            lengths = +self._lengths[number]  # without the lengths that no cell has any more
-            self._lengths[number] = lengths
-            self.widths[number] = max(_least(column), max(lengths, default=0))
+            width = self.widths[number]
+            if all(len(row.cells[number].text) < width for row in gone):
+                continue
+            # Most often some other row is as wide, and is soon met: names of pods have one length.
+            if not any(len(row.cells[number].text) == width for row in self.rows.values()):
+                widest = max((len(row.cells[number].text) for row in self.rows.values()), default=0)
+                self.widths[number] = max(_least(column), widest)
 
 
 def _least(column: TableColumn) -> int:

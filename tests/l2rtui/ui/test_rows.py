@@ -65,6 +65,8 @@ def test_a_learner_that_reports_no_more_has_no_rate_and_says_for_how_long():
     assert cells(learner, "2m") == ["silent 2m", "-", "7,610", "1.00"]
     assert cells(over, "") == ["-", "-", "7,610", "1.00"]
     assert cells(over, "2m") == ["-", "-", "7,610", "1.00"]
+    faults = [run_table.run_row(RUN, [pod, POD], metrics, (), None, "2m").is_fault for pod in (learner, over)]
+    assert faults == [True, False]
 
 
 def test_an_old_record_of_a_pod_has_no_frame_rate():
