@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -121,6 +122,35 @@ def test_over_tcp_a_resume_after_sigterm_goes_on_past_a_torn_checkpoint(
     assert "resumed ckpt-" in successor.text()
     assert never_falls([last, *successor.records("learner")])
     assert after["replay"] > 0
+    assert worker.end() == successor.end() == contract.EXIT_DONE
+
+
+def test_a_learner_that_resumes_without_experience_collects_before_it_learns(
+    run: RunUnderTest, wait_until: Wait
+) -> None:
+    """And afterwards it goes on at its ratio: no burst makes up for the updates that were due."""
+    run.settings |= {"checkpoint_replay_bytes": 0, "warmup_steps": 320, "checkpoint_seconds": 0.2}
+    learner, worker = run.start("learner"), run.start("worker")
+    rises(learner, {}, wait_until)
+    before = learner.text().count("checkpoint ckpt-")
+    wait_until(lambda: learner.text().count("checkpoint ckpt-") > before, "a checkpoint with updates", log=learner)
+    for process in (learner, worker):  # the worker too: it would send again what the checkpoint lacks
+        process.end(signal.SIGKILL)
+
+    successor = run.start("learner")
+    worker = run.start("worker", 1)
+    wait_until(
+        lambda: "collects 320 env steps before it learns again" in successor.text(), "the plan", log=successor
+    )
+    line = next(line for line in successor.text().splitlines() if "resumed ckpt-" in line)
+    steps, updates, lost = (
+        int(re.search(rf"(\d+) {word}", line)[1]) for word in ("env", "updates,", "updates after")
+    )
+    rises(successor, learner.last("learner"), wait_until)
+    for record in successor.records("learner"):
+        collected = record["accepted"] * 32 - steps
+        assert record["updates"] - updates - lost <= max(0.0, (collected - 320) * 0.25) + 1
+    assert successor.process.poll() is None
     assert worker.end() == successor.end() == contract.EXIT_DONE
 
 
