@@ -4,7 +4,7 @@ In the learner's process a question waits for the interpreter lock and, on a GPU
 stream; a stream of high priority would cure the second cause alone. On two cores, while SAC learned from vectors,
 the 95th percentile of an answer fell from 3.7 ms (thread) to 0.9 ms (process) with 2 askers of 16 rows and from 6.0
 to 3.7 ms with 12, and was equal while nothing was learned: `python -m tests.bench.exchange inference_learning`. The
-price is a second CUDA context, some 400 MiB.
+price is a second CUDA context, a few hundred MiB.
 
 Weights are not sent: the process reads them from the learner's shared memory, like every peer on this host. One
 socket pair carries the set-up there and counts back, and is the lifeline: its end is the end of the process. If the

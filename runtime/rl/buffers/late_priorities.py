@@ -32,7 +32,7 @@ class LatePriorities:
         self._pending: tuple[NDArray[np.intp], ArrivingErrors] | None = None
 
     def add(self, rows: NDArray[np.intp], errors: ArrivingErrors, *, is_exact: bool) -> None:
-        """Set the priorities of ``rows`` once ``errors`` are there: at once if ``is_exact``, else one update late."""
+        """Set the priorities of ``rows`` once ``errors`` are there; ``is_exact`` waits for them."""
         # First the older ones: of a row that is in both batches, the newer error counts.
         self.settle()
         self._pending = rows, errors
