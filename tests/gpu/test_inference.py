@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from runtime.base.endpoint import parse  # noqa: E402
 from runtime.exchange.inference.client import RemotePolicy  # noqa: E402
 from runtime.exchange.inference.messages import proof_of  # noqa: E402
-from runtime.exchange.inference.process import InferenceProcess, Program  # noqa: E402
+from runtime.exchange.inference.process import InferenceProcess, InferenceProgram  # noqa: E402
 from runtime.exchange.inference.sockets import QuestionChannel  # noqa: E402
 from runtime.exchange.policy_store import PolicyStore  # noqa: E402
 from runtime.rl.algos.actor import ActorShape, NumpyActor  # noqa: E402
@@ -95,7 +95,9 @@ def test_the_process_answers_from_the_card_while_its_learner_learns_on_it(short_
     assert batch_sizes(network.shapes)[0] == 16
     argv = [sys.executable, "-m", "runtime", "inference"]
     sentences: list[str] = []
-    inference = InferenceProcess(Program(argv, msgspec.json.encode(setup), [shared.descriptor]), sentences.append)
+    inference = InferenceProcess(
+        InferenceProgram(argv, msgspec.json.encode(setup), [shared.descriptor]), sentences.append
+    )
     inference.start()
     sac = SAC(PICTURES, SACConfig(hidden=PICTURES.hidden, batch_size=64), 1, "cuda")
     pixels = torch.from_numpy(observations(PICTURES, 64)).cuda()

@@ -76,7 +76,7 @@ def proof_of(token: str, run_id: str) -> bytes:
 def encode_question(proof: bytes, number: int, obs: NDArray[Any]) -> bytes:
     """Return the frame that asks what the policy says to `obs` (B, obs_width)."""
     # Joined from the array itself: a frame of pictures is half a megabyte, and each copy of it costs.
-    return b"".join((_QUESTION.pack(_QUESTION_MAGIC, proof, number, len(obs)), np.ascontiguousarray(obs)))
+    return b"".join((_QUESTION.pack(_QUESTION_MAGIC, proof, number, len(obs)), np.ascontiguousarray(obs).data))
 
 
 def read_question(frame: memoryview, shapes: Shapes, proof: bytes) -> tuple[int, NDArray[Any]]:

@@ -61,7 +61,7 @@ class Inference(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class InferenceProgram:
     """Program that serves: `setup` is the line that it reads first, `descriptors` stay open under their numbers."""
 
     argv: Sequence[str]
@@ -72,7 +72,7 @@ class Program:
 class InferenceProcess:
     """Learner's end: starts the program, starts it again when it ends, and ends it."""
 
-    def __init__(self, program: Program, say: Callable[[str], None]) -> None:
+    def __init__(self, program: InferenceProgram, say: Callable[[str], None]) -> None:
         self._program = program
         self._say = say
         self._lock = threading.Lock()

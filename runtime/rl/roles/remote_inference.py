@@ -10,7 +10,7 @@ import msgspec
 
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import proof_of
-from runtime.exchange.inference.process import Inference, InferenceProcess, Program
+from runtime.exchange.inference.process import Inference, InferenceProcess, InferenceProgram
 from runtime.exchange.inference.server import InferenceThread
 from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel, address_of
 from runtime.exchange.policy_store import PolicyStore
@@ -48,7 +48,7 @@ def remote_inference(
     text = endpoint.data if endpoint.folder is None else f"ipc://{endpoint.folder}"
     setup = InferenceSetup(os.getpid(), text, keys, proof, network, weights)
     argv = [sys.executable, "-m", "runtime", "inference"]
-    return InferenceProcess(Program(argv, msgspec.json.encode(setup), [weights.descriptor]), say)
+    return InferenceProcess(InferenceProgram(argv, msgspec.json.encode(setup), [weights.descriptor]), say)
 
 
 def remote_policy(context: Context, plan: Plan, name: bytes) -> RemotePolicy:

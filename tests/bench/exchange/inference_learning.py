@@ -26,7 +26,7 @@ import numpy as np
 from runtime.base.endpoint import parse
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import proof_of
-from runtime.exchange.inference.process import Inference, InferenceProcess, Program
+from runtime.exchange.inference.process import Inference, InferenceProcess, InferenceProgram
 from runtime.exchange.inference.server import InferenceThread
 from runtime.exchange.inference.sockets import AnswerChannel, QuestionChannel
 from runtime.exchange.policy_store import PolicyStore
@@ -81,7 +81,7 @@ def serve(
     if kind == "process":
         shared = policies.share(shape.size)
         setup = InferenceSetup(os.getpid(), f"ipc://{folder}", None, PROOF, network, shared)
-        program = Program(
+        program = InferenceProgram(
             [sys.executable, "-m", "runtime", "inference"], msgspec.json.encode(setup), [shared.descriptor]
         )
         inference = InferenceProcess(program, print)

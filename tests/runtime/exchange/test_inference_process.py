@@ -21,7 +21,7 @@ from runtime.base.errors import FailedError
 from runtime.exchange.inference import process as inference_process
 from runtime.exchange.inference.client import RemotePolicy
 from runtime.exchange.inference.messages import proof_of
-from runtime.exchange.inference.process import InferenceProcess, Lifeline, Program, how_it_ended
+from runtime.exchange.inference.process import InferenceProcess, InferenceProgram, Lifeline, how_it_ended
 from runtime.exchange.inference.sockets import QuestionChannel
 from runtime.exchange.policy_store import PolicyStore
 from runtime.exchange.transport import curve_keys
@@ -63,7 +63,7 @@ class LearnerUnderTest:
         shared = self.policies.share(shape.size)
         network = NetworkSetup(shape, "cpu", "float32", captures=True, threads=1, max_rows=8)
         setup = InferenceSetup(os.getpid(), endpoint, keys, PROOF, network, shared)
-        program = Program(ARGV, msgspec.json.encode(setup), [shared.descriptor])
+        program = InferenceProgram(ARGV, msgspec.json.encode(setup), [shared.descriptor])
         self.inference = InferenceProcess(program, self.sentences.append)
 
     def publish(self, version: int) -> None:
@@ -174,7 +174,7 @@ def test_a_process_that_cannot_start_ends_the_learner_with_its_own_words(
     with learner(f"ipc://{short_folder}/none") as ours:
         problem = wait_until(lambda: error(ours), "the learner's end")
     assert "could not be started 2 times: failed: the learner cannot listen at" in problem
-    program = Program([f"{short_folder}/missing"], b"{}")
+    program = InferenceProgram([f"{short_folder}/missing"], b"{}")
     absent = InferenceProcess(program, lambda _: None)
     absent.start()
     try:
