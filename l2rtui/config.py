@@ -44,7 +44,8 @@ class Settings:
             and a look at all of them where that is allowed.
         image: Container image for specs that name none. Default empty: such a spec is refused where one is needed.
         binding: How a pod gets its GPU where the spec does not say: ``env`` (both variables, the pod pinned to its
-            node), ``device-plugin``, ``shared``, ``hami``, ``dra`` or ``cpu``. Default ``env``.
+            node), ``device-plugin``, ``shared``, ``hami``, ``dra`` or ``cpu``. Default ``env``; sets that compute
+            on no GPU get ``cpu`` by themselves.
         cuda_index: What ``CUDA_VISIBLE_DEVICES`` says with ``env`` where a GPU's UUID is not known: ``same`` (the
             index, right where the container sees all GPUs) or ``zero`` (right where the container runtime shows it
             only its own). Default ``zero``: what NVIDIA's container runtime does.

@@ -62,10 +62,12 @@ def _spec(parser: Parser) -> None:
 
 
 def _places(parser: Parser) -> None:
-    parser.option("--on", type=_pins, metavar="PINS", help="use only these GPUs or slots: node/0-3,node/5.1")
+    parser.option(
+        "--on", type=_pins, metavar="PINS", help="only these devices or slots: node/0-3,node/5.1,node/cpu"
+    )
     parser.option("--policy", choices=POLICIES, help="fill one GPU after the other, or go round all of them")
-    parser.option("--binding", choices=BINDINGS, help="how pods get their GPU, in place of what the spec says")
-    parser.flag("--overcommit", "use slots that are held when none is free")
+    parser.option("--binding", choices=BINDINGS, help="how pods get a GPU, or cpu, in place of what the spec says")
+    parser.flag("--overcommit", "share slots with other pods when none is free, as often as it takes")
     parser.option(
         "--wave", type=_count, default=0, metavar="N", help="start N pods, wait until they run, then the next N"
     )

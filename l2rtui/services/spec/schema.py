@@ -199,7 +199,7 @@ class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Placement of replicas unless the command line gives one."""
 
     policy: Literal["pack", "spread"] = "pack"
-    on: Annotated[str, Meta(description="node/gpu[.slot], ranges and commas: phortx1/0-3,phortx2/5.0-1")] = ""
+    on: Annotated[str, Meta(description="node/gpu[.slot], ranges and commas: phortx1/0-3,n2/5.0-1,n1/cpu")] = ""
 
 
 class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
