@@ -58,9 +58,9 @@ def test_a_rollout_is_what_the_policy_did_step_by_step(changes):
     settings = settings_of(**changes)
     collector, method, plan = collector_of(settings)
     first, second = copied(collector.collect()), copied(collector.collect())
-    assert {name: column.shape[2:] for name, column in first.items()} == {
-        field.name: torch.Size(field.shape_tail) for field in plan.layout.fields
-    }
+    fields = {field.name: torch.Size(field.shape_tail) for field in plan.layout.fields}
+    shapes = {name: column.shape[2:] for name, column in first.items()}
+    assert shapes == {**fields, "next_obs": fields["obs"]}
     goes_on = (first["ended"] == 0)[..., None]
     follows = torch.cat([first["obs"][1:], second["obs"][:1]])
     assert torch.equal(torch.where(goes_on, follows, first["next_obs"]), first["next_obs"])
@@ -112,10 +112,9 @@ def test_actions_are_drawn_as_workers_draw_them():
 def test_off_policy_rollouts_begin_at_random_and_have_a_transitions_columns():
     collector, _, plan = collector_of(settings_of(algorithm="sac", num_envs=64))
     columns = copied(collector.collect(at_random=True))
-    assert set(columns) == set(plan.layout.names) == {"obs", "action", "reward", "next_obs", "terminated"}
+    assert set(columns) == {*plan.layout.names, "next_obs"} == {"obs", "action", "reward", "next_obs", "ended"}
     actions = columns["action"].numpy()
     assert np.histogram(actions, bins=4, range=(-1, 1))[0] == pytest.approx(np.full(4, actions.size / 4), rel=0.2)
-    assert columns["terminated"].max() <= 1
     assert not torch.equal(columns["action"], collector.collect()["action"])
 
 
@@ -152,17 +151,15 @@ def test_rewards_are_summed_over_steps_as_workers_do(n_step):
     for _ in range(12):
         finished = rollout.step(lambda _: (np.zeros((3, 1), np.float32), None), 1)
     names = plan.layout.names
-    theirs = dict(zip(names, plan.layout.columns(finished.memory.view, 36), strict=True))
+    theirs = dict(zip(names, plan.layout.columns(finished.memory.view, 36, finished.segment.tail), strict=False))
     columns = {
         "reward": torch.from_numpy(env.reward.copy()),
-        "next_obs": torch.from_numpy(env.final.copy()),
+        "ended": torch.from_numpy(env.ended),
         "steps": torch.zeros(12, 3, dtype=torch.uint8),
-        "terminated": torch.zeros(12, 3, dtype=torch.uint8),
     }
-    sum_over_steps(columns, torch.from_numpy(env.ended), n_step, 0.9)
-    for name in ("reward", "steps", "terminated"):
+    sum_over_steps(columns, n_step, 0.9)
+    for name in columns:
         np.testing.assert_allclose(columns[name].flatten().numpy(), theirs[name], rtol=1e-5)
-    np.testing.assert_array_equal(columns["next_obs"].flatten(0, 1).numpy(), theirs["next_obs"])
 
 
 @pytest.mark.parametrize("changes", METHODS)
