@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -44,41 +44,64 @@ def usable_cores() -> float:
 
 def memory_limit() -> int | None:
     """Return the memory limit of our cgroup in bytes; None without a limit."""
-    limits = [fields[0] for folder in _own_cgroups() if (fields := _fields(folder / "memory.max"))]
-    return min((int(limit) for limit in limits if limit.isdigit()), default=None)  # "max" is no limit
+    return min((limit for limit, _ in _memory_limits()), default=None)
+
+
+def memory_used() -> int:
+    """Return the memory in use, in bytes: of the cgroup whose limit counts, or of this machine where none does."""
+    machine = psutil.virtual_memory()
+    limit, folder = min(_memory_limits(), default=(machine.total, _CGROUP))
+    if limit < machine.total and (current := _fields(folder / "memory.current")):
+        # As kubectl top and docker stats count: files that were read and can be dropped at once are no use.
+        cached = _field_of(folder / "memory.stat", "inactive_file") or 0
+        return max(0, int(current[0]) - cached)
+    return machine.total - machine.available
 
 
 class CpuLoad:
-    """CPU cores in use on this machine, by all processes, since the previous reading.
+    """CPU cores in use since the previous reading: of the cgroup whose quota counts, or of this machine.
 
     The first reading has none before it: it is the load average of the last minute, at most all cores. A command
     that looks once would otherwise have to wait for a second reading.
+
+    Args:
+        has_quota: False counts the whole machine, whatever our cgroup may use of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_quota: bool = True) -> None:
+        self._folders = list(_own_cgroups()) if has_quota else []
+        self._cores = usable_cores() if has_quota else float(psutil.cpu_count() or 1)
         # Not psutil.cpu_percent(): it keeps the previous times of each thread apart, and reads from a pool of
         # threads would be first readings, which it answers with 0.
-        self._busy, self._total = _cpu_seconds()
-        self._read_at = time.monotonic()
+        self._busy, self._read_at = _busy_core_seconds(self._folders), time.monotonic()
 
     def read(self) -> float:
         """Return the cores in use."""
-        cores = psutil.cpu_count() or 1
-        if time.monotonic() - self._read_at < _MIN_SECONDS:
-            return min(os.getloadavg()[0], float(cores))
-        (busy, total), before = _cpu_seconds(), (self._busy, self._total)
-        self._busy, self._total, self._read_at = busy, total, time.monotonic()
-        # Counters of idle time may step back by a tick (proc(5)), so the share is bounded.
-        share = (busy - before[0]) / (total - before[1]) if total > before[1] else 0.0
-        return cores * min(max(share, 0.0), 1.0)
+        passed = time.monotonic() - self._read_at
+        if passed < _MIN_SECONDS:
+            return min(os.getloadavg()[0], self._cores)
+        before, self._busy, self._read_at = self._busy, _busy_core_seconds(self._folders), time.monotonic()
+        # Bounded below, since counters of idle time may step back by a tick (proc(5)), and above, since the clock
+        # and the counters are not read at the same moment.
+        return min(max((self._busy - before) / passed, 0.0), float(psutil.cpu_count() or 1))
 
 
-def _cpu_seconds() -> tuple[float, float]:
-    """Return busy and total seconds of all cores since the start of the machine."""
+def _busy_core_seconds(cgroups: Iterable[Path]) -> float:
+    """Return the seconds that cores have been busy, summed over them: of the first cgroup with a quota, or all."""
+    for folder in cgroups:
+        quota = _fields(folder / "cpu.max")
+        if quota and quota[0].isdigit() and (used := _field_of(folder / "cpu.stat", "usage_usec")) is not None:
+            return used / 1e6
     times = psutil.cpu_times()
     # On Linux time of guests is also in user and nice, and a core that waits for I/O is idle.
-    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return total - times.idle - getattr(times, "iowait", 0.0), total
+    twice = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return sum(times) - twice - times.idle - getattr(times, "iowait", 0.0)
+
+
+def _memory_limits() -> list[tuple[int, Path]]:
+    """Return the limits of our cgroup and all above it, with the folder of each; "max" is no limit."""
+    limits = [(fields[0], folder) for folder in _own_cgroups() if (fields := _fields(folder / "memory.max"))]
+    return [(int(limit), folder) for limit, folder in limits if limit.isdigit()]
 
 
 def _own_cgroups() -> Iterator[Path]:
@@ -108,3 +131,12 @@ def _lines(path: Path) -> list[str]:
 def _fields(path: Path) -> list[str]:
     lines = _lines(path)
     return lines[0].split() if lines else []
+
+
+def _field_of(path: Path, name: str) -> int | None:
+    """Return the number behind a name in a file of names and numbers; None without it."""
+    for line in _lines(path):
+        key, _, value = line.partition(" ")
+        if key == name and value.isdigit():
+            return int(value)
+    return None

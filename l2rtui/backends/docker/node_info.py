@@ -30,7 +30,7 @@ class EngineLoad:
     """CPU cores and memory in use on the machine of the Engine, in a process of that machine."""
 
     def __init__(self) -> None:
-        self._cpu = CpuLoad()
+        self._cpu = CpuLoad(has_quota=False)  # we may sit in a container of the Engine ourselves
 
     def read(self, info: Mapping[str, Any]) -> tuple[float | None, int | None]:
         """Return cores and bytes; None for both where the Engine runs in a virtual machine (Docker Desktop)."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.common.node_info import CpuLoad, memory_limit, node_name, usable_cores
+from l2rtui.backends.common.node_info import CpuLoad, memory_limit, memory_used, node_name, usable_cores
 from l2rtui.backends.common.nvml import GpuProcess, GpuReader, cpu_device
 from l2rtui.backends.local import process_scan
 from l2rtui.config import Settings
@@ -46,14 +46,14 @@ class NodeReader:
         # With a problem there are GPUs that cannot be read: the CPU stands beside them, and not in their place.
         has_gpus = bool(report.gpus or report.problem)
         cpu = cpu_device(name, cores, settings.slots_per_core, settings.max_cpu_slots, index=CPU if has_gpus else 0)
-        memory = psutil.virtual_memory()
+        memory = psutil.virtual_memory().total
         node = Node(
             name,
             report.gpus if has_gpus else (cpu,),
             cpu_cores=cores,
-            memory_bytes=min(memory.total, memory_limit() or memory.total),
+            memory_bytes=min(memory, memory_limit() or memory),
             cpu_used=round(self._cpu_load.read(), 2),
-            memory_used_bytes=memory.total - memory.available,
+            memory_used_bytes=memory_used(),
             gpu_use=report.uses,
             message=report.problem,
             cpu=cpu if has_gpus else None,

@@ -27,6 +27,9 @@ STATUS: dict[str, Any] = {
     "inflight_transitions": 64,
     "store": 9,
     "strangers": 0,
+    "device": "cuda:0 NVIDIA H100 80GB HBM3",
+    "gpu_percent": 41.0,
+    "gpu_memory_bytes": 3 << 30,
     "env_steps": 128,
     "policy_lag": [0, 0.5, 2],
     "segments": {"sent": 5, "accepted": 4},
@@ -61,6 +64,8 @@ def test_status_is_json_and_metrics_are_prometheus_text(port: int) -> None:
         assert re.fullmatch(r'# (HELP|TYPE) l2r_\w+ .+|l2r_\w+\{(\w+="([^"\\]|\\.)*",?)+\} [\d.]+', line), line
     assert 'l2r_segments_total{run="r",outcome="accepted"} 4' in text
     assert 'pod="w\\"0\\n}"' in text
+    assert 'l2r_gpu_percent{run="r"} 41.0\n' in text
+    assert "l2r_gpu_reserved_bytes" not in text, "an unknown figure is left out"
     assert "".join(prometheus(STATUS)) == text
     assert get(port, "/etc/passwd")[0] == 404
 

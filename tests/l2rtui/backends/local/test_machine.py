@@ -150,22 +150,41 @@ def test_a_card_that_fell_off_the_bus_takes_no_other_with_it():
 
 
 def test_load_is_the_load_average_at_the_first_look_and_then_what_was_measured(monkeypatch):
-    clock, cpu = [100.0], [SimpleNamespace(user=10.0, idle=90.0)]
-    monkeypatch.setattr(node_info, "_cpu_seconds", lambda: (cpu[0].user, cpu[0].user + cpu[0].idle))
+    clock, busy = [100.0], [10.0]
+    monkeypatch.setattr(node_info, "_busy_core_seconds", lambda _: busy[0])
+    monkeypatch.setattr(node_info, "usable_cores", lambda: 4.0)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("psutil.cpu_count", lambda: 4)
     monkeypatch.setattr("os.getloadavg", lambda: (6.8, 1.0, 1.0))
     load = node_info.CpuLoad()
     assert load.read() == 4.0, "a load above all cores is all cores"
-    clock[0], cpu[0] = 101.0, SimpleNamespace(user=13.0, idle=91.0)
+    clock[0], busy[0] = 102.0, 16.0
     assert load.read() == 3.0
-    clock[0] = 102.0
-    assert load.read() == 0.0, "no tick of the counters"
+    clock[0], busy[0] = 103.0, 15.99
+    assert load.read() == 0.0, "the counter of idle time stepped back by a tick"
 
 
-def test_cpu_times_count_what_is_not_idle():
-    busy, total = node_info._cpu_seconds()
-    assert 0 <= busy < total
+def test_busy_seconds_are_not_those_of_idle_cores():
+    times = psutil.cpu_times()
+    assert 0 < node_info._busy_core_seconds([]) < sum(times) - times.idle + 60
+
+
+def test_in_a_container_load_and_memory_are_its_own(monkeypatch, tmp_path):
+    files = {
+        "cpu.max": "200000 100000",
+        "cpu.stat": "usage_usec 7500000\nuser_usec 1",
+        "memory.max": str(1 << 30),
+        "memory.current": str(700 << 20),
+        "memory.stat": f"anon 5\ninactive_file {200 << 20}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(node_info, "_own_cgroups", lambda: iter([tmp_path]))
+    assert node_info._busy_core_seconds([tmp_path]) == 7.5
+    assert node_info.memory_used() == 500 << 20
+    (tmp_path / "memory.max").write_text("max\n")
+    machine = psutil.virtual_memory()
+    assert node_info.memory_used() == pytest.approx(machine.total - machine.available, rel=0.2)
 
 
 def test_without_the_module_there_is_a_sentence(monkeypatch):
