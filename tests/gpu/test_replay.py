@@ -1,0 +1,154 @@
+"""Replay and rollouts on a GPU: the batches of the host's ring, whatever is copied while an update runs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from runtime.rl.buffers.batch_source import BatchSource
+from runtime.rl.buffers.device_rows import DeviceRows
+from runtime.rl.buffers.host_rows import HostRows
+from runtime.rl.buffers.replay import Batch, Replay, transition_layout
+from runtime.rl.buffers.rollout_buffer import Rollouts, rollout_layout
+from runtime.rl.device.memory import device_free_bytes
+from runtime.rl.device.staging import DeviceCopier
+from runtime.rl.spaces import ActionSpace, ObsSpace
+
+pytestmark = pytest.mark.gpu
+SPACES = [ObsSpace(33), ObsSpace(2, ((84, 84, 4),))]
+NAMES = ("obs", "action", "reward", "next_obs", "terminated", "weight")
+
+
+def segment(rng: np.random.Generator, space: ObsSpace, count: int = 64, copies: int = 4) -> tuple[np.ndarray, ...]:
+    ended = rng.choice([0, 1, 2], count, p=[0.9, 0.05, 0.05]).astype(np.uint8)
+    tail = copies + np.count_nonzero(ended == 2)
+    return (
+        rng.integers(0, 256, (count, space.width)).astype(space.dtype),
+        rng.random((count, 2), dtype=np.float32),
+        rng.random(count, dtype=np.float32),
+        ended,
+        rng.integers(0, 256, (tail, space.width)).astype(space.dtype),
+    )
+
+
+def occupy() -> torch.Tensor:
+    """Give the computing stream work for a while, so that copies and gathers come beside it."""
+    matrix = torch.rand(4096, 4096, device="cuda")
+    for _ in range(20):
+        matrix = matrix @ matrix.mul(1e-3)
+    return matrix
+
+
+def assert_same(host: Batch, device: Batch) -> None:
+    for name in NAMES:
+        expected, value = getattr(host, name), getattr(device, name)
+        assert (expected is None) == (value is None), name
+        assert expected is None or torch.equal(expected, value.cpu()), name
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("priority", [None, (0.6, 0.4)])
+def test_a_ring_on_the_card_gives_the_batches_of_the_host(space: ObsSpace, priority: tuple[float, float] | None):
+    layout, rng = transition_layout(space, ActionSpace(2)), np.random.default_rng(0)
+    rows = [HostRows, partial(DeviceRows, "cuda")]
+    host, device = (Replay(300, layout, 3, priority=priority, rows=each, segment=(4, 64)) for each in rows)
+    for _ in range(20):
+        columns = segment(rng, space)
+        host.put(columns)
+        busy = occupy()
+        device.put(columns)
+        error = rng.random(32)
+        assert_same(host.sample(32), device.sample(32))
+        for replay in (host, device):
+            replay.update_priorities(error)
+        assert busy.is_cuda
+    for name, value in host.state().items():
+        assert (device.state()[name] == value).all(), name
+    resumed = Replay(300, layout, 9, priority=priority, rows=rows[1], segment=(4, 64))
+    resumed.load_state(host.state())
+    assert_same(host.sample(32), resumed.sample(32))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_segments_never_overwrite_a_batch_that_is_gathered_on_a_busy_card(space: ObsSpace) -> None:
+    layout, rng = transition_layout(space, ActionSpace(2)), np.random.default_rng(0)
+    host = Replay(128, layout, 3, segment=(4, 64))
+    device = Replay(128, layout, 3, rows=partial(DeviceRows, "cuda"), segment=(4, 64))
+    for replay in (host, device):
+        replay.put(segment(np.random.default_rng(7), space))
+    for _ in range(10):
+        occupy()
+        batch = device.sample(64)  # it waits on the card, behind the work above
+        expected = host.sample(64)
+        for _ in range(4):  # and these come on a stream of their own: twice around the ring
+            columns = segment(rng, space)
+            host.put(columns)
+            device.put(columns)
+        assert_same(expected, batch)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_batches_that_are_copied_beside_an_update_are_those_of_the_host(space: ObsSpace) -> None:
+    layout, rng = transition_layout(space, ActionSpace(2)), np.random.default_rng(0)
+    plain = Replay(300, layout, 3)
+    pinned = Replay(300, layout, 3, rows=partial(HostRows, pinned=True))
+    for _ in range(4):
+        columns = segment(rng, space)
+        plain.put(columns)
+        pinned.put(columns)
+    source = BatchSource(pinned, 32, lambda draw: draw(), DeviceCopier("cuda"), ahead=True)
+    used = torch.zeros((), device="cuda")
+    for _ in range(20):
+        batch = source.take()
+        occupy()
+        used += batch.reward.sum()  # read late: the next copy must not overwrite it
+        source.prefetch()
+        assert batch.obs.is_cuda
+        assert_same(plain.sample(32), batch)
+    assert used.isfinite()
+
+
+def test_steps_that_are_on_the_card_stay_there() -> None:
+    layout, rng = transition_layout(ObsSpace(3), ActionSpace(2)), np.random.default_rng(0)
+    replays = [Replay(100, layout, 0, rows=rows) for rows in (HostRows, partial(DeviceRows, "cuda"))]
+    for _ in range(5):
+        steps = [rng.random((8, 4, 3)), rng.random((8, 4, 2)), rng.random((8, 4)), rng.random((8, 4, 3))]
+        tensors = [torch.from_numpy(column.astype(np.float32)).cuda() for column in steps]
+        ended = torch.from_numpy(rng.integers(0, 3, (8, 4)).astype(np.uint8)).cuda()
+        for replay in replays:
+            replay.put_steps(*tensors, ended)
+        for tensor in tensors:
+            tensor.zero_()  # the next rollout is written over it
+        assert_same(*(replay.sample(64) for replay in replays))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_rollouts_are_made_on_the_card(space: ObsSpace) -> None:
+    layout, rng = rollout_layout(space, ActionSpace(2)), np.random.default_rng(0)
+    host, device = (Rollouts(layout, 4, 64, 192, where) for where in ("cpu", "cuda"))
+    for _ in range(6):
+        for _ in range(3):
+            obs, action, reward, ended, tail = segment(rng, space)
+            columns = (obs, action, rng.random(64, dtype=np.float32), reward, ended, tail)
+            host.put(columns)
+            device.put(columns)
+        busy = occupy()
+        expected, batch = host.take(), device.take()
+        assert expected is not None
+        assert batch is not None
+        assert batch.next_obs.is_cuda
+        for name in ("obs", "action", "log_prob", "reward", "next_obs", "ended"):
+            assert torch.equal(getattr(expected, name), getattr(batch, name).cpu()), name
+        assert busy.is_cuda
+
+
+def test_the_card_says_how_much_of_it_is_free() -> None:
+    free = device_free_bytes("cuda")
+    assert free is not None
+    held = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    after = device_free_bytes("cuda")
+    assert after is not None
+    assert free - after >= held.nbytes // 2
