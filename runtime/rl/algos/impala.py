@@ -19,7 +19,7 @@ from runtime.rl.algos.actor_critic import ActorCritic, backward_sums, bootstrap_
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.optimisers import clip_grad_norm
-from runtime.rl.algos.ppo import clipped_loss
+from runtime.rl.algos.ppo import clipped_objective, with_entropy
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
 from runtime.rl.device.captured import is_captured
 
@@ -94,25 +94,25 @@ class Impala(ActorCritic):
         bounds = {"gamma": config.gamma, "rho_bar": config.rho_bar, "c_bar": config.c_bar}
         vs, advantage = v_trace(reward, values, next_value, batch.ended, ratios, **bounds)
         mean_entropy = entropy.mean()
-        loss, policy_loss = self._policy_losses(log_prob, ratio, advantage.flatten())
-        value_loss = 0.5 * mse_loss(self._value(obs).squeeze(1), vs.flatten())
+        objective, policy_loss = self._policy_objective(log_prob, ratio, advantage.flatten())
+        square = mse_loss(self._value(obs).squeeze(1), vs.flatten())
 
-        policy = self._policy.arena.gradient(loss - config.entropy_cost * mean_entropy)
-        value = self._value.arena.gradient(config.value_cost * value_loss)
-        stats = (policy_loss, value_loss, mean_entropy, ratio.mean())
+        policy = self._policy.arena.gradient(with_entropy(objective, mean_entropy, config.entropy_cost), -1.0)
+        value = self._value.arena.gradient(square, 0.5 * config.value_cost)
+        stats = (policy_loss, 0.5 * square.detach(), mean_entropy, ratio.mean())
         return torch.cat([policy, value]), torch.stack([part.detach() for part in stats])
 
-    def _policy_losses(self, log_prob: Tensor, ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss whose gradient the policy follows, and the one that is reported."""
+    def _policy_objective(self, log_prob: Tensor, ratio: Tensor, advantage: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the value whose gradient the policy climbs, and the loss that is reported."""
         rho_bar, clip = self.config.rho_bar, self.config.clip
         if clip is None:
-            loss = -(log_prob * advantage).mean()
-            return loss, loss
+            objective = (log_prob * advantage).mean()
+            return objective, -objective.detach()
         # `v_trace` has weighted the advantage by min(rho_bar, ratio) already. The clipped objective multiplies by
         # the ratio itself, so that weight is divided out; 1e-6 keeps an impossible action finite.
         advantage = normalised(advantage / ratio.clamp(1e-6, rho_bar))
         unclipped, clipped = ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage
-        return clipped_loss(log_prob, unclipped, clipped), -torch.minimum(unclipped, clipped).mean()
+        return clipped_objective(log_prob, unclipped, clipped), -torch.minimum(unclipped, clipped).mean()
 
 
 def v_trace(
