@@ -43,6 +43,8 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 PAINT_SECONDS: Final = 0.1
 """Longest wait for the first paint of the slots: below a dialog the screen is not painted at all."""
 MAX_CURVES: Final = 6
+_CORNERS: Final = 4
+"""Columns of a border that its title leaves free."""
 _TITLES = ("1 Slots", "2 Seeds", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
 _NAMES: Final = dict(zip(Pane, _TITLES, strict=True))
 
@@ -342,7 +344,12 @@ class PaneTitles:
             return _join([_NAMES[pane]], facts)
         # Views that share a position name each other, so that their number keys need not be known.
         neighbours = LOWER if is_large else LISTS
-        return _join([_NAMES[other].upper() if other is pane else _NAMES[other] for other in neighbours], facts)
+        names = [_NAMES[other].upper() if other is pane else _NAMES[other] for other in neighbours]
+        title = _join(names, facts)
+        if len(title.plain) + _CORNERS > self._panes.screen.size.width and any(facts):
+            # What is filtered and hidden matters more than the names: of the others only the number keys stay.
+            title = _join([name if name.isupper() else name[0] for name in names], facts)
+        return title
 
     def _list_facts(self, pane: Pane) -> list[str]:
         content, table = self._content, self._panes.widget(pane)

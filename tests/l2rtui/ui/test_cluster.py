@@ -481,3 +481,10 @@ async def test_toasts_never_cover_what_is_typed(desk, size, keys):
         await one.press("y", "z")
         assert one.app.focused.value.endswith("yz")
         assert "yz" in one.words().splitlines()[field.y]
+
+
+async def test_a_narrow_title_says_what_is_hidden_before_the_names_of_other_views(desk):
+    async with desk(size=(80, 24), ready=False) as one:
+        await one.until(lambda: "1 Slots   2 SEEDS   3 Pods" in one.words())
+        await one.press("slash", *"sac", "enter")
+        await one.until(lambda: "1   2 SEEDS   3   4   6   7   8   2 · 1 hidden · /sac" in one.words())

@@ -46,7 +46,7 @@ def test_every_entry_can_be_bound_to_its_own_keys_by_name(key):
         ("run.destroy", "K", "K would be both pod.kill and run.destroy"),
         ("run.destroy", "ctrl+p", "ctrl+p would be both"),
         ("run.destroy", "ctrl+c", "ctrl+c"),
-        ("log.since", "x", "takes digits"),
+        ("place.replicas", "x", "takes digits"),
         ("app.palette", "space", "space would be both"),
     ],
 )
