@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from l2rtui.domain.metrics import PodMetrics
+from l2rtui.domain.node import device_name
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Level
@@ -79,18 +80,18 @@ def simulator_level(state: str) -> Level:
 
 
 def slot_text(pod: PodView) -> str:
-    """Devices and slots of a pod, without its node: ``3.2``, ``0.0-3``, ``2`` for an unnumbered share."""
+    """Devices and slots of a pod, without its node: ``3.2``, ``0.0-3``, ``cpu.1``, ``2`` for an unnumbered share."""
     if not pod.devices:
         return NOTHING
     slots = sorted(
         {(usage.gpu, usage.slot) for usage in pod.devices if usage.gpu is not None and usage.slot is not None}
     )
     if not slots:
-        return ",".join("?" if usage.gpu is None else str(usage.gpu) for usage in pod.devices)
+        return ",".join("?" if usage.gpu is None else device_name(usage.gpu) for usage in pod.devices)
     gpu, first = slots[0]
     if len(slots) > 1 and slots == [(gpu, first + number) for number in range(len(slots))]:
-        return f"{gpu}.{first}-{first + len(slots) - 1}"
-    return ",".join(f"{gpu}.{slot}" for gpu, slot in slots)
+        return f"{device_name(gpu)}.{first}-{first + len(slots) - 1}"
+    return ",".join(f"{device_name(gpu)}.{slot}" for gpu, slot in slots)
 
 
 def pod_row(

@@ -14,6 +14,7 @@ from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.snapshot_index import PodCounts
 from l2rtui.ui.widgets.grid_layout import lay_out
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
+from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.status_bar import left_of, slots_of
 
 SPEC = """kind: learner-workers
@@ -64,13 +65,13 @@ def test_the_cursor_goes_from_a_gpu_down_to_the_cpu():
 
 def test_counts_of_gpus_stay_what_they_are():
     snapshot = ClusterSnapshot({"box": workstation()}, {"w": worker("w", CPU, 0), "l": worker("l", 0, 0)})
-    left = read(
-        left_of(snapshot, ConnectionStatus("local", is_connected=True), PodCounts(), slots_of(snapshot.ledger))
-    )
-    assert "slots 1/4  free 3  cpu 1/16" in left
+    health = ConnectionStatus("local", is_connected=True)
+    groups = left_of(snapshot, health, PodCounts(), slots_of(snapshot.ledger))
+    assert "slots 1/4  free 3  cpu 1/16" in "".join(map(read, groups))
     row = node_row(snapshot.nodes["box"], list(snapshot.ledger.slots.values()))
     cells = {column.key: cell.text for column, cell in zip(NodeTable.COLUMNS, row.cells, strict=True)}
     assert (cells["slots"], cells["free"], cells["busy"]) == ("4+16", "3+15", "1+1")
+    assert [slot_text(pod) for pod in snapshot.pods.values()] == ["cpu.0", "0.0"]
 
 
 @pytest.fixture
