@@ -30,11 +30,11 @@ def spec(cli):
 
 SLOT = {
     "id", "node", "gpu", "device", "slot", "state", "owner", "run", "set", "pod", "gpu_use_percent",
-    "gpu_memory_used_bytes",
+    "gpu_memory_used_bytes", "kind", "pods",
 }  # fmt: skip
 NODE = {
     "node", "ready", "schedulable", "use_known", "slots", "free", "cpu_cores", "cpu_used", "memory_bytes",
-    "memory_used_bytes", "gpus", "taints", "labels", "message",
+    "memory_used_bytes", "gpus", "taints", "labels", "message", "cpu_slots", "cpu_free",
 }  # fmt: skip
 POD = {
     "pod", "uid", "node", "owner", "run", "set", "role", "index", "seed", "slots", "phase", "status", "level",
