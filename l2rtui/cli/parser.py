@@ -99,6 +99,7 @@ def _start(parser: Parser) -> None:
 def _scale(parser: Parser) -> None:
     parser.option("target", metavar="RUN/SET", help="the set")
     parser.option("replicas", type=_count, metavar="N", help="how many replicas it shall have")
+    parser.flag("--overcommit", "share slots with other pods when none is free")
     _admin(parser)
 
 

@@ -116,6 +116,7 @@ class ScalePlan:
 
     Attributes:
         added: Replicas to start. removed: names of the pods to stop, highest index first.
+        overcommitted: Slots that another pod holds already, used because the person allowed it.
     """
 
     run: str
@@ -124,6 +125,7 @@ class ScalePlan:
     added: tuple[PodPlan, ...]
     removed: tuple[str, ...]
     conflicts: tuple[str, ...] = ()
+    overcommitted: tuple[SlotId, ...] = ()
 
 
 def planned_view(

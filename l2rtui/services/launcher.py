@@ -223,12 +223,19 @@ def _all_run(snapshot: ClusterSnapshot, runs: Sequence[str]) -> bool:
 
 
 async def scale(
-    backend: Backend, run: str, set_name: str, replicas: int, grace_seconds: float | None = None
+    backend: Backend,
+    run: str,
+    set_name: str,
+    replicas: int,
+    grace_seconds: float | None = None,
+    *,
+    overcommit: bool = False,
 ) -> ScalePlan:
     """Give a set another number of replicas.
 
     Args:
         grace_seconds: Of the pods that are removed; None keeps their own.
+        overcommit: Share slots with other pods where none is free.
 
     Raises:
         NotFoundError: there is no such run or set.
@@ -253,7 +260,8 @@ async def scale(
         for other in snapshot.pods_of(run)
         if other.index < present.get(other.set_name, 0)
     ]
-    placement = place([spec.with_replicas(set_name, replicas)], snapshot.ledger, existing=existing)
+    wish = [spec.with_replicas(set_name, replicas)]
+    placement = place(wish, snapshot.ledger, existing=existing, overcommit=overcommit)
     scaled = spec.set_named(set_name) or set_spec
     seats = [seat for seat in placement.seats if seat.set_name == set_name]
     plan = ScalePlan(
@@ -263,6 +271,7 @@ async def scale(
         added=tuple(plan_pod(spec, scaled, seat, snapshot.nodes) for seat in seats),
         removed=tuple(pod.name for pod in sorted(pods, key=lambda pod: -pod.index) if pod not in remaining),
         conflicts=placement.conflicts,
+        overcommitted=placement.overcommitted,
     )
     if plan.conflicts:
         raise RefusedError(f"{'; '.join(plan.conflicts)}.", "Free slots first, or scale to fewer.")

@@ -177,6 +177,20 @@ async def test_a_scale_goes_on_on_the_cpu_and_gives_its_slots_back(backend):
     assert busy(snapshot) == {False: 1, True: 2}
 
 
+async def test_a_scale_shares_slots_where_it_may(backend):
+    await launched(backend, spec(workers=7))
+    with pytest.raises(RefusedError, match="2 of 9 replicas find no free CPU slot"):
+        await launcher.scale(backend, "run", "w", 9)
+    await launcher.scale(backend, "run", "w", 9, overcommit=True)
+    snapshot = await until(backend, lambda seen: running(seen, "run", "w") == 9)
+    assert busy(snapshot) == {False: 1, True: 8}
+    assert sum(len(slot.sharing) for slot in snapshot.ledger.slots.values()) == 2
+    await launcher.scale(backend, "run", "w", 7, 0.0)
+    snapshot = await until(backend, lambda seen: len(seen.pods_of("run", "w")) == 7)
+    assert busy(snapshot) == {False: 1, True: 8}
+    assert not any(slot.sharing for slot in snapshot.ledger.slots.values())
+
+
 async def test_a_second_launch_is_refused_where_the_cpu_is_full_and_shares_it_where_it_may(backend):
     await launched(backend, spec(workers=7))
     refused = await launcher.prepare_runs(backend, [spec("two", workers=2)])

@@ -161,7 +161,7 @@ class DockerBackend:
             scanned = await containers.scan(self._engine)
             network = scanned.network_of(plan.run)
             existing = scanned.containers_of(network["Labels"][labels.RUN_ID])
-            refuse_taken_slots(plan.added, await self.snapshot())
+            refuse_taken_slots(plan.added, await self.snapshot(), plan.overcommitted)
             run, token = _run_plan(network), await containers.read_token(self._engine, existing)
             created = [await containers.create_container(self._engine, run, pod, token) for pod in plan.added]
         for container in created:

@@ -105,7 +105,7 @@ class LocalBackend:
             state, record = self._recorded(plan.run)
             self._refuse_stopping(state)
             # Under the lock and with a new snapshot: since the plan was made another launch may have taken slots.
-            refuse_taken_slots(plan.added, await self.snapshot())
+            refuse_taken_slots(plan.added, await self.snapshot(), plan.overcommitted)
             if self._settings.grace(grace_seconds) is not None and state.status is not None:
                 pods = [pod for pod in state.status.pods if pod.plan.name in plan.removed]
                 self._request_stop(state.folder, [pod.uid for pod in pods], self._settings.grace(grace_seconds))

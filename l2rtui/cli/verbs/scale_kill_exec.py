@@ -21,7 +21,8 @@ async def run_scale(session: Session) -> int:
     runs = (await session.backend.snapshot()).runs_matching(run)
     refuse_others("scale", runs, is_admin=session.args.admin)
     with session.interruption("`l2rtui pods` shows whether it was done."):
-        plan = await launcher.scale(session.backend, run, set_name, session.args.replicas)
+        replicas, overcommit = session.args.replicas, session.args.overcommit
+        plan = await launcher.scale(session.backend, run, set_name, replicas, overcommit=overcommit)
     session.talk.say(f"{run}/{set_name}: {len(plan.added)} to start, {len(plan.removed)} to stop")
     session.out.show_one(table_output.SCALED, json_output.scale_document(plan))
     return EXIT_DONE

@@ -80,7 +80,7 @@ def simulator_level(state: str) -> Level:
 
 
 def slot_text(pod: PodView) -> str:
-    """Devices and slots of a pod, without its node: ``3.2``, ``0.0-3``, ``cpu.1``, ``2`` for an unnumbered share."""
+    """Devices and slots of a pod, without its node: ``3.2``, ``cpu.0-3``, ``2`` for an unnumbered share."""
     if not pod.devices:
         return NOTHING
     slots = sorted(

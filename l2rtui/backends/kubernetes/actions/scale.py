@@ -84,14 +84,15 @@ class _Scale:
             await self._leases.release([self._run.uid], devices, only=freed)
 
     async def _claim(self) -> None:
-        slots = [slot for pod in self._plan.added for slot in pod.seat.slots]
-        if not slots:
+        shared = set(self._plan.overcommitted)
+        slots = [slot for pod in self._plan.added for slot in pod.seat.slots if slot not in shared]
+        if not any(pod.seat.slots for pod in self._plan.added):
             return
-        if await self._leases.is_permitted():
+        if slots and await self._leases.is_permitted():
             claimant = Claimant(self._plan.run, self._run.uid, self._namespace)
             await self._leases.claim(slots_by_device({claimant: slots}))
         try:
-            refuse_taken_slots(self._plan.added, await self._context.snapshot())
+            refuse_taken_slots(self._plan.added, await self._context.snapshot(), shared)
         except RefusedError:
             devices = {(slot.node, slot.gpu) for slot in slots}
             # Only these slots: the run's other replicas keep their claims.

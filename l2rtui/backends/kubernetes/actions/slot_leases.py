@@ -1,8 +1,9 @@
 """Slot Leases: where a slot is claimed. Of two launches that place on the same slot at once, exactly one wins.
 
-One Lease (``coordination.k8s.io/v1``) stands for one GPU, or for the CPU of one node. An annotation on it maps slot
-indices to claims, ``{run, run_id, namespace, until}``. A claim is written by compare and swap: the Lease is read, and
-replaced only if its ``resourceVersion`` is still the same (Kubernetes API concepts, "Updates to existing resources").
+One Lease (``coordination.k8s.io/v1``) stands for one GPU, or for the CPU of one node. An annotation on it maps
+slot indices to claims, ``{run, run_id, namespace, until}``. A claim is written by compare and swap: the Lease is
+read, and replaced only if its ``resourceVersion`` is still the same (Kubernetes API concepts, "Updates to existing
+resources").
 
 A claim is valid until its time is over, and after that as long as a controller of its run would start a pod on the
 slot. The claims of a launch that died therefore expire without anybody's help.
