@@ -19,9 +19,12 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar o
 unexport PYTHONDONTWRITEBYTECODE
 SHOWN := awk '/Downloading|Installing collected/ {print substr($$0, 1, 110) > "/dev/stderr"}'
 ARGS ?=
+# Python with torch for CUDA, on a machine whose packages cannot be installed by pip; then no .venv is made.
+GPU_PYTHON ?= $(BIN)/python
+GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-process test-slow test-gpu test-cluster coverage check format bench screenshots curves dist wheel lock clean
+.PHONY: help setup run test test-process test-slow test-gpu test-cluster coverage check format bench bench-gpu screenshots curves dist wheel lock clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -57,8 +60,8 @@ test-process: $(VENV)/dev  ## run the tests that start processes
 test-slow: $(VENV)/dev  ## run the tests that take long: learning, faults, building the one file
 	@$(PYTEST) -m "slow and not cluster and not gpu" $(ARGS)
 
-test-gpu: $(VENV)/dev  ## run the tests that need a graphics card
-	@$(BIN)/python -m pytest --ignore=tests/bench -m gpu $(ARGS)
+test-gpu: $(GPU_NEEDS)  ## run the tests that need a graphics card
+	@$(GPU_PYTHON) -m pytest tests/gpu -m gpu $(ARGS)
 
 test-cluster: $(VENV)/dev  ## run the tests that need a Kubernetes behind $KUBECONFIG
 	@$(BIN)/python -m pytest -m cluster $(ARGS)
@@ -79,6 +82,9 @@ format: $(VENV)/dev  ## rewrite the sources in the house style
 
 bench: $(VENV)/dev  ## print the measurements of tests/bench
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+bench-gpu: $(GPU_NEEDS)  ## print what a GPU gives, in at most eight minutes
+	@$(GPU_PYTHON) -m tests.bench.gpu $(ARGS)
 
 screenshots: $(VENV)/dev  ## drive the app and write screenshots/
 	@$(BIN)/python -m tests.shots

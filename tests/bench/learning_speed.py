@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.base import contract
+from tests.bench.run_processes import RunProcesses
 
 PEERS: dict[str, tuple[tuple[str, str], ...]] = {
     "sb3": (
@@ -82,32 +81,16 @@ def run_ours(case: Ours, seconds: float) -> Rate:
         "max_seconds": seconds + START_SECONDS,
         **case.settings,
     }
-    with tempfile.TemporaryDirectory(prefix="l2r-") as name:
-        folder = Path(name)
-        started = []
-        for role, index in [("learner", 0), *(("worker", index) for index in range(case.workers))]:
-            environ = {
-                **{name: value for name, value in os.environ.items() if not name.startswith("L2R_")},
-                contract.ENV_RUN: "speed",
-                contract.ENV_RUN_ID: "speed-1",
-                contract.ENV_POD: f"{role[0]}-{index}",
-                contract.ENV_ROLE: role,
-                contract.ENV_INDEX: str(index),
-                contract.ENV_ENDPOINT: f"ipc://{folder}",
-                contract.ENV_DIR: str(folder / "run"),
-                contract.ENV_CONFIG: json.dumps(settings),
-            }
-            with (folder / f"{role}-{index}.log").open("wb") as output:
-                command = [sys.executable, "-m", "runtime", role]
-                started.append(subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT))
-        for each in started:
-            each.wait()
-        said = (folder / "learner-0.log").read_text()
-    records = [json.loads(line) for line in said.splitlines() if line.startswith('{"l2r":"learner"')]
+    with tempfile.TemporaryDirectory(prefix="l2r-") as name, RunProcesses(Path(name), settings) as run:
+        run.start("learner")
+        for index in range(case.workers):
+            run.start("worker", index)
+        run.wait()
+        records, output = run.records(), run.output("learner")
     # The last one is of the end; the first with steps is of the start.
     kept = [each for each in records if each["env_steps"]][1:-1]
     if len(kept) < 2:
-        raise SystemExit(f"{case.name}: too few records to tell; give it more --seconds\n{said[-2000:]}")
+        raise SystemExit(f"{case.name}: too few records to tell; give it more --seconds\n{output[-2000:]}")
     first, last = kept[0], kept[-1]
     rate = (last["env_steps"] - first["env_steps"]) / (last["time"] - first["time"])
     return Rate(rate, statistics.mean(each["idle_share"] for each in kept[1:]))

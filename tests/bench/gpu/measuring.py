@@ -1,0 +1,101 @@
+"""Time of calls on a device, share of the time in which a GPU computes, and rows of a table."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from runtime.rl.device.usage import DeviceMeter
+
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One section on one device."""
+
+    device: str
+    end: float
+    """Time of `time.monotonic` at which the section has to be done."""
+    is_tiny: bool = False
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    def has_time(self, seconds: float, title: str) -> bool:
+        """Return whether that many seconds are left; if not, say what is left out."""
+        if time.monotonic() + seconds < self.end:
+            return True
+        print(f"{title}: left out, no time", flush=True)
+        return False
+
+
+def await_device(device: str) -> None:
+    """Wait until all kernels that were launched are done."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def call_seconds(function: Callable[[], object], device: str, seconds: float = 0.6) -> float:
+    """Return the median over three stretches of the seconds a call; the device is drained around each stretch."""
+    for _ in range(2):
+        function()  # captures, allocations and choices of kernels
+    await_device(device)
+    began = time.perf_counter()
+    function()
+    await_device(device)
+    calls = max(3, min(5_000, int(seconds / 3 / max(time.perf_counter() - began, 1e-6))))
+    stretches = []
+    for _ in range(3):
+        began = time.perf_counter()
+        for _ in range(calls):
+            function()
+        await_device(device)
+        stretches.append((time.perf_counter() - began) / calls)
+    return statistics.median(stretches)
+
+
+class BusyMeter:
+    """Mean utilisation of a GPU, percent, between `start` and `stop`; None where NVML does not say."""
+
+    def __init__(self, device: str) -> None:
+        self._meter = DeviceMeter([device])
+        self._percents: list[float] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def start(self) -> BusyMeter:
+        self._thread.start()
+        return self
+
+    def stop(self) -> float | None:
+        self._is_over.set()
+        self._thread.join()
+        return statistics.mean(self._percents) if self._percents else None
+
+    def _look(self) -> None:
+        while not self._is_over.wait(LOOK_SECONDS):
+            if (percent := self._meter.report().get("gpu_percent")) is not None:
+                self._percents.append(float(percent))
+
+
+def show(title: str, figures: Mapping[str, Any]) -> None:
+    """Print one row: a title and named figures; what could not be measured is a dash."""
+    parts = (f"{name} {figure(value)}" for name, value in figures.items())
+    print(f"{title:52} {'   '.join(parts)}", flush=True)
+
+
+def figure(value: Any) -> str:
+    """Return a number with three digits that count; larger ones whole, with commas."""
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

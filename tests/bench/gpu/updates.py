@@ -1,0 +1,191 @@
+"""Updates: SAC, PPO and IMPALA eager and captured, in each precision, with their data where a learner keeps it.
+
+`loop` draws a batch of the replay and updates, as the learner does without workers beside it: `device` keeps the
+replay on the GPU, `host` in pinned memory with copies ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from runtime.rl.algos.data_parallel import DataParallel, assemble
+from runtime.rl.algos.plan import Plan, make_plan, make_store
+from runtime.rl.buffers.batch_source import BatchSource
+from runtime.rl.buffers.replay import Batch, Replay
+from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.device.staging import DeviceCopier
+from runtime.rl.settings import Settings, from_mapping
+from runtime.rl.spaces import ActionSpace, ObsSpace
+from tests.bench.gpu.measuring import Bench, call_seconds, show
+
+SMALL_CONVOLUTIONS = [[16, 5, 2], [32, 3, 2], [32, 3, 2]]
+ROWS = 256
+"""Transitions in one insertion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Method, observations and sizes of one row."""
+
+    title: str
+    obs: ObsSpace
+    settings: dict[str, Any]
+    rows: int = 20_000
+    """Transitions in the replay."""
+    seconds: float = field(default=12.0)
+    """About what it takes on a GPU."""
+
+
+def sac(title: str, obs: ObsSpace, size: int, hidden: list[int], rows: int, **more: Any) -> Case:
+    method = {"algorithm": "sac", "hidden": hidden, "sac": {"batch_size": size}, "replay_capacity": rows}
+    return Case(f"SAC {title}, batch {size}, {hidden}", obs, {**method, **more}, rows)
+
+
+def ppo(title: str, obs: ObsSpace, steps: int, copies: int, minibatch: int, epochs: int, hidden: list[int]) -> Case:
+    sizes = {"batch_steps": steps * copies, "minibatch_size": minibatch, "epochs": epochs}
+    shape = {"num_envs": copies, "segment_steps": steps, "hidden": hidden}
+    return Case(
+        f"PPO {title} {steps} x {copies}, {epochs} epochs", obs, {"algorithm": "ppo", **shape, "ppo": sizes}
+    )
+
+
+def impala(title: str, obs: ObsSpace, steps: int, copies: int, hidden: list[int]) -> Case:
+    shape = {"num_envs": copies, "segment_steps": steps, "hidden": hidden}
+    settings = {"algorithm": "impala", **shape, "impala": {"batch_steps": steps * copies}}
+    return Case(f"IMPALA {title} {steps} x {copies}", obs, settings)
+
+
+VECTOR, ATARI = ObsSpace(23), ObsSpace(6, ((84, 84, 4),))
+CASES = (
+    sac("vector", VECTOR, 256, [128, 128], 200_000),
+    sac("vector", VECTOR, 8_192, [256, 256], 200_000),
+    sac("32x32x1", ObsSpace(6, ((32, 32, 1),)), 256, [128, 128], 100_000, convolutions=SMALL_CONVOLUTIONS),
+    sac("84x84x4", ATARI, 256, [256, 256], 20_000),
+    sac("144x144x3", ObsSpace(30, ((144, 144, 3),)), 256, [256, 256], 8_000),
+    sac("512x384x3", ObsSpace(30, ((384, 512, 3),)), 128, [256, 256], 1_500),
+    ppo("vector", VECTOR, 128, 16, 256, 10, [64, 64]),
+    ppo("vector", VECTOR, 32, 1_024, 8_192, 4, [256, 256]),
+    ppo("84x84x4", ATARI, 32, 64, 512, 4, [512]),
+    impala("vector", VECTOR, 64, 16, [64, 64]),
+    impala("84x84x4", ATARI, 20, 64, [512]),
+)
+TINY = (sac("vector", VECTOR, 32, [16, 16], 2_000), ppo("vector", VECTOR, 8, 8, 32, 2, [16]))
+
+
+def measure(bench: Bench) -> None:
+    torch.set_num_threads(4)
+    for case in TINY if bench.is_tiny else CASES:
+        if not bench.has_time(case.seconds, case.title):
+            continue
+        try:
+            figures = row(bench, case)
+        except torch.OutOfMemoryError as error:
+            figures = {"out of memory": str(error)[:80]}
+        show(case.title, figures)
+        if bench.is_gpu:
+            torch.cuda.empty_cache()
+
+
+def row(bench: Bench, case: Case) -> dict[str, Any]:
+    """Return the figures of one case: milliseconds an update, then updates or env steps a second."""
+    device = bench.device
+    plan, settings = planned(case)
+    figures: dict[str, Any] = {}
+    if bench.is_gpu and case.obs.width <= ATARI.width:
+        learner, batch = team(case, {}, "cpu"), batch_of(case, plan, settings, "cpu")
+        figures["CPU ms"] = 1e3 * call_seconds(lambda: learner.update(batch), "cpu")
+        learner.close()
+    batch = batch_of(case, plan, settings, device)
+    modes = [("eager ms", {"cuda_graphs": False}), ("float32 ms", {})]
+    if bench.is_gpu:
+        modes += [("tf32 ms", {"precision": "tf32"}), ("bfloat16 ms", {"precision": "bfloat16"})]
+    for name, changes in modes:
+        learner = team(case, changes, device)
+        figures[name] = 1e3 * call_seconds(lambda learner=learner: learner.update(batch), device)
+        learner.close()
+    if case.settings["algorithm"] != "sac":
+        fastest = min(value for name, value in figures.items() if name != "CPU ms")
+        return {**figures, "env steps/s": len(batch.reward.flatten()) / fastest * 1e3}
+    for place in ("device", "host"):
+        learner = team(case, {}, device)
+        figures[f"loop {place}, updates/s"] = 1 / call_seconds(loop(bench, case, learner, place), device)
+        learner.close()
+    return figures
+
+
+def planned(case: Case, changes: dict[str, Any] | None = None) -> tuple[Plan, Settings]:
+    settings = from_mapping({**case.settings, **(changes or {})})
+    return make_plan(settings, case.obs, ActionSpace(2)), settings
+
+
+def team(case: Case, changes: dict[str, Any], device: str) -> DataParallel:
+    plan, settings = planned(case, changes)
+    return assemble(plan, settings, 3, [device])
+
+
+def observations(case: Case, count: int, seed: int) -> NDArray[Any]:
+    """Return random observations; pictures repeat, since only their size matters."""
+    rng = np.random.default_rng(seed)
+    vector = rng.standard_normal((count, case.obs.vector), dtype=np.float32)
+    if not case.obs.images:
+        return vector
+    pictures = rng.integers(0, 256, (min(count, 64), *case.obs.images[0]), dtype=np.uint8)
+    return case.obs.pack(vector, [pictures[rng.integers(0, len(pictures), count)]])
+
+
+def batch_of(case: Case, plan: Plan, settings: Settings, device: str) -> Any:
+    """Return one batch of the method, on the device."""
+    rng = np.random.default_rng(1)
+    if case.settings["algorithm"] == "sac":
+        lead: tuple[int, ...] = (settings.sac["batch_size"],)
+    else:
+        lead = (settings.segment_steps, settings.num_envs)
+    count = int(np.prod(lead))
+
+    def tensor(values: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(device).reshape(*lead, *values.shape[1:])
+
+    obs, next_obs = (tensor(observations(case, count, seed)) for seed in (2, 3))
+    action = tensor(rng.uniform(-1, 1, (count, plan.action_space.size)).astype(np.float32))
+    reward = tensor(rng.standard_normal(count, dtype=np.float32))
+    if case.settings["algorithm"] == "sac":
+        return Batch(obs, action, reward, next_obs, tensor((rng.random(count) < 0.1).astype(np.float32)))
+    log_prob = tensor(np.full(count, -2.0, dtype=np.float32))
+    ended = tensor(rng.choice(np.array([0] * 30 + [1, 2], dtype=np.uint8), count))
+    return RolloutBatch(obs, action, log_prob, reward, next_obs, ended)
+
+
+def loop(bench: Bench, case: Case, learner: DataParallel, place: str) -> Callable[[], object]:
+    """Return one turn of a learner's loop over a full replay on the device or the host."""
+    plan, settings = planned(case)
+    on_device = place == "device"
+    store = make_store(
+        plan, settings, 0, device=bench.device if on_device else None, pinned=bench.is_gpu and not on_device
+    )
+    assert isinstance(store, Replay)
+    fill(store, case, plan, settings)
+    copier = DeviceCopier(bench.device) if bench.is_gpu and not on_device else None
+    source = BatchSource(store, settings.sac["batch_size"], lambda draw: draw(), copier, ahead=True)
+
+    def turn() -> None:
+        learner.update(source.take())
+        source.prefetch()
+
+    return turn
+
+
+def fill(store: Replay, case: Case, plan: Plan, settings: Settings) -> None:
+    """Put random transitions into the replay until it is full; the last observations are those of each copy."""
+    rng = np.random.default_rng(4)
+    copies, count = settings.num_envs, plan.segment_transitions
+    obs = observations(case, count + copies, 5)
+    action = rng.uniform(-1, 1, (count, plan.action_space.size)).astype(np.float32)
+    reward, ended = rng.standard_normal(count, dtype=np.float32), np.zeros(count, dtype=np.uint8)
+    for _ in range(0, case.rows, count):
+        store.put((obs[:count], action, reward, ended, obs[count:]))

@@ -1,0 +1,75 @@
+"""Learner, workers and evaluator of one run as processes, started as a launcher starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from runtime.base import contract
+
+
+class RunProcesses:
+    """Context of one run; its end kills what has not ended by itself."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, cpus: int | None = None) -> None:
+        """``cpus`` are the cores that the launcher grants the learner; None says nothing about them."""
+        self._folder = folder
+        self._settings = settings
+        self._cpus = cpus
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.started:
+            process.kill()
+        for process in self.started:
+            process.wait()
+
+    def start(self, role: str, index: int = 0) -> subprocess.Popen[bytes]:
+        """Start one process; its output goes to a log in the folder."""
+        environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("L2R_")},
+            contract.ENV_RUN: "bench",
+            contract.ENV_RUN_ID: "bench-1",
+            contract.ENV_POD: f"{role[0]}-{index}",
+            contract.ENV_ROLE: role,
+            contract.ENV_INDEX: str(index),
+            contract.ENV_SEED: "0",
+            contract.ENV_ENDPOINT: f"ipc://{self._folder}",
+            contract.ENV_DIR: str(self._folder / "run"),
+            contract.ENV_CONFIG: json.dumps(self._settings),
+        }
+        if self._cpus is not None:
+            environ[contract.ENV_CPUS] = str(self._cpus if role == "learner" else 1)
+        with self._log(role, index).open("wb") as output:
+            command = [sys.executable, "-m", "runtime", role]
+            process = subprocess.Popen(command, env=environ, stdout=output, stderr=subprocess.STDOUT)
+        self.started.append(process)
+        return process
+
+    def wait(self) -> None:
+        """Wait until all have ended."""
+        for process in self.started:
+            process.wait()
+
+    def output(self, role: str, index: int = 0) -> str:
+        """Return what a process has printed so far."""
+        return self._log(role, index).read_text(errors="replace")
+
+    def records(self, role: str = "learner", index: int = 0) -> list[dict[str, Any]]:
+        """Return the records that a process has printed so far, without a line that is not ended."""
+        lines = self.output(role, index).split("\n")[:-1]
+        return [json.loads(line) for line in lines if line.startswith(f'{{"l2r":"{role}"')]
+
+    def _log(self, role: str, index: int) -> Path:
+        return self._folder / f"{role}-{index}.log"
