@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from l2rtui.domain.quantity import format_bytes
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
 from runtime.base import environments, replay_memory
+from runtime.base.environments import DataShape
 from runtime.base.replay_memory import DataMemory
 
 _RUNTIME = "l2r-runtime"
@@ -55,7 +57,7 @@ def check_training(plan: LaunchPlan, snapshot: ClusterSnapshot) -> tuple[Finding
         for finding in itertools.chain(*checks):
             # Seeds of an experiment differ in nothing that is checked here.
             findings.setdefault((finding.subject, finding.sentence), finding)
-    return tuple(findings.values())
+    return (*findings.values(), *_together(plan, snapshot))
 
 
 def _settings(run: RunPlan) -> Mapping[str, Any] | None:
@@ -102,12 +104,53 @@ def _memory(run: RunPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot
         sentence = f"memory of replay and batches is unknown: only {name} knows the size of its observations"
         yield Finding(Severity.OK, MEMORY, sentence)
         return
+    data = _data(settings, shape)
+    if data is not None:
+        yield _fit(run, settings, data, _place(learner, settings, snapshot), str(shape))
+
+
+def _data(settings: Mapping[str, Any], shape: DataShape) -> DataMemory | None:
+    """Return the bytes of a learner's data; None for settings of a wrong type, and for methods without any."""
     try:
         data = replay_memory.memory_of_settings(settings, shape.observation_bytes, shape.action_bytes)
-    except (TypeError, ValueError, AttributeError, ArithmeticError):  # settings of a wrong type
-        return  # the runtime names them
-    if data.device_bytes:
-        yield _fit(run, settings, data, _place(learner, settings, snapshot), str(shape))
+    except (TypeError, ValueError, AttributeError, ArithmeticError):  # the runtime names them
+        return None
+    return data if data.device_bytes else None
+
+
+def _together(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterator[Finding]:
+    """Yield a warning for each card and node that holds the data of every learner of the plan, but not of all."""
+    needs: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for run in plan.runs:
+        settings = _settings(run)
+        for pod in run.pods if settings is not None else ():
+            if pod.set_spec.role is Role.LEARNER and (need := _need(pod, settings or {}, snapshot)) is not None:
+                name, room, size = need
+                needs[name, room].append(size)
+    for (name, room), sizes in needs.items():
+        if sum(sizes) > room:
+            sentence = (
+                f"the data of {len(sizes)} learners takes {format_bytes(sum(sizes))} together, more than {name}"
+            )
+            hint = "Spread them, launch fewer seeds, or lower train.replay_capacity."
+            yield Finding(Severity.WARNING, MEMORY, f"{sentence} ({format_bytes(room)}) holds", hint)
+
+
+def _need(pod: PodPlan, settings: Mapping[str, Any], snapshot: ClusterSnapshot) -> tuple[str, int, int] | None:
+    """Return the room that a learner's data would take: name, bytes, and bytes of the data; None for none."""
+    name, options = settings.get("environment", environments.DEFAULT), settings.get("environment_options") or {}
+    is_named = isinstance(name, str) and isinstance(options, dict)
+    shape = environments.data_shape(name, options) if is_named else None
+    data = _data(settings, shape) if shape is not None else None
+    if data is None:
+        return None
+    place, node = _place(pod, settings, snapshot), snapshot.nodes.get(pod.node)
+    may_use_card = settings.get("replay_device", "auto") != "host"
+    if place.card is not None and may_use_card and replay_memory.fits_device(data, place.card):
+        return place.card_name, place.card, data.device_bytes
+    if node is None or data.host_bytes > node.memory_bytes:  # refused by itself, or unknown
+        return None
+    return f"the memory of {node.name}", node.memory_bytes, data.host_bytes
 
 
 def _fit(run: RunPlan, settings: Mapping[str, Any], data: DataMemory, place: _Place, shape: str) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -122,6 +123,21 @@ def test_the_size_of_a_card_may_come_from_its_measurement():
     (finding,) = findings(pictures(ATARI), replace(unnamed, gpu_use=()))
     assert finding.severity is Severity.WARNING, "it may well fit a card whose size nobody tells"
     assert finding.sentence.endswith("the memory of n (1Gi) holds, and the memory of GPU0 of n is unknown")
+
+
+@pytest.mark.parametrize(
+    ("at", "name"),
+    [(node(card=30 * GIB), r"GPU0 of n \(30Gi\)"), (node(card=0, memory=30 * GIB), r"the memory of n \(30Gi\)")],
+)
+def test_learners_that_fit_alone_and_not_together_are_a_warning(at, name):
+    (alone,) = findings(pictures(ATARI), at)
+    assert alone.severity is Severity.OK
+    fits, warning = findings(pictures(ATARI), at, seeds=(0, 1, 2))
+    assert fits == alone
+    assert warning.severity is Severity.WARNING
+    assert re.fullmatch(
+        rf"the data of 3 learners takes [\d.]+Gi together, more than {name} holds", warning.sentence
+    )
 
 
 def test_rollouts_that_fit_nowhere_name_their_own_setting():
