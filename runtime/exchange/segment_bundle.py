@@ -89,19 +89,19 @@ class SegmentBundle:
     def columns(self) -> Columns:
         """Return each column over all segments, (segments, items, …), the tail last; only of uniform segments."""
         count, tail = self.counts[0], self.tails[0]
-        views, start = [], 0
+        views, start, stride = [], 0, self.stride
         for field in self.layout.fields:
-            views.append(self._column(field, count, start))
+            views.append(self._column(field, count, start, stride))
             start += count * field.item_bytes
         if self.layout.tail is not None:
-            views.append(self._column(self.layout.tail, tail, start))
+            views.append(self._column(self.layout.tail, tail, start, stride))
         return tuple(views)
 
-    def _column(self, field: SegmentField, rows: int, start: int) -> NDArray[Any]:
+    def _column(self, field: SegmentField, rows: int, start: int, stride: int) -> NDArray[Any]:
         inner = [field.dtype.itemsize]  # C order, without padding; from the last dimension on
         for size in reversed(field.shape_tail):
             inner.append(inner[-1] * size)
-        shape, strides = (len(self), rows, *field.shape_tail), (self.stride, *reversed(inner))
+        shape, strides = (len(self), rows, *field.shape_tail), (stride, *reversed(inner))
         return np.ndarray(shape, field.dtype, self.arena, start, strides)
 
     def _starts(self) -> Iterator[int]:

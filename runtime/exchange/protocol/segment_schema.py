@@ -10,7 +10,7 @@ A tail is for values that are not there once for every item, such as an observat
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +47,15 @@ class Layout:
 
     fields: tuple[SegmentField, ...]
     tail: SegmentField | None = None
+    item_bytes: int = field(init=False, compare=False)
+    """Bytes of one item over all fields."""
+    tail_bytes: int = field(init=False, compare=False)
+    """Bytes of one row of the tail; 0 without one."""
+
+    def __post_init__(self) -> None:
+        """Compute the sizes once: they are needed several times for each message."""
+        object.__setattr__(self, "item_bytes", sum(item.item_bytes for item in self.fields))
+        object.__setattr__(self, "tail_bytes", self.tail.item_bytes if self.tail else 0)
 
     @property
     def text(self) -> str:
@@ -56,31 +65,21 @@ class Layout:
         number.
         """
         descriptions = []
-        for field in self._all:
-            code = field.dtype.newbyteorder("<").str[1:]
+        for item in self._all:
+            code = item.dtype.newbyteorder("<").str[1:]
             # Arenas are used in place, without byte swapping: on a big-endian machine every field is refused here.
-            if code not in WIRE_TYPES or not field.dtype.isnative:
+            if code not in WIRE_TYPES or not item.dtype.isnative:
                 carried = ", ".join(WIRE_TYPES)
-                raise ValueError(f"{field.name} has type {field.dtype}; the exchange carries {carried}")
-            shape = ",".join(map(str, field.shape_tail))
-            mark = "+" if field is self.tail else ""
-            descriptions.append(f"{mark}{field.name}:{code}" + (f"[{shape}]" if shape else ""))
+                raise ValueError(f"{item.name} has type {item.dtype}; the exchange carries {carried}")
+            shape = ",".join(map(str, item.shape_tail))
+            mark = "+" if item is self.tail else ""
+            descriptions.append(f"{mark}{item.name}:{code}" + (f"[{shape}]" if shape else ""))
         return " ".join(descriptions)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the fields."""
-        return tuple(field.name for field in self.fields)
-
-    @property
-    def item_bytes(self) -> int:
-        """Bytes of one item over all fields."""
-        return sum(field.item_bytes for field in self.fields)
-
-    @property
-    def tail_bytes(self) -> int:
-        """Bytes of one row of the tail; 0 without one."""
-        return self.tail.item_bytes if self.tail else 0
+        return tuple(item.name for item in self.fields)
 
     def segment_bytes(self, count: int, tail: int = 0) -> int:
         """Bytes of a segment of `count` items and `tail` rows behind them."""
@@ -100,10 +99,10 @@ class Layout:
             raise ValueError(f"a segment of {count} transitions has {expected} bytes, not {arena.nbytes}")
         views = []
         start = 0
-        for field in self._all:
-            rows = tail if field is self.tail else count
-            stop = start + rows * field.item_bytes
-            views.append(np.frombuffer(arena[start:stop], dtype=field.dtype).reshape(rows, *field.shape_tail))
+        for item in self._all:
+            rows = tail if item is self.tail else count
+            stop = start + rows * item.item_bytes
+            views.append(np.frombuffer(arena[start:stop], dtype=item.dtype).reshape(rows, *item.shape_tail))
             start = stop
         return tuple(views)
 
