@@ -137,7 +137,7 @@ async def test_a_span_of_time_is_of_the_pane_that_has_just_got_the_focus(desk):
                 and one.cluster.panes.logs.controllers[1].pane.has_focus
             )
         )
-        strike(one, "x", "2")
+        strike(one, "x", "greater_than_sign", "greater_than_sign")
         await one.until(lambda: one.cluster.panes.logs.controllers[0].since == 2, "the last 5m of the first log")
         assert len(one.cluster.panes.logs.controllers) == 1
 
