@@ -97,8 +97,8 @@ class Impala(ActorCritic):
         objective, policy_loss = self._policy_objective(log_prob, ratio, advantage.flatten())
         square = mse_loss(self._value(obs).squeeze(1), vs.flatten())
 
-        policy = self._policy.arena.gradient(with_entropy(objective, mean_entropy, config.entropy_cost), -1.0)
-        value = self._value.arena.gradient(square, 0.5 * config.value_cost)
+        policy = self._policy.arena.gradient(-with_entropy(objective, mean_entropy, config.entropy_cost))
+        value = self._value.arena.gradient(0.5 * config.value_cost * square)
         stats = (policy_loss, 0.5 * square.detach(), mean_entropy, ratio.mean())
         return torch.cat([policy, value]), torch.stack([part.detach() for part in stats])
 

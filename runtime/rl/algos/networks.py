@@ -48,21 +48,17 @@ class Arena:
         """Parameters as the network computes with them: leaves of autograd."""
         for parameter in self.parameters:
             parameter.requires_grad_()
-        self._factors: dict[float, Tensor] = {}
 
     def refresh(self) -> None:
         """Round the weights to the type of products, after `flat` has changed; nothing to do in float32."""
         if self._num_rounded:
             self._rounded.copy_(self._master)
 
-    def gradient(self, value: Tensor, factor: float = 1.0) -> Tensor:
-        """(size,) gradient of ``factor * value`` by these parameters; 0 where it does not depend on one."""
-        # Backpropagation begins with the factor, which costs no kernel then, neither forward nor backward.
-        seed = self._factors.get(factor)
-        if seed is None:
-            seed = self._factors[factor] = torch.full((), factor, device=self.flat.device)
+    def gradient(self, loss: Tensor) -> Tensor:
+        """(size,) gradient of ``loss`` with respect to these parameters; zero where it does not depend on one."""
+        # Without `grad_outputs`: torch imports a computer algebra system to compare their shapes.
         # A network that the loss reaches in part (unused kernels) must still give a gradient of full size.
-        gradients = torch.autograd.grad(value, self.parameters, seed, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         parts = [gradient.reshape(-1) for gradient in gradients]
         if not (count := self._num_rounded):
             return torch.cat(parts)

@@ -122,9 +122,9 @@ class PPO(ActorCritic):
         objective = with_entropy(clipped_objective(log_prob, unclipped, clipped), mean_entropy, config.entropy_cost)
         square = mse_loss(self._value(obs).squeeze(1), target)
 
-        gradient = self.mean(self._policy.arena.gradient(objective, -1.0))
+        gradient = self.mean(self._policy.arena.gradient(-objective))
         self._optimisers["policy"].step(clip_grad_norm(gradient, config.max_grad_norm))
-        gradient = self.mean(self._value.arena.gradient(square, 0.5 * config.value_cost))
+        gradient = self.mean(self._value.arena.gradient(0.5 * config.value_cost * square))
         self._optimisers["value"].step(clip_grad_norm(gradient, config.max_grad_norm))
         policy_loss, kl, share = stats
         return torch.stack([policy_loss, 0.5 * square.detach(), mean_entropy.detach(), kl, share])
