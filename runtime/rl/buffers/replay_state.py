@@ -96,6 +96,8 @@ def _newest_within(replay: Replay, count: int, most_bytes: int | None) -> int:
     if most_bytes is None:
         return count
     index, item, obs = replay.index, replay.layout.item_bytes + _NEXT_BYTES, replay.layout.tail_bytes
+    # The learner's loop waits for this: no look at transitions that cannot fit even without a tail.
+    count = min(count, most_bytes // item)
     slots = np.arange(index.inserted - count, index.inserted) % index.rows
     # Cumulated from the newest on. Those of several steps share tail rows, so for them this is an upper bound.
     tails = np.cumsum(index.following[slots][::-1] >= index.rows)
