@@ -35,7 +35,7 @@ class Rows(Protocol):
 
 
 class Replay(Protocol):
-    """What is saved of a replay buffer, and what it is loaded into."""
+    """Parts of a replay buffer that are saved and loaded."""
 
     capacity: int
     layout: Layout
