@@ -158,8 +158,8 @@ def test_rewards_are_summed_over_steps_as_workers_do(n_step):
         "steps": torch.zeros(12, 3, dtype=torch.uint8),
     }
     sum_over_steps(columns, n_step, 0.9)
-    for name in columns:
-        np.testing.assert_allclose(columns[name].flatten().numpy(), theirs[name], rtol=1e-5)
+    for name, column in columns.items():
+        np.testing.assert_allclose(column.flatten().numpy(), theirs[name], rtol=1e-5)
 
 
 @pytest.mark.parametrize("changes", METHODS)
