@@ -34,7 +34,7 @@ HOST_RESERVE_BYTES: Final = 2**30
 """Host memory left to the learner itself: torch alone takes half of it."""
 MARGIN_BYTES: Final = 64 * 2**20
 MARGIN_ROWS: Final = 4_096
-"""Rows, and their bytes, that a ring on the host has beyond its capacity: they are written while a batch is read."""
+"""Most rows, and their bytes, that a ring has beyond its capacity: written while a batch is read."""
 _SMALL_BYTES: Final = 4 + 1 + 1 + 8
 """Reward, end, number of summed steps and index of the next observation of a transition."""
 

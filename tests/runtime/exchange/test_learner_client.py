@@ -18,8 +18,10 @@ from runtime.base.signals import Stop
 from runtime.exchange.learner_client import LearnerClient
 from runtime.exchange.learner_server import LearnerServer
 from runtime.exchange.machines.member_state import SessionTerms
+from runtime.exchange.machines.sequence_ledger import Totals
 from runtime.exchange.policy_store import F4
-from runtime.exchange.protocol.messages import Get
+from runtime.exchange.protocol.framing import SegmentArena
+from runtime.exchange.protocol.messages import Get, Trajectory
 from runtime.exchange.transport import shared_memory
 from runtime.rl.algos.actor import NumpyActor
 from runtime.rl.buffers.replay import Replay
@@ -82,6 +84,10 @@ class Learner:
         # As if a worker of this host had requested weights, so that each version is put into shared memory at once.
         self._exchange.policies.answer_get(Get("", 0, 0, F4, shared_memory.host_identity()))
         self._exchange.publish(version, np.full(self._floats, version * 1e-6, dtype=np.float32), 0)
+
+    @property
+    def accounts(self) -> Totals:
+        return self._exchange.membership.accounts.totals
 
     def __enter__(self) -> Self:
         return self
@@ -170,3 +176,25 @@ def test_a_step_with_weights_of_two_versions_is_not_taken(short_folder, wait_unt
         assert used == [*[(1, False)] * 5, (1, True), *[(4, False)] * 3]
         assert peer.env_steps == 8 * SETTINGS.num_envs, "one of nine was not taken"
         wait_until(lambda: learner.store.inserted == 2 * SETTINGS.segment_transitions, "both segments")
+
+
+def test_a_segment_whose_tail_does_not_belong_to_it_is_a_misfit_and_harms_nobody(short_folder, wait_until) -> None:
+    """Between two good ones of the same message; the learner goes on."""
+    with Learner(short_folder, 1) as learner, peer_at(short_folder) as peer:
+        layout = learner.store.layout
+        for truncated in (1, 0, 1):  # two observations behind four steps of one copy: one of them was truncated
+            arena = SegmentArena.of(bytearray(layout.segment_bytes(4, 2)))
+            columns = layout.columns(arena.view, 4, 2)
+            for column in columns:
+                column[:] = 0
+            columns[layout.names.index("ended")][3] = 2 * truncated + (1 - truncated) * 3
+            peer.session.queue_segment(Trajectory(4, 0, 0, 0, 0.0, 0.0, 2), arena)
+
+        def settled() -> bool:
+            peer.exchange(0.01)
+            return peer.session.is_joined and peer.session.unsettled == 0
+
+        wait_until(settled, "all three")
+        totals = learner.accounts
+        assert (totals.accepted, totals.misfit) == (2, 1)
+        assert learner.store.inserted == 8
