@@ -152,3 +152,22 @@ def test_the_card_says_how_much_of_it_is_free() -> None:
     after = device_free_bytes("cuda")
     assert after is not None
     assert free - after >= held.nbytes // 2
+
+
+def test_a_rollout_of_one_segment_is_not_overwritten_by_the_next_while_it_is_learned_from() -> None:
+    layout, rng = rollout_layout(ObsSpace(2, ((84, 84, 4),)), ActionSpace(2)), np.random.default_rng(0)
+    device = Rollouts(layout, 4, 64, 64, "cuda")
+    for _ in range(20):
+        columns = segment(rng, ObsSpace(2, ((84, 84, 4),)))
+        obs, action, reward, ended, tail = columns
+        device.put((obs, action, reward, reward, ended, tail))
+        batch = device.take()
+        assert batch is not None
+        occupy()
+        total = batch.obs.sum(dtype=torch.float64)  # read late, behind the work above
+        del batch
+        for _ in range(3):
+            device.put((obs * 0, action, reward, reward, ended, tail))
+        while device.take() is not None:
+            pass
+        assert total.item() == obs.sum(dtype=np.float64)

@@ -134,6 +134,11 @@ class Rollouts(SegmentQueue[_Segment]):
         copies, shape = self._num_envs, (-1, self._num_envs)
         if self._streams is not None:
             self._streams[0].await_copies()
+            for segment in segments:
+                # Allocated on the stream of copies, and read by the update that follows: the memory must not go to
+                # a later segment before that update is done, though nothing here refers to it any more.
+                for tensor in segment.columns:
+                    tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
         def joined(pieces: list[torch.Tensor], dim: int) -> torch.Tensor:
             return torch.cat(pieces, dim) if len(pieces) > 1 else pieces[0]
@@ -146,9 +151,6 @@ class Rollouts(SegmentQueue[_Segment]):
         obs = parts["obs"]
         next_obs = torch.cat([obs[1:], joined([tail[:copies] for tail in tails], 0)[None]])
         self._put_final(next_obs, segments)
-        # What comes later waits for this: the memory of these segments is given to the next ones.
-        if self._streams is not None:
-            self._streams[0].mark_read()
         return RolloutBatch(next_obs=next_obs, **parts)
 
     def _put_final(self, next_obs: torch.Tensor, segments: list[_Segment]) -> None:
