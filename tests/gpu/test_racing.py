@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 VIEWS = [{}, {"observation": "view"}]
+VIEW = {"environment_options": VIEWS[1], "convolutions": [[16, 5, 2], [32, 3, 2], [32, 3, 2]]}
 
 
 def arrays_with_numpy_draws(seed: int = 0) -> Any:
@@ -46,7 +47,7 @@ def settings_of(**changes: Any) -> Any:
     return from_mapping({**own, **changes})
 
 
-def collector_of(settings: Any, weights: Any = None) -> tuple[Any, Any]:
+def collector_of(settings: Any) -> tuple[Any, Any]:
     from runtime.rl.algos.plan import build, make_plan
     from runtime.rl.envs.registry import make_vector_env
     from runtime.rl.roles.device_collector import DeviceCollector
@@ -85,7 +86,7 @@ def test_cars_drive_as_in_numpy(options):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"environment_options": VIEWS[1]}, {"environment": "CartPole-v1"}, {"algorithm": "sac"}],
+    [{}, VIEW, {"environment": "CartPole-v1"}, {"algorithm": "sac"}],
 )
 def test_a_captured_rollout_is_the_eager_one(changes):
     eager, _ = collector_of(settings_of(cuda_graphs=False, **changes))
