@@ -82,7 +82,8 @@ def test_a_run_trains_survives_kills_of_learner_and_worker_and_ends_by_signal(
     wait_until(lambda: successor.last("learner")["workers"] == 0, "goodbyes")
     began = time.monotonic()
     assert successor.end() == contract.EXIT_DONE
-    assert time.monotonic() - began < 5
+    # Half of the grace period that Kubernetes gives by default, on a busy machine too.
+    assert time.monotonic() - began < 15
     last = successor.last("learner")
     assert exact(last, 32), last
     for process in run.started:
