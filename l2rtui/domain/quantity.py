@@ -1,4 +1,4 @@
-"""Kubernetes quantities (``500m``, ``16Gi``) to numbers and back, and counts with their noun.
+"""Kubernetes quantities (``500m``, ``16Gi``) to numbers and back, counts with their noun, and time spans.
 
 Source: the Quantity format of the Kubernetes API, ``apimachinery/pkg/api/resource/quantity.go``.
 """
@@ -44,6 +44,22 @@ def _parse(text: str) -> float:
 def counted(number: int, noun: str) -> str:
     """Write ``1 pod`` and ``2 pods``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def age(seconds: float) -> str:
+    """Write a time span in at most six characters, in steps so coarse that a screen at rest stays at rest.
+
+    Ten seconds up to a minute, then minutes, then hours and minutes, then days and hours.
+    """
+    rounded = max(0, int(seconds))
+    if rounded < 60:
+        return f"{rounded // 10 * 10}s" if rounded >= 10 else "<10s"
+    minutes, hours, days = rounded // 60, rounded // 3600, rounded // 86400
+    if minutes < 60:
+        return f"{minutes}m"
+    if hours < 24:
+        return f"{hours}h{minutes % 60:02d}m"
+    return f"{days}d{hours % 24:02d}h"
 
 
 def format_bytes(count: float) -> str:

@@ -72,22 +72,6 @@ def status_text(word: str, level: Level) -> str:
     return f"{GLYPHS[level]} {word}"
 
 
-def age(seconds: float) -> str:
-    """Write a time span in at most six characters, in steps so coarse that a screen at rest stays at rest.
-
-    Ten seconds up to a minute, then minutes, then hours and minutes, then days and hours.
-    """
-    rounded = max(0, int(seconds))
-    if rounded < 60:
-        return f"{rounded // 10 * 10}s" if rounded >= 10 else "<10s"
-    minutes, hours, days = rounded // 60, rounded // 3600, rounded // 86400
-    if minutes < 60:
-        return f"{minutes}m"
-    if hours < 24:
-        return f"{hours}h{minutes % 60:02d}m"
-    return f"{days}d{hours % 24:02d}h"
-
-
 def count(number: float | None) -> str:
     """Write a count with thousands separators: ``7,610``."""
     return NOTHING if number is None else f"{number:,.0f}"

@@ -15,7 +15,7 @@ from textual import on
 from textual.widgets import Input
 
 from l2rtui.cloud.artifacts import Artifact, Artifacts
-from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.services import artifacts
@@ -25,7 +25,7 @@ from l2rtui.ui.dialogs.volumes import local_path
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, age, count
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, count
 from l2rtui.ui.widgets.prompt_input import PromptInput
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
+from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.simulator import CameraImage, Simulator, to_cells
 from l2rtui.domain.snapshot import PodView
@@ -21,7 +22,7 @@ from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, age, count, status_text, style_of_level
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, count, status_text, style_of_level
 from l2rtui.ui.widgets.image_view import CameraImageView
 from l2rtui.ui.widgets.pod_table import simulator_level
 from l2rtui.ui.widgets.prompt_input import PromptInput

@@ -17,7 +17,7 @@ from textual import on
 from textual.widgets import Input
 
 from l2rtui.backends.base import VolumeFiles, VolumeStore
-from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, L2RError
@@ -26,7 +26,7 @@ from l2rtui.ui.dialogs.list_dialog import ListDialog
 from l2rtui.ui.keys import cli_equivalents
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
-from l2rtui.ui.text import NOTHING, Line, Span, TextStyle, age
+from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
 from l2rtui.ui.widgets.prompt_input import PromptInput
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.ui.text import Line, Span, TextStyle, age, shorten
+from l2rtui.ui.text import Line, Span, TextStyle, shorten
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 from l2rtui.domain.metrics import is_old
-from l2rtui.ui.text import age
+from l2rtui.domain.quantity import age
 
 WORKER_INTERVAL_SECONDS: Final = 10.0
 """Time between two records of a worker (``runtime.rl.roles.worker``); a learner says itself how often it writes."""

@@ -10,7 +10,7 @@ from textual.strip import Strip
 from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import GpuUse, Node
-from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
@@ -22,7 +22,6 @@ from l2rtui.ui.text import (
     Line,
     Span,
     TextStyle,
-    age,
     clip,
     count,
     decimal,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.quantity import format_bytes, format_cores, parse_quantity
+from l2rtui.domain.quantity import age, format_bytes, format_cores, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,20 @@ def test_millicores_come_back_exactly(millicores):
 )
 def test_cores_are_written_as_kubernetes_does(cores, text):
     assert format_cores(cores) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"),
+    [
+        (-5, "<10s"),
+        (9, "<10s"),
+        (19, "10s"),
+        (59, "50s"),
+        (60, "1m"),
+        (3599, "59m"),
+        (3600, "1h00m"),
+        (90061, "1d01h"),
+    ],
+)
+def test_ages_go_in_coarse_steps(seconds, written):
+    assert age(seconds) == written

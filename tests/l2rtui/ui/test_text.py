@@ -143,23 +143,6 @@ def test_a_node_that_takes_nothing_says_so(demo):
     assert not bare.slots
 
 
-@pytest.mark.parametrize(
-    ("seconds", "written"),
-    [
-        (-5, "<10s"),
-        (9, "<10s"),
-        (19, "10s"),
-        (59, "50s"),
-        (60, "1m"),
-        (3599, "59m"),
-        (3600, "1h00m"),
-        (90061, "1d01h"),
-    ],
-)
-def test_ages_go_in_coarse_steps(seconds, written):
-    assert text.age(seconds) == written
-
-
 @given(st.lists(st.floats(-1e9, 1e9), max_size=300), st.integers(0, 60))
 def test_a_sparkline_is_as_wide_as_it_may_be(values, width):
     assert len(text.sparkline(values, width)) == min(len(values), width)
