@@ -36,6 +36,7 @@ class DeviceRows:
         self._obs = torch.empty((size, *obs.shape_tail), dtype=self._kind, device=self._device)
         self._records = torch.empty((rows, sum(self._widths)), device=self._device)
         self._copies = CopyStream(self._device)
+        self._copies.mark_read()  # what was computed before in the memory above
         self._segments, self._draws = PinnedBuffers(self._device), PinnedBuffers(self._device)
         self._batches: dict[tuple[int, int], tuple[Tensor, ...]] = {}
 
@@ -81,16 +82,16 @@ class DeviceRows:
 
     def resize(self, move: TailMove, size: int) -> None:
         """Make room for ``size`` observations and move those of the second ring."""
+        before = self._obs
+        # Allocated on the computing stream, which gathers from it: a draw may outlive this memory, and what the
+        # stream of copies allocates it could be given again before the gather is done.
+        self._obs = torch.empty((size, *before.shape[1:]), dtype=self._kind, device=self._device)
+        self._copies.mark_read()
         with self._copies.copying():
-            before = self._obs
-            self._obs = torch.empty((size, *before.shape[1:]), dtype=self._kind, device=self._device)
             self._obs[: self._rows] = before[: self._rows]
             source, target = (torch.from_numpy(rows).to(self._device) for rows in (move.source, move.target))
             self._obs[target] = before[source]
-            if self._copies.stream is not None:
-                # A batch may still be gathered from the old memory by the computing stream.
-                self._copies.stream.synchronize()
-                torch.cuda.current_stream(self._device).synchronize()
+        self._copies.finish_copies()  # the old memory goes back to the computing stream
 
     # --- out ---
     def reader(self) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import torch
@@ -89,11 +90,21 @@ class Captured:
 
     def _capture(self, generators: Sequence[torch.Generator], state: Sequence[Tensor]) -> None:
         """Warm up on a side stream, restore what that changed, and capture one call."""
+        # Capture is not allowed on the default stream, and workspaces belong to a stream: both on the same one.
+        # The lock covers the warm-up too: a kernel of another thread on a stream that is captured would be in its
+        # graph.
+        with _CAPTURE:
+            stream = _side_stream(torch.cuda.current_stream())
+            self._warm_up(stream, generators, state)
+            self._record(stream, generators)
+
+    def _warm_up(
+        self, stream: torch.cuda.Stream, generators: Sequence[torch.Generator], state: Sequence[Tensor]
+    ) -> None:
+        """Call the function as often as capture needs it, and restore what that changed."""
         tensors = [tensor.detach() for tensor in state]
         saved = [tensor.clone() for tensor in tensors]
         drawn = [generator.get_state() for generator in generators]
-        # Capture is not allowed on the default stream, and workspaces belong to a stream: both on the same one.
-        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARMUP_CALLS):
@@ -104,6 +115,9 @@ class Captured:
             tensor.copy_(value)
         for generator, value in zip(generators, drawn, strict=True):
             generator.set_state(value)
+
+    def _record(self, stream: torch.cuda.Stream, generators: Sequence[torch.Generator]) -> None:
+        """Capture one call. Raises FailedError."""
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             # From here on each replay advances the generator as an eager call would, and draws the same numbers.
@@ -111,7 +125,7 @@ class Captured:
         try:
             # "thread_local": threads that answer observations or copy weights go on meanwhile; with the default,
             # "global", a synchronisation in any of them would end the capture with an error.
-            with _CAPTURE, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 self._outputs = self._function(*self.inputs)
         except torch.OutOfMemoryError:
             raise
@@ -171,3 +185,14 @@ def shapes_of(arguments: Sequence[Tensor | None]) -> tuple[Any, ...]:
 def static_copy(example: Tensor) -> Tensor:
     """Return a contiguous copy of ``example`` on its device, to be written again before each replay."""
     return example.detach().clone(memory_format=torch.contiguous_format)
+
+
+@cache
+def _side_stream(stream: torch.cuda.Stream) -> torch.cuda.Stream:
+    """Return the stream on which graphs are captured that will be replayed on ``stream``, of the same priority.
+
+    One for all of them: torch hands out 32 streams in turn, so that a new one for each graph would some day be the
+    one that copies run on; and each has workspaces of cuBLAS, 32 MiB on Hopper. Graphs that share one are replayed
+    in order. Kernels of a graph have the priority of the stream that they were captured on, not of the replay's.
+    """
+    return torch.cuda.Stream(stream.device, stream.priority)  # type: ignore[no-untyped-call]

@@ -133,6 +133,9 @@ class DeviceCopier:
         if [target.shape for target in targets] != [tensor.shape for tensor in tensors]:
             targets = [torch.empty_like(tensor, device=self._device) for tensor in tensors]
             self._targets[number] = targets
+            # The allocator gives memory that the present stream has freed and may still read: the copy, on another
+            # stream, comes behind that.
+            self._streams[number].mark_read()
         with self._streams[number].copying():
             for target, tensor in zip(targets, tensors, strict=True):
                 target.copy_(tensor, non_blocking=True)
