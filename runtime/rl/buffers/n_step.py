@@ -25,4 +25,4 @@ def sum_over_steps(columns: Mapping[str, Tensor], n_step: int, gamma: float) -> 
         reward[:-ahead] += gamma**ahead * single[ahead:] * takes
         steps[:-ahead] += takes
         goes_on[:-ahead] = takes & (ended[ahead:] == 0)
-        goes_on[-ahead:] = False
+        goes_on[-ahead:].fill_(False)  # an assignment would make a tensor of the value on the host first
