@@ -1,8 +1,8 @@
 """What is captured as a CUDA graph keeps to its rules, without a card: every tensor operation of a call is watched.
 
 CUDA refuses a capture that waits for the device (`item`, boolean indices) or copies from the host's pageable memory
-(`torch.tensor`); it does not refuse a call that would do something else the next time, such as one that has made its
-state a new tensor. So each function is called as a capture calls it, and refused for the first of these.
+(`torch.tensor`); it does not refuse a call that would do something else the next time, such as one that has made
+its state a new tensor. So each function is called as a capture calls it, and refused for the first of these.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FROM_HOST = ("lift_fresh", "lift_fresh_copy", "_pin_memory")
 """Operations by which a number, list or array of the host becomes a tensor."""
 
 
-class Refused(AssertionError):
+class RefusedError(AssertionError):
     """Operation that a capture would not survive."""
 
 
@@ -47,16 +47,16 @@ class CaptureRules(TorchDispatchMode):
     ) -> Any:
         name = func._schema.name.removeprefix("aten::")
         if name in WAITING:
-            raise Refused(f"{name} waits for the device")
+            raise RefusedError(f"{name} waits for the device")
         if name in FROM_HOST:
-            raise Refused(f"{name} copies from the host")
+            raise RefusedError(f"{name} copies from the host")
         if name.startswith(("index", "_index_put")) and any(
             isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
             for indices in args
             if isinstance(indices, list | tuple)
             for index in indices
         ):
-            raise Refused(f"{name} by booleans waits for their number")
+            raise RefusedError(f"{name} by booleans waits for their number")
         self.operations += 1
         return func(*args, **(kwargs or {}))
 
@@ -66,7 +66,7 @@ def without_arrays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Refuse NumPy's memory, which becomes a tensor without an operation."""
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise Refused("from_numpy is memory of the host")
+        raise RefusedError("from_numpy is memory of the host")
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "from_numpy", refuse)
@@ -158,6 +158,6 @@ def test_answers_can_be_captured(shape: ActorShape, precision: str, operations: 
 def test_what_breaks_the_rules_is_refused(
     function: Callable[[Tensor], Tensor], reason: str, operations: list[int]
 ) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(RefusedError, match=reason):
         Captured(function, torch.ones(3), enabled=False)(torch.ones(3))
     assert operations == []
