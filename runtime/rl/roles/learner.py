@@ -42,6 +42,7 @@ from runtime.rl.checkpoints.counters import Counters, next_epoch, read_journal, 
 from runtime.rl.checkpoints.learner_state import LearnerSnapshot, collector_state, unpack
 from runtime.rl.checkpoints.upload import PATIENCE_SECONDS, Mirror, bring_newest
 from runtime.rl.checkpoints.writer import CheckpointWriter
+from runtime.rl.device.failures import device_failures
 from runtime.rl.device.streams import HostCopy
 from runtime.rl.device.usage import DeviceMeter
 from runtime.rl.roles.device_collector import DataSource, DeviceCollector, DeviceSource
@@ -67,9 +68,10 @@ LOCK_SECONDS: Final = 5.0
 def run(context: Context, folder: Path, stop: Stop, console: Console) -> None:
     """Learn until a bound in the settings is reached or `stop` is set; checkpoints and records go to `folder`.
 
-    Raises SetupError, EndpointError, NotFiniteError, BlockingIOError and OSError, with a sentence for the user.
+    Raises SetupError, EndpointError, FailedError, NotFiniteError, BlockingIOError and OSError, with a sentence for
+    the user.
     """
-    with ExitStack() as stack:
+    with device_failures(), ExitStack() as stack:
         # Binding an ipc endpoint removes the socket file of a live learner, so its folder is locked as well.
         for locked in {folder, context.endpoint.folder or folder}:
             locked.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,32 @@
+"""Failures of a device as sentences: memory that is not enough, and errors that CUDA reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from runtime.base.errors import FailedError
+
+
+@contextmanager
+def device_failures() -> Iterator[None]:
+    """Raise FailedError for what the device refuses in the block; other errors pass."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise FailedError(
+            f"the device has too little memory: {_first_line(error)}; lower the batch, hidden, convolutions or "
+            "replay_capacity, set replay_device to host, or place fewer processes on this GPU"
+        ) from error
+    # An error of a kernel is reported by some later call, and every call after it fails: only a new process helps.
+    except torch.AcceleratorError as error:
+        raise FailedError(
+            f"the device failed: {_first_line(error)}; a restart goes on from the newest checkpoint"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return an error without the advice on debugging that torch puts behind it."""
+    return (str(error) or type(error).__name__).splitlines()[0][:300].rstrip(".")
