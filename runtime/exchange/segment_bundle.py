@@ -8,14 +8,12 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runtime.exchange.protocol.messages import RowColumns
-from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
+from runtime.exchange.protocol.segment_schema import Columns, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,7 @@ class SegmentBundle:
     counts: tuple[int, ...]
     tails: tuple[int, ...]
     distance: int = 0
+    _columns: Columns | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -88,21 +87,23 @@ class SegmentBundle:
 
     def columns(self) -> Columns:
         """Return each column over all segments, (segments, items, …), the tail last; only of uniform segments."""
-        count, tail = self.counts[0], self.tails[0]
-        views, start, stride = [], 0, self.stride
-        for field in self.layout.fields:
-            views.append(self._column(field, count, start, stride))
-            start += count * field.item_bytes
-        if self.layout.tail is not None:
-            views.append(self._column(self.layout.tail, tail, start, stride))
-        return tuple(views)
+        if self._columns is None:
+            # Once: the store looks at them when it inspects a message, and again, under the lock, when it takes it.
+            object.__setattr__(self, "_columns", self._views())
+        assert self._columns is not None  # noqa: S101  (set above)
+        return self._columns
 
-    def _column(self, field: SegmentField, rows: int, start: int, stride: int) -> NDArray[Any]:
-        inner = [field.dtype.itemsize]  # C order, without padding; from the last dimension on
-        for size in reversed(field.shape_tail):
-            inner.append(inner[-1] * size)
-        shape, strides = (len(self), rows, *field.shape_tail), (stride, *reversed(inner))
-        return np.ndarray(shape, field.dtype, self.arena, start, strides)
+    def _views(self) -> Columns:
+        segments, count, stride, tail = len(self), self.counts[0], self.stride, self.layout.tail
+        views, start = [], 0
+        for item in self.layout.fields:
+            shape, strides = (segments, count, *item.shape_tail), (stride, *item.strides)
+            views.append(np.ndarray(shape, item.dtype, self.arena, start, strides))
+            start += count * item.strides[0]
+        if tail is not None:
+            shape, strides = (segments, self.tails[0], *tail.shape_tail), (stride, *tail.strides)
+            views.append(np.ndarray(shape, tail.dtype, self.arena, start, strides))
+        return tuple(views)
 
     def _starts(self) -> Iterator[int]:
         start = 0

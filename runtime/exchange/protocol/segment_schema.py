@@ -34,11 +34,20 @@ class SegmentField:
     dtype: np.dtype[Any]
     shape_tail: tuple[int, ...] = ()
     """Shape of one value; those of N items have (N, *shape_tail)."""
+    strides: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Bytes from one item to the next, then along each dimension of ``shape_tail``: C order, without padding."""
+
+    def __post_init__(self) -> None:
+        """Compute the strides once: they are needed for each column of each message."""
+        sizes = [
+            self.dtype.itemsize * math.prod(self.shape_tail[axis:]) for axis in range(len(self.shape_tail) + 1)
+        ]
+        object.__setattr__(self, "strides", tuple(sizes))
 
     @property
     def item_bytes(self) -> int:
         """Bytes of one item."""
-        return self.dtype.itemsize * math.prod(self.shape_tail)
+        return self.strides[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +60,14 @@ class Layout:
     """Bytes of one item over all fields."""
     tail_bytes: int = field(init=False, compare=False)
     """Bytes of one row of the tail; 0 without one."""
+    _all: tuple[SegmentField, ...] = field(init=False, repr=False, compare=False)
+    """Fields in the order of their columns, that of the tail last."""
 
     def __post_init__(self) -> None:
         """Compute the sizes once: they are needed several times for each message."""
         object.__setattr__(self, "item_bytes", sum(item.item_bytes for item in self.fields))
         object.__setattr__(self, "tail_bytes", self.tail.item_bytes if self.tail else 0)
+        object.__setattr__(self, "_all", (*self.fields, self.tail) if self.tail else self.fields)
 
     @property
     def text(self) -> str:
@@ -101,14 +113,9 @@ class Layout:
         start = 0
         for item in self._all:
             rows = tail if item is self.tail else count
-            stop = start + rows * item.item_bytes
-            views.append(np.frombuffer(arena[start:stop], dtype=item.dtype).reshape(rows, *item.shape_tail))
-            start = stop
+            views.append(np.ndarray((rows, *item.shape_tail), item.dtype, arena, start))
+            start += rows * item.item_bytes
         return tuple(views)
-
-    @property
-    def _all(self) -> tuple[SegmentField, ...]:
-        return self.fields if self.tail is None else (*self.fields, self.tail)
 
 
 def is_finite(values: Columns) -> bool:

@@ -26,7 +26,7 @@ from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priorities
 from runtime.rl.buffers.ring_index import RingIndex
 from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
-from runtime.rl.buffers.successors import TRUNCATED, are_sound, copies_in, successors
+from runtime.rl.buffers.successors import TERMINATED, TRUNCATED, are_all_sound, are_sound, copies_in, successors
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -81,6 +81,9 @@ class Batch(TensorBatch):
     """(B,) importance sampling weights, at most 1; None means 1 for all."""
 
 
+_NONE: Final[NDArray[np.intp]] = np.zeros(0, dtype=np.intp)
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """Rows of a batch, and the state of the ring when they were drawn: until it is read they are not
@@ -126,6 +129,7 @@ class Replay:
         self.rng = np.random.default_rng(seed)
         self._exponent, self.correction = priority or (0.0, 0.0)
         obs, action, reward, ended, *steps = layout.fields
+        self._segment_fields = (*layout.fields, layout.tail or obs)
         self._has_steps = bool(steps)
         # Priorities are of rows: with a margin, rows that are not drawn any more would have to lose theirs.
         margin = 0 if priority else margin_rows(capacity, layout.item_bytes)
@@ -155,30 +159,30 @@ class Replay:
         """Return the indices of segments whose tails are not what their ends say."""
         if bundle.is_uniform:
             _, _, _, ended, *steps, tail = bundle.columns()
-            sound = are_sound(ended, steps[0] if steps else None, tail.shape[1])
-            return frozenset(np.flatnonzero(~sound).tolist())
+            summed, rows = steps[0] if steps else None, tail.shape[1]
+            if are_all_sound(ended, summed, rows):
+                return frozenset()
+            return frozenset(np.flatnonzero(~are_sound(ended, summed, rows)).tolist())
         faulty = set()
         for number, (_, _, _, ended, *steps, tail) in enumerate(bundle.segments()):
-            if not are_sound(ended[None], steps[0][None] if steps else None, len(tail)).all():
+            if not are_all_sound(ended[None], steps[0][None] if steps else None, len(tail)):
                 faulty.add(number)
         return frozenset(faulty)
 
     def put(self, columns: Columns) -> None:
         """Insert one segment, over the oldest transitions when full. ValueError if a shape does not fit."""
-        count, fields = len(columns[0]), (*self.layout.fields, self.layout.tail)
-        for field, value in zip(fields, columns, strict=True):
-            assert field is not None  # noqa: S101  (`transition_layout` has a tail)
-            rows = len(value) if field is self.layout.tail else count
-            if value.shape != (rows, *field.shape_tail):
-                needed = f"{count} transitions need {(rows, *field.shape_tail)}"
-                raise ValueError(f"replay: {field.name} has shape {value.shape}; {needed}")
-        *_, tail = columns
+        count, rows = len(columns[0]), len(columns[-1])
+        for field, value in zip(self._segment_fields, columns, strict=True):
+            shape = (rows if field is self.layout.tail else count, *field.shape_tail)
+            if value.shape != shape:
+                raise ValueError(f"replay: {field.name} has shape {value.shape}; {count} transitions need {shape}")
         if not count:
             return
-        ended = columns[3][None]
-        if not are_sound(ended, columns[4][None] if self._has_steps else None, len(tail)).all():
-            raise ValueError(f"replay: {len(tail)} observations behind {count} transitions do not fit their ends")
-        self._put_segments(tuple(column[None] for column in columns), int(copies_in(ended, len(tail))[0]))
+        segment = tuple([column[None] for column in columns])
+        ended = segment[3]
+        if not are_all_sound(ended, segment[4] if self._has_steps else None, rows):
+            raise ValueError(f"replay: {rows} observations behind {count} transitions do not fit their ends")
+        self._put_segments(segment, int(copies_in(ended, rows)[0]))
 
     def put_bundle(self, bundle: SegmentBundle) -> None:
         """Insert sound segments of equal size, each column of all of them by one copy where they do not wrap."""
@@ -186,9 +190,7 @@ class Replay:
         segments, count = columns[0].shape[:2]
         tail = columns[-1].shape[1]
         copies = copies_in(columns[3], tail)
-        index = self.index
-        wraps = index.first + segments * count > index.rows or index.tail_first + segments * tail > index.size
-        if wraps or (copies != copies[0]).any():
+        if self._wraps(segments * count, segments * tail) or (copies != copies[0]).any():
             for number in range(segments):
                 self._put_segments(tuple(column[number : number + 1] for column in columns), int(copies[number]))
         else:
@@ -226,18 +228,34 @@ class Replay:
     def _put_segments(self, columns: tuple[Any, ...], copies: int) -> None:
         """Write equal segments, columns (S, count, …) with the tail last; several only where nothing wraps."""
         obs, action, reward, ended, *steps, tail = columns
-        index = self.index
-        count = obs.shape[0] * obs.shape[1]
-        with self._read:
-            # What is drawn and not read yet must stay; reading takes no lock that this thread may have.
-            self._read.wait_for(lambda: self._reading is None or not index.would_overwrite(self._reading, count))
-        for cut in self._cuts:
-            cut.copy_before(index.inserted + count - index.rows)
-        self._make_room(count, tail.shape[0] * tail.shape[1])
-        following, terminated = successors(ended, steps[0] if steps else None, copies)
-        self._write(obs, [action, reward, terminated.view(np.uint8), *steps], tail)
-        index.add(following, tail.shape[1])
+        index, shape = self.index, ended.shape
+        count, rows = ended.size, tail.shape[1]
+        if self._reading is not None:  # set by `draw` alone, which no put is beside
+            with self._read:
+                # What is drawn and not read yet must stay; reading takes no lock that this thread may have.
+                self._read.wait_for(
+                    lambda: self._reading is None or not index.would_overwrite(self._reading, count)
+                )
+        if self._cuts:
+            for cut in self._cuts:
+                cut.copy_before(index.inserted + count - index.rows)
+        self._make_room(count, shape[0] * rows)
+        if steps or self._wraps(count, shape[0] * rows):
+            following, terminated = successors(ended, steps[0] if steps else None, copies)
+            self._write(obs, [action, reward, terminated.view(np.uint8), *steps], tail)
+            index.add(following, rows)
+        elif rows == copies:
+            self._write(obs, [action, reward, ended], tail)  # nothing truncated, so ends are terminations
+            index.add_steps(shape, copies, rows, _NONE)
+        else:
+            self._write(obs, [action, reward, (ended == TERMINATED).view(np.uint8)], tail)
+            index.add_steps(shape, copies, rows, np.flatnonzero(ended == TRUNCATED))
         self._begin_priorities(count)
+
+    def _wraps(self, transitions: int, tail: int) -> bool:
+        """Return true if so many would reach over the end of one of the rings."""
+        index = self.index
+        return index.first + transitions > index.rows or index.tail_first + tail > index.size
 
     def put_saved(self, columns: list[NDArray[Any]], following: NDArray[np.intp], tail: NDArray[Any]) -> None:
         """Insert a saved history: observation, action, reward, terminated and steps of n transitions, oldest first.
@@ -261,6 +279,11 @@ class Replay:
         """Write the columns of equal segments to the next rows of both rings."""
         index = self.index
         with self.rows.writing():
+            if not self._wraps(obs.shape[0] * obs.shape[1], tail.shape[0] * tail.shape[1]):
+                self.rows.write_obs(index.first, obs)
+                self.rows.write_rest(index.first, rest)
+                self.rows.write_obs(index.tail_first, tail)
+                return
             for first, part in _pieces([obs, *rest], index.inserted, 0, index.rows):
                 self.rows.write_obs(first, part[0])
                 self.rows.write_rest(first, part[1:])

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import count as count_from
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -106,10 +108,30 @@ class RingIndex:
             self.following[first : first + total] = rows.reshape(-1)
         else:
             self._add_wrapped(following, tail)
-        for _ in range(segments):
-            self.inserted += count
-            self._segments.append((self.inserted, self._tail_inserted))
-            self._tail_inserted += tail
+        self._count(segments, count, tail)
+
+    def add_steps(self, shape: tuple[int, int], copies: int, tail: int, truncated: NDArray[np.intp]) -> None:
+        """Add S equal segments as `add` does, of transitions of one step each, where nothing wraps.
+
+        ``shape`` is (S, count). ``truncated`` are the transitions with a final observation in the tail, numbered
+        over all segments; each has as many. Nothing is looked up: the next observation of a transition is
+        ``copies`` rows ahead.
+        """
+        segments, count = shape
+        first, total, behind = self.first, segments * count, self.tail_first
+        following = self.following[first : first + total]
+        following[:] = np.arange(first + copies, first + copies + total)
+        tails = np.arange(behind, behind + segments * tail).reshape(segments, tail)
+        following.reshape(shape)[:, count - copies :] = tails[:, :copies]
+        if len(truncated):
+            following[truncated] = tails[:, copies:].reshape(-1)
+        self._count(segments, count, tail)
+
+    def _count(self, segments: int, count: int, tail: int) -> None:
+        ends = zip(count_from(self.inserted + count, count), count_from(self._tail_inserted, tail), strict=True)
+        self._segments.extend(islice(ends, segments))
+        self.inserted += segments * count
+        self._tail_inserted += segments * tail
 
     def _add_wrapped(self, following: NDArray[np.intp], tail: int) -> None:
         segments, count = following.shape

@@ -22,10 +22,9 @@ TRUNCATED: Final = 2
 
 def copies_in(ended: NDArray[np.uint8], tail: int) -> NDArray[np.intp]:
     """Return the number of copies in each of S segments with the ends (S, count) and ``tail`` rows behind them."""
-    truncated = ended == TRUNCATED
-    if not truncated.any():  # as in most messages; a sum along an axis costs several times as much
+    if ended.max() < TRUNCATED:  # as in most messages; a sum along an axis costs several times as much
         return np.full(len(ended), tail, dtype=np.intp)
-    copies: NDArray[np.intp] = tail - truncated.sum(axis=1)
+    copies: NDArray[np.intp] = tail - (ended == TRUNCATED).sum(axis=1)
     return copies
 
 
@@ -38,9 +37,24 @@ def are_sound(ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, tail: i
     if ended.max() > TRUNCATED:
         sound &= ended.max(axis=1) <= TRUNCATED
     if steps is not None:
-        last = np.arange(count) + (steps.astype(np.intp) - 1) * copies[:, None]
-        sound &= (steps.min(axis=1) >= 1) & (last.max(axis=1) < count)
+        sound &= (steps.min(axis=1) >= 1) & (_last(steps, copies[:, None]).max(axis=1) < count)
     return np.asarray(sound, dtype=np.bool_)
+
+
+def are_all_sound(ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, tail: int) -> bool:
+    """Return true if all of S segments are sound: by a look at all at once where no episode was truncated."""
+    if ended.max() >= TRUNCATED:
+        return bool(are_sound(ended, steps, tail).all())
+    # The tail has the observations after the last step alone, of as many copies in each segment.
+    if tail < 1 or ended.shape[1] % tail:
+        return False
+    return steps is None or bool(steps.min() >= 1 and _last(steps, tail).max() < ended.shape[1])
+
+
+def _last(steps: NDArray[np.uint8], copies: int | NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the last transition whose reward is in the sum of each, (S, count)."""
+    last: NDArray[np.intp] = np.arange(steps.shape[1]) + (steps.astype(np.intp) - 1) * copies
+    return last
 
 
 def successors(
@@ -53,17 +67,17 @@ def successors(
         steps: (S, count) steps whose rewards a transition sums; None means one each.
         copies: Copies of the environment in each segment.
     """
-    count = ended.shape[1]
-    truncated = ended == TRUNCATED
-    last = np.broadcast_to(np.arange(count), ended.shape)
-    if steps is not None:
-        last = last + (steps.astype(np.intp) - 1) * copies
-    following = last + copies
-    if truncated.any():
+    segments, count = ended.shape
+    highest = ended.max()
+    last = np.broadcast_to(np.arange(count), ended.shape) if steps is None else _last(steps, copies)
+    following, terminated = last + copies, ended == TERMINATED
+    # Where all segments lie one behind the other.
+    flat = last + count * np.arange(segments)[:, None] if steps is not None and highest else last
+    if highest == TRUNCATED:
+        truncated = ended == TRUNCATED
         # The rank of a truncated step among those of its segment is its row behind the last observations.
         final = count + copies - 1 + np.cumsum(truncated, axis=1)
         if steps is not None:
-            final, truncated = np.take_along_axis(final, last, axis=1), np.take_along_axis(truncated, last, axis=1)
+            final, truncated = final.take(flat), truncated.take(flat)
         following = np.where(truncated, final, following)
-    terminated = ended == TERMINATED
-    return following, terminated if steps is None else np.take_along_axis(terminated, last, axis=1)
+    return following, terminated.take(flat) if steps is not None and highest else terminated
