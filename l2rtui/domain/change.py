@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar, assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 from l2rtui.domain.ledger import Basis
 from l2rtui.domain.node import Node, natural_key
@@ -65,13 +65,20 @@ class ProblemsChanged:
     problems: tuple[str, ...]
 
 
-Change = NodeChanged | NodeGone | PodChanged | PodGone | RunChanged | RunGone | ProblemsChanged
+@dataclass(frozen=True, slots=True)
+class SilenceChanged:
+    """The backend has fallen silent, or responds again; see ``ClusterSnapshot.silent_since``."""
+
+    since: float | None
+
+
+Change = NodeChanged | NodeGone | PodChanged | PodGone | RunChanged | RunGone | ProblemsChanged | SilenceChanged
 
 
 def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapshot:
     """Return the snapshot after the changes; the same object when nothing differs."""
     nodes, pods, runs = _copied(snapshot.nodes), _copied(snapshot.pods), _copied(snapshot.runs)
-    problems = snapshot.problems
+    facts = _Facts(snapshot.problems, snapshot.silent_since)
     touched: set[str] = set()
     # An empty snapshot has no ledger worth reusing: the first batch builds all of it.
     basis = snapshot.next_basis if snapshot.pods else None
@@ -98,20 +105,34 @@ def apply(snapshot: ClusterSnapshot, changes: Iterable[Change]) -> ClusterSnapsh
                 runs[run.uid] = run
             case RunGone(uid):
                 runs.pop(uid, None)
-            case ProblemsChanged(new):
-                problems = new
+            case ProblemsChanged() | SilenceChanged():
+                facts = facts.after(change)
             case _:  # pragma: no cover  (the type checker proves that there is no other change)
                 assert_never(change)
-    if is_same and (nodes, runs, problems) == (snapshot.nodes, snapshot.runs, snapshot.problems):
+    before = (snapshot.nodes, snapshot.runs, (snapshot.problems, snapshot.silent_since))
+    if is_same and (nodes, runs, facts) == before:
         return snapshot
     return ClusterSnapshot(
         MappingProxyType(_ordered(nodes, snapshot)),
         MappingProxyType(pods),
         MappingProxyType(runs),
         snapshot.revision + 1,
-        problems,
+        facts.problems,
+        facts.silent_since,
         basis.touching(touched) if basis is not None else None,
     )
+
+
+class _Facts(NamedTuple):
+    """Facts of a snapshot that are no rows."""
+
+    problems: tuple[str, ...]
+    silent_since: float | None
+
+    def after(self, change: ProblemsChanged | SilenceChanged) -> _Facts:
+        if isinstance(change, ProblemsChanged):
+            return self._replace(problems=change.problems)
+        return self._replace(silent_since=change.since)
 
 
 def _copied(rows: Mapping[str, T]) -> dict[str, T]:
@@ -162,4 +183,6 @@ def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> tuple[Change, ...]
     changes.extend(RunGone(uid) for uid in old.runs if uid not in new.runs)
     if old.problems != new.problems:
         changes.append(ProblemsChanged(new.problems))
+    if old.silent_since != new.silent_since:
+        changes.append(SilenceChanged(new.silent_since))
     return tuple(changes)

@@ -113,6 +113,8 @@ class RunView:
     Attributes:
         reason: State other than running, for example ``Unsupervised``; empty when all is well.
         message: One sentence on the reason.
+        silent_since: Time from which on its supervisor does not respond, in seconds since the epoch; None while it
+            does, and where a service of the system supervises runs.
     """
 
     uid: str
@@ -127,6 +129,7 @@ class RunView:
     message: str = ""
     is_terminating: bool = False
     namespace: str = ""
+    silent_since: float | None = None
 
     def set_named(self, name: str) -> SetView | None:
         """Return the set with this name, or None."""
@@ -152,6 +155,7 @@ class ClusterSnapshot:
         nodes: By name. pods: by uid. runs: by uid.
         revision: Grows with every change and never falls, so that a late reader can drop older snapshots.
         problems: What could not be read, one sentence each.
+        silent_since: Time of the backend's last sign of life, in seconds since the epoch; None while it responds.
         basis: Earlier ledger to build on, passed on by apply().
     """
 
@@ -160,6 +164,7 @@ class ClusterSnapshot:
     runs: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
     revision: int = 0
     problems: tuple[str, ...] = ()
+    silent_since: float | None = None
     basis: Basis | None = field(default=None, repr=False, compare=False)
 
     @cached_property

@@ -37,11 +37,13 @@ SNAPSHOTS = st.builds(
     runs=_by("uid", st.lists(st.builds(RunView, NAMES, NAMES, NAMES, is_terminating=st.booleans()), max_size=4)),
     revision=st.integers(0, 3),
     problems=st.lists(NAMES, max_size=2).map(tuple),
+    silent_since=st.none() | st.integers(0, 2).map(float),
 )
 
 
 def _content(snapshot):
-    return dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs), snapshot.problems
+    rows = dict(snapshot.nodes), dict(snapshot.pods), dict(snapshot.runs)
+    return *rows, snapshot.problems, snapshot.silent_since
 
 
 @given(SNAPSHOTS, SNAPSHOTS)

@@ -1,0 +1,82 @@
+"""Check of a quiet server: a small request every few seconds, so that its silence is noticed and dated.
+
+A process that is stopped, or a link that swallows packets, breaks no connection: a watch of it is as silent as
+one on which nothing happens. TCP's own keep-alive does not help, as the kernel of a stopped process answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessTiming:
+    """Waits in seconds; silence is reported at most ``2 * answer + quiet + again`` after the last answer.
+
+    Attributes:
+        quiet: Time without a sign of life after which a request is sent.
+        answer: Longest time for its response.
+        silent: Shortest silence that is reported. More than quiet and answer: one late response is no silence.
+        again: Pause between two requests that fail; with ``answer`` it bounds how late a return is noticed.
+    """
+
+    quiet: float = 4.0
+    answer: float = 4.0
+    silent: float = 10.0
+    again: float = 0.5
+
+
+class Liveness:
+    """Time of the last sign of life of one server.
+
+    Args:
+        ask: Sends a small request that may take this many seconds; True for a response of any status.
+        on_change: Called after ``silent_since`` has changed.
+        clock: Seconds since the epoch.
+
+    Attributes:
+        silent_since: Time of the last sign of life while there is none, in seconds since the epoch; None while the
+            server responds.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[float], Awaitable[bool]],
+        on_change: Callable[[], None],
+        timing: LivenessTiming | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.silent_since: float | None = None
+        self._ask = ask
+        self._on_change = on_change
+        self._timing = timing or LivenessTiming()
+        self._clock = clock
+        self._heard_at: float | None = None
+
+    def hear(self) -> None:
+        """Note a sign of life, whatever it is: a chunk of a watch, or a response."""
+        self._heard_at = asyncio.get_running_loop().time()
+        if self.silent_since is not None:
+            self.silent_since = None
+            self._on_change()
+
+    async def run(self) -> None:
+        """Send requests while it is quiet, until cancelled."""
+        loop, timing = asyncio.get_running_loop(), self._timing
+        if self._heard_at is None:
+            self._heard_at = loop.time()
+        while True:
+            await asyncio.sleep(max(timing.again, timing.quiet - (loop.time() - self._heard_at)))
+            if loop.time() - self._heard_at < timing.quiet:
+                continue
+            if await self._ask(timing.answer):
+                self.hear()
+                continue
+            # A watch may have brought something while the request failed.
+            silence = loop.time() - self._heard_at
+            if silence >= timing.silent and self.silent_since is None:
+                self.silent_since = self._clock() - silence
+                self._on_change()

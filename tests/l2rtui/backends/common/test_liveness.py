@@ -1,0 +1,117 @@
+"""Liveness in virtual time: silence is reported soon enough, never without cause, and its end at once."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+
+import pytest
+
+from l2rtui.backends.common.liveness import Liveness
+
+EPOCH = 1_700_000_000.0
+
+
+class LeapingSelector(selectors.DefaultSelector):
+    """Selector that moves its clock instead of waiting."""
+
+    now = 0.0
+
+    def select(self, timeout=None):
+        ready = super().select(0)
+        if not ready:
+            assert timeout is not None, "nothing would ever happen again"
+            self.now += timeout
+        return ready
+
+
+@pytest.fixture
+def virtually():
+    """Run a coroutine in virtual time."""
+
+    def run(coroutine):
+        selector = LeapingSelector()
+        loop = asyncio.SelectorEventLoop(selector)
+        loop.time = lambda: selector.now
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(coroutine)
+
+    return run
+
+
+class Server:
+    """Server that hangs during some spans of time, and the check of it.
+
+    Attributes:
+        reports: (time, silent_since) of each change, in seconds since the start.
+        questions: Times of all requests.
+    """
+
+    def __init__(self, hangs=(), is_refusing=False, latency=0.01):
+        self.hangs, self.is_refusing, self.latency = hangs, is_refusing, latency
+        self.reports, self.questions = [], []
+        self.liveness = Liveness(self.ask, self.changed, clock=lambda: EPOCH + self.now)
+
+    @property
+    def now(self):
+        return asyncio.get_running_loop().time()
+
+    @property
+    def is_hanging(self):
+        return any(start <= self.now < end for start, end in self.hangs)
+
+    async def ask(self, seconds):
+        self.questions.append(self.now)
+        end = self.now + seconds
+        if self.is_hanging and self.is_refusing:
+            return False
+        await asyncio.sleep(self.latency)
+        while self.is_hanging and self.now < end:
+            await asyncio.sleep(0.1)
+        return self.now < end
+
+    def changed(self):
+        since = self.liveness.silent_since
+        self.reports.append((self.now, None if since is None else since - EPOCH))
+
+    async def go(self, seconds, events=()):
+        task = asyncio.create_task(self.liveness.run())
+        for moment in events:
+            await asyncio.sleep(moment - self.now)
+            if not self.is_hanging:
+                self.liveness.hear()
+        await asyncio.sleep(seconds - self.now)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return self
+
+
+@pytest.mark.parametrize("is_refusing", [False, True])
+@pytest.mark.parametrize("start", [10.0, 11.3, 12.9, 14.1, 15.7, 3601.2])
+def test_silence_is_reported_within_15_seconds_and_its_end_within_5(virtually, start, is_refusing):
+    server = virtually(Server([(start, start + 60)], is_refusing).go(start + 70))
+    (said, since), (back, after) = server.reports
+    assert start + 5 < said <= start + 15
+    assert start - 5 <= since <= start
+    assert after is None
+    assert start + 60 <= back <= start + 65
+
+
+def test_a_watch_that_brings_something_ends_the_silence_at_once(virtually):
+    server = virtually(Server([(10.0, 60.0)]).go(100.0, [*range(1, 10), 60.05]))
+    assert [moment for moment, _ in server.reports][1] == pytest.approx(60.05, abs=0.11)
+
+
+def test_a_day_without_a_fault_reports_nothing_and_a_slow_server_is_not_silent(virtually):
+    day = virtually(Server(latency=3.5).go(86400.0))
+    assert day.reports == []
+    assert len(day.questions) < 86400 / 7
+
+
+def test_short_hangs_are_no_silence(virtually):
+    assert virtually(Server([(start, start + 5.0) for start in range(10, 1000, 31)]).go(1010.0)).reports == []
+
+
+def test_no_request_is_sent_while_a_watch_brings_something(virtually):
+    busy = virtually(Server().go(600.0, [number * 3.0 for number in range(1, 200)]))
+    assert busy.questions == []
