@@ -107,6 +107,33 @@ async def test_after_random_faults_the_snapshot_is_the_truth_again(namespace, tm
             assert await follower.until_true(ADMIN, name, 30) < 30, f"round {turn}, {fault}"
 
 
+async def test_a_link_that_swallows_packets_is_reported_within_15_seconds_and_its_end_within_5(namespace, tmp_path):
+    api, name = namespace
+    clock, disturbance = asyncio.get_running_loop().time, Disturbance(api, name, random.Random(1))
+    async with proxied(ADMIN, tmp_path) as (proxy, through), following(through, None, (name,)) as follower:
+        for _ in range(2):
+            await wait_until(lambda: follower.snapshot.silent_since is None)
+            proxy.freeze()
+            began = clock()
+            await wait_until(lambda: follower.snapshot.silent_since is not None)
+            print(f"said after {clock() - began:.1f} s")
+            assert clock() - began <= 15.0
+            await disturbance.once()
+            proxy.thaw()
+            began = clock()
+            await wait_until(lambda: follower.snapshot.silent_since is None)
+            print(f"gone after {clock() - began:.1f} s")
+            assert clock() - began <= 5.0
+            assert await follower.until_true(ADMIN, name, 30) < 30
+
+
+async def wait_until(is_true):
+    """Let the follower work until a condition holds."""
+    async with asyncio.timeout(60):
+        while not is_true():
+            await asyncio.sleep(0.02)
+
+
 RBAC = "rbac.authorization.k8s.io"
 
 

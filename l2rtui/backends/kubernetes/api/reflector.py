@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 from l2rtui.backends.kubernetes.api.backoff import BackOff, ProbeResult, ServerGate, Timing
@@ -46,6 +46,7 @@ class Reflector(Generic[T]):
         on_change: Called with (old, new) of each object that changes, None for an object that was added or deleted;
             an object that replaces another of the same name comes as two calls.
         gate: Shared by all reflectors of one server.
+        on_heard: Called when anything arrives from the server.
 
     Attributes:
         items: By ``namespace/name``.
@@ -65,6 +66,7 @@ class Reflector(Generic[T]):
         gate: ServerGate,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_heard: Callable[[], None] = lambda: None,
     ) -> None:
         self.scope = scope
         self.items: dict[str, T] = {}
@@ -82,6 +84,8 @@ class Reflector(Generic[T]):
         self._gate = gate
         self._timing = timing or Timing()
         self._clock = clock
+        self._on_heard = on_heard
+        self._silence: asyncio.Timeout | None = None
         self._back_off = BackOff(self._timing)
         self._revision = ""
         # "0": the first list may come from the watch cache, which is cheap for the server; the watch catches up.
@@ -125,6 +129,15 @@ class Reflector(Generic[T]):
     def streams_lists(self) -> bool:
         """True if it starts with a list that the server streams as watch events."""
         return self._api.has_streamed_lists and self._api.server_version >= _STREAMED_LISTS_SINCE
+
+    def reopen(self) -> None:
+        """End the open watch, so that the next one resumes at its revision over another connection.
+
+        After a link has swallowed packets the server's next one may be minutes away (TCP doubles the time between
+        two attempts), and a NAT that has forgotten a connection never delivers anything on it again.
+        """
+        if self._silence is not None and not self._silence.expired():
+            self._silence.reschedule(asyncio.get_running_loop().time())
 
     # --- one list ----------------------------------------------------------------------------------------------
     async def _list(self) -> None:
@@ -204,14 +217,25 @@ class Reflector(Generic[T]):
     async def _follow(self, query: dict[str, str], initial: ListResult[T] | None, idle_seconds: float) -> None:
         lines = LineBuffer()
         stream = self._api.stream(self.scope.path, query, idle_timeout_seconds=idle_seconds, on_open=self._open)
-        async with asyncio.timeout(None) as silence, contextlib.aclosing(stream):
+        async with self._silence_limit() as silence, contextlib.aclosing(stream):
             async for chunk in stream:
                 self._heard_at = self._clock()
+                self._on_heard()
                 for line in lines.feed(chunk):
                     initial = self._take(line, initial)
                 # Armed by the first bookmark: from then on one must come every minute.
                 if self._has_bookmarks:
                     silence.reschedule(asyncio.get_running_loop().time() + self._timing.dead)
+
+    @contextlib.asynccontextmanager
+    async def _silence_limit(self) -> AsyncIterator[asyncio.Timeout]:
+        """Raise TimeoutError in the block at the time for which the yielded timeout is scheduled."""
+        async with asyncio.timeout(None) as silence:
+            self._silence = silence
+            try:
+                yield silence
+            finally:
+                self._silence = None  # a timeout that was left must not be scheduled again
 
     def _take(self, line: bytes, initial: ListResult[T] | None) -> ListResult[T] | None:
         """Apply one line; return the streamed list as far as it has come, None once it is complete."""
@@ -276,6 +300,7 @@ class Reflector(Generic[T]):
         self._is_open, self.error = True, None
         self._opened_at = self._heard_at = self._clock()
         self._failures = 0
+        self._on_heard()
 
     def _close(self, at: float | None = None) -> None:
         if self._is_open:
@@ -335,6 +360,15 @@ async def probe(api: Api) -> ProbeResult:
         is_failing = error.is_busy or error.status == NO_ANSWER or error.status >= 500
         return ProbeResult.UNHEALTHY if is_failing else ProbeResult.HEALTHY
     return ProbeResult.HEALTHY
+
+
+async def responds(api: Api, seconds: float) -> bool:
+    """Return True if the server sends any response within this time; ``/version`` costs it next to nothing."""
+    try:
+        await api.request("GET", "/version", timeout_seconds=seconds)
+    except ApiError as error:
+        return error.status != NO_ANSWER
+    return True
 
 
 def _a_bit_more() -> float:

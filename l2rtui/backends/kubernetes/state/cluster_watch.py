@@ -11,12 +11,13 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from l2rtui.backends.common.liveness import Liveness, LivenessTiming
 from l2rtui.backends.kubernetes.api.backoff import ServerGate, Timing
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.decode import UndecodedObject
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.list_pages import Scope
-from l2rtui.backends.kubernetes.api.reflector import Reflector, probe
+from l2rtui.backends.kubernetes.api.reflector import Reflector, probe, responds
 from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.api.structs import NodeMetricsStruct
 from l2rtui.backends.kubernetes.state import dcgm
@@ -31,7 +32,7 @@ from l2rtui.backends.kubernetes.state.visibility import (
     undecoded_problems,
     visibility_problems,
 )
-from l2rtui.domain.change import Change, ProblemsChanged, apply
+from l2rtui.domain.change import Change, ProblemsChanged, SilenceChanged, apply
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 
 _BATCH_SECONDS = 0.1
@@ -53,6 +54,7 @@ class ClusterWatch:
         rule: Slots of a device.
         timing: Waits of the watches.
         clock: Seconds since the epoch.
+        liveness: Waits of the check whether a quiet server still responds.
     """
 
     def __init__(
@@ -61,11 +63,13 @@ class ClusterWatch:
         rule: SlotRule,
         timing: Timing | None = None,
         clock: Callable[[], float] = time.time,
+        liveness: LivenessTiming | None = None,
     ) -> None:
         self._api = api
         self._rule = rule
         self._timing = timing or Timing()
         self._clock = clock
+        self._liveness_timing = liveness or LivenessTiming()
         self._reflectors: list[Reflector[Any]] = []
         self._visibility: Visibility | None = None
 
@@ -126,13 +130,15 @@ class ClusterWatch:
         """Yield changes until the user may list more, or less, than this visibility."""
         wake = asyncio.Event()
         gate = ServerGate(lambda: probe(self._api), self._timing)
-        self._reflectors = [self._reflector(scope, joiner, wake, gate) for scope in scopes(visibility)]
+        liveness = self._make_liveness(wake)
+        self._reflectors = [self._reflector(scope, joiner, wake, gate, liveness) for scope in scopes(visibility)]
         early = await self._begin(joiner)
-        metrics, samples = self._follow_metrics(joiner, wake, gate), self._follow_samples(joiner, wake)
-        others = (metrics, samples, self._follow_permissions(visibility))
+        metrics, samples = self._follow_metrics(joiner, wake, gate, liveness), self._follow_samples(joiner, wake)
+        others = (metrics, samples, self._follow_permissions(visibility), liveness.run())
         async with _running([*(reflector.run() for reflector in self._reflectors), *others], wake) as check:
             await self._settled()
             problems: tuple[str, ...] = ()
+            silent_since: float | None = None
             is_first, ticked = True, time.monotonic()
             while self._visibility == visibility:
                 # Cleared before the changes are taken: one that comes in between wakes the next round.
@@ -149,6 +155,9 @@ class ClusterWatch:
                 reported, problems = problems, self._problems(visibility)
                 if is_first or reported != problems:
                     changes = (*changes, ProblemsChanged(problems))
+                if is_first or silent_since != liveness.silent_since:
+                    silent_since = liveness.silent_since
+                    changes = (*changes, SilenceChanged(silent_since))
                 if changes or is_first:
                     is_first = False
                     yield changes
@@ -169,7 +178,22 @@ class ClusterWatch:
             run_namespaces=visibility.run_namespaces, is_use_known=is_use_known, is_derived=not visibility.has_nodes
         )
 
-    def _reflector(self, scope: Scope, joiner: Joiner, wake: asyncio.Event, gate: ServerGate) -> Reflector[Any]:
+    def _make_liveness(self, wake: asyncio.Event) -> Liveness:
+        """Return the check of this server, one for all watches."""
+
+        def changed() -> None:
+            if liveness.silent_since is None:
+                for reflector in self._reflectors:
+                    reflector.reopen()
+            wake.set()
+
+        ask = lambda seconds: responds(self._api, seconds)  # noqa: E731  (a closure of one call)
+        liveness = Liveness(ask, changed, self._liveness_timing, self._clock)
+        return liveness
+
+    def _reflector(
+        self, scope: Scope, joiner: Joiner, wake: asyncio.Event, gate: ServerGate, liveness: Liveness
+    ) -> Reflector[Any]:
         put = put_method(joiner, scope.kind)
 
         def changed(old: Any, new: Any) -> None:
@@ -177,7 +201,8 @@ class ClusterWatch:
                 put(old, new)
             wake.set()
 
-        return Reflector(self._api, scope, STRUCTS[scope.kind], changed, gate, self._timing)
+        struct, heard = STRUCTS[scope.kind], liveness.hear
+        return Reflector(self._api, scope, struct, changed, gate, self._timing, on_heard=heard)
 
     async def _begin(self, joiner: Joiner) -> tuple[Change, ...]:
         """List everything page by page if the server cannot stream lists, so that each watch starts from there.
@@ -258,12 +283,14 @@ class ClusterWatch:
         nodes = (item for item in resources or () if isinstance(item, dict) and item.get("name") == "nodes")
         return frozenset(verb for item in nodes for verb in item.get("verbs") or ())
 
-    async def _follow_metrics(self, joiner: Joiner, wake: asyncio.Event, gate: ServerGate) -> None:
+    async def _follow_metrics(
+        self, joiner: Joiner, wake: asyncio.Event, gate: ServerGate, liveness: Liveness
+    ) -> None:
         """Watch node metrics, or list them twice a minute: metrics-server, the usual one, has no watch."""
         while not (verbs := await self._node_metrics_verbs()):  # noqa: ASYNC110  (nobody tells when it is installed)
             await asyncio.sleep(_NO_METRICS_SECONDS)
         if "watch" in verbs:
-            await self._reflector(_METRICS, joiner, wake, gate).run()
+            await self._reflector(_METRICS, joiner, wake, gate, liveness).run()
         metrics: dict[str, NodeMetricsStruct] = {}
         while True:
             with contextlib.suppress(ApiError):  # the last values stay

@@ -32,6 +32,8 @@ class Cluster:
         is_ill: Lists of pods break off after the first page, and probes fail.
         failing: Plurals that are answered by 500.
         groups: Served API groups, by path.
+        running: Not set, it accepts requests and answers none, as a server that is stopped.
+        watches: Number of watches that were requested.
         has_reviews: Access reviews are answered and not forbidden.
     """
 
@@ -41,18 +43,24 @@ class Cluster:
         self.failing = set()
         self.groups = {}
         self.has_reviews = True
+        self.running = asyncio.Event()
+        self.running.set()
+        self.watches = 0
         self.items = {"nodes": [NODE], "pods": [POD]}
         self.pages = 0
         self.lists = []
         self.reviews = 0
 
     async def answer(self, request):
+        await self.running.wait()
         *_, kind = parts = request.path.split("/")
         if kind == "selfsubjectaccessreviews":
             return await self._review(request)
         if parts[1] == "apis" and len(parts) <= 4:
             group = self.groups.get(request.path)
             return web.json_response(group or {}, status=200 if group else 404)
+        if kind == "version":
+            return web.json_response({"major": "1", "minor": "29"})
         namespace = parts[parts.index("namespaces") + 1] if "namespaces" in parts else None
         if kind == "readyz" or (kind == "pods" and "continue" in request.query):
             return web.json_response({}, status=503 if self.is_ill else 200)
@@ -61,6 +69,7 @@ class Cluster:
         if not self.allowed(kind, namespace):
             return refusal(403, "Forbidden", f"you may not list {kind}")
         if "watch" in request.query:
+            self.watches += 1
             response = web.StreamResponse()
             await response.prepare(request)
             await asyncio.Event().wait()

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
+from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.kubernetes.api.backoff import Timing
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
@@ -115,3 +116,25 @@ async def test_a_kind_that_fails_is_reported_once_with_the_time_and_the_others_g
         cluster.failing = set()
         snapshot = await until(batches, first, lambda snapshot: snapshot.nodes and not snapshot.problems)
         assert snapshot.nodes["n"].name == NODE["metadata"]["name"]
+
+
+async def test_a_server_that_answers_nothing_is_silent_and_its_watches_are_opened_again_when_it_is_back(cluster):
+    liveness = LivenessTiming(quiet=0.1, answer=0.1, silent=0.3, again=0.05)
+    async with connected(cluster) as api:
+        watch = ClusterWatch(api, SlotRule(), FAST, clock=lambda: 1000.0, liveness=liveness)
+        async with aclosing(watch.watch()) as batches:
+            snapshot = await until(
+                batches, EMPTY_SNAPSHOT, lambda snapshot: snapshot.pods and not snapshot.problems
+            )
+            assert snapshot.silent_since is None
+            cluster.running.clear()
+            snapshot = await until(batches, snapshot, lambda snapshot: snapshot.silent_since is not None)
+            assert 990.0 < snapshot.silent_since <= 999.8
+            assert set(snapshot.pods) == {"p"}, "what was seen stays, and is old"
+            watches, lists = cluster.watches, len(cluster.lists)
+            cluster.running.set()
+            snapshot = await until(batches, snapshot, lambda snapshot: snapshot.silent_since is None)
+            async with asyncio.timeout(30):
+                while cluster.watches < 2 * watches:
+                    await asyncio.sleep(0.01)
+            assert cluster.lists[lists:] == [], "each watch resumes, nothing is listed again"
