@@ -82,6 +82,9 @@ class FakeDockerEngine:
         self.changed = threading.Condition()
         self.cut = threading.Event()
         """Set: streams break off in the middle of a chunk."""
+        self.running = threading.Event()
+        """Not set: it accepts requests and answers none, as an Engine that is stopped."""
+        self.running.set()
         self.streams = 0
         """Streams that are open now."""
         self._failures: list[list[Any]] = []
@@ -99,6 +102,7 @@ class FakeDockerEngine:
     def close(self) -> None:
         """End all streams and stop."""
         self.cut.set()
+        self.running.set()
         self.wake()
         self._server.shutdown()
         self._thread.join()
@@ -311,6 +315,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = re.sub(r"^/v[0-9.]+", "", unquote(parts.path))
         self.query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         self.body = self._read_body()
+        engine.running.wait()
         engine.requests.append((self.command, path))
         try:
             engine.check_failures(self.command, path)

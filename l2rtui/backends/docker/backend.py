@@ -8,10 +8,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from l2rtui.backends.base import Inspector
+from l2rtui.backends.common.liveness import Liveness, LivenessTiming
 from l2rtui.backends.common.nvml import GpuReader, GpuReport
 from l2rtui.backends.common.refusals import refuse_conflicts, run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
@@ -35,6 +37,8 @@ from runtime.base.docker_endpoint import DockerEndpoint
 _GATHER_SECONDS: Final = 0.1
 """Events come in bursts: one snapshot for all of them."""
 _ROUND_SECONDS: Final = 5.0
+_QUIET_SECONDS: Final = 5.5
+"""A little longer than a round: as long as the Engine responds, no request is sent to check that it does."""
 _NODE_SECONDS: Final = 30.0
 _LOAD_SECONDS: Final = 5.0
 """Age at which load and GPUs are read again; the rest of a node changes seldom."""
@@ -45,6 +49,7 @@ class DockerBackend:
 
     Args:
         nvml: The module ``pynvml``, or a stand-in; None imports it when it is first needed.
+        liveness: Waits of the check whether a quiet Engine still responds.
 
     Raises UsageError where the Engine is on another machine.
     """
@@ -52,7 +57,14 @@ class DockerBackend:
     name = "docker"
     location = renderer = volumes = secrets = adopt = None
 
-    def __init__(self, settings: Settings, *, endpoint: DockerEndpoint | None = None, nvml: object = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        endpoint: DockerEndpoint | None = None,
+        nvml: object = None,
+        liveness: LivenessTiming | None = None,
+    ) -> None:
         self._settings = settings
         self._engine = DockerEngine(endpoint)
         _require_local(self._engine.endpoint)
@@ -65,6 +77,7 @@ class DockerBackend:
         self._ending: set[str] = set()
         """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
         self._has_news = asyncio.Event()
+        self._liveness_timing = liveness or LivenessTiming(quiet=_QUIET_SECONDS)
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
         """Return where a change acts, for its question."""
@@ -92,13 +105,28 @@ class DockerBackend:
 
     async def watch(self) -> AsyncGenerator[tuple[Change, ...]]:
         """Yield changes soon after the Engine's events, and every five seconds also without one."""
-        listener = asyncio.create_task(self._listen())
+        is_changed = asyncio.Event()
+        liveness = Liveness(self._responds, is_changed.set, self._liveness_timing)
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._listen()),
+            asyncio.create_task(liveness.run()),
+        ]
         previous, is_first = EMPTY_SNAPSHOT, True
         try:
             while True:
                 # Cleared before the snapshot: an event during it leads to another one.
                 self._has_news.clear()
-                newest = await self.snapshot()
+                scan = asyncio.create_task(self.snapshot())
+                tasks[2:] = [scan]
+                # An Engine that hangs keeps a snapshot waiting for a minute: its silence is reported meanwhile.
+                while not await _is_done(scan, is_changed):
+                    is_changed.clear()
+                    silent = replace(previous, silent_since=liveness.silent_since)
+                    if not is_first and (changes := difference(previous, silent)):
+                        previous = silent
+                        yield changes
+                newest = scan.result()
+                liveness.hear()
                 changes = difference(previous, newest)
                 if changes or is_first:
                     previous, is_first = newest, False
@@ -107,8 +135,9 @@ class DockerBackend:
                     await asyncio.wait_for(self._has_news.wait(), _ROUND_SECONDS)
                 await asyncio.sleep(_GATHER_SECONDS)
         finally:
-            listener.cancel()
-            await asyncio.gather(listener, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def check(self, plan: LaunchPlan) -> tuple[Finding, ...]:
         """Check that the Engine has the images and can do what the spec asks for."""
@@ -268,6 +297,13 @@ class DockerBackend:
             self._info, self._settings, self._gpus, cpu_used=cpu_used, memory_used_bytes=memory_used
         )
 
+    async def _responds(self, seconds: float) -> bool:
+        try:
+            await self._engine.request("GET", "/_ping", seconds=seconds)
+        except DockerError as error:
+            return error.status != 0
+        return True
+
     async def _listen(self) -> None:
         """Note each event; while the Engine sends none, the rounds of watch() replace them."""
         filters = {"type": ["container", "network"], **labels.ALL}
@@ -313,6 +349,16 @@ class DockerBackend:
         finally:
             self._ending -= ids
             self._has_news.set()
+
+
+async def _is_done(task: asyncio.Task[Any], news: asyncio.Event) -> bool:
+    """Wait for a task, or for an event; True when the task has ended."""
+    waiter = asyncio.create_task(news.wait())
+    try:
+        await asyncio.wait([task, waiter], return_when=asyncio.FIRST_COMPLETED)
+        return task.done()
+    finally:
+        waiter.cancel()
 
 
 def _require_local(endpoint: DockerEndpoint) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
 
+from l2rtui.backends.common.liveness import LivenessTiming
 from l2rtui.backends.docker import labels
 from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.config import Settings
@@ -188,6 +190,26 @@ async def test_the_watch_follows_events(backend, fake):
                 break
             fake.end("run-w-0", 3)
             fake.event("die", "run-w-0", exitCode="3")
+
+
+async def test_an_engine_that_hangs_is_reported_while_the_watch_waits_for_it(fake):
+    timing = LivenessTiming(quiet=0.1, answer=0.1, silent=0.3, again=0.05)
+    backend = DockerBackend(Settings(), endpoint=DockerEndpoint(fake.url), liveness=timing)
+    try:
+        async with asyncio.timeout(30), aclosing(backend.watch()) as batches:
+            before = snapshot = apply(EMPTY_SNAPSHOT, await anext(batches))
+            assert snapshot.silent_since is None
+            began = time.time()
+            fake.running.clear()
+            while snapshot.silent_since is None:
+                snapshot = apply(snapshot, await anext(batches))
+            assert began - 10 < snapshot.silent_since <= time.time()
+            assert snapshot.nodes.keys() == before.nodes.keys()
+            fake.running.set()
+            while snapshot.silent_since is not None:
+                snapshot = apply(snapshot, await anext(batches))
+    finally:
+        await backend.close()
 
 
 async def test_foreign_containers_and_broken_records_do_not_hide_the_rest(backend, fake):
