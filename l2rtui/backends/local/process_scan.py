@@ -66,6 +66,20 @@ def is_alive(proc: ProcessIdentity | None) -> bool:
     return proc is not None and start_time_of(proc.pid) == proc.start
 
 
+def is_stopped(proc: ProcessIdentity) -> bool:
+    """Return True while the process lives and is stopped by a signal (SIGSTOP, or ctrl+z on a terminal)."""
+    if IS_LINUX:
+        fields = _stat_linux(proc.pid)
+        # One read for both: a later process of this pid must not be taken for it.
+        return fields is not None and fields[0] == "T" and f"{boot_id()}-{fields[19]}" == proc.start
+    import psutil
+
+    try:
+        return is_alive(proc) and psutil.Process(proc.pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False
+
+
 def signal_process(proc: ProcessIdentity, number: int) -> bool:
     """Signal the process; False when it has ended or belongs to another user."""
     if not is_alive(proc):

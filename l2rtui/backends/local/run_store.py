@@ -32,6 +32,7 @@ class RunState:
         record: None when it cannot be read: then only the folder's name is known.
         is_supervised: A living supervisor wrote the status, or ended in order.
         is_stopping: A destroy was requested.
+        silent_since: Time at which its supervisor was first seen stopped by a signal; None while it is not.
     """
 
     folder: RunFolder
@@ -39,6 +40,7 @@ class RunState:
     status: RunStatus | None
     is_supervised: bool
     is_stopping: bool
+    silent_since: float | None = None
 
     @property
     def uid(self) -> str:
@@ -75,6 +77,7 @@ class RunStore:
         self._boot = boot
         self._files: dict[Path, tuple[tuple[int, int, int], object]] = {}
         self._asides: dict[Path, tuple[int, tuple[str, ...]]] = {}
+        self._silent: dict[Path, float] = {}
 
     def scan(self) -> RunScan:
         """Read the files that have changed. Takes well under a millisecond when none has."""
@@ -94,6 +97,7 @@ class RunStore:
         present = set(names)
         self._files = {path: entry for path, entry in self._files.items() if path.parent.name in present}
         self._asides = {path: entry for path, entry in self._asides.items() if path.name in present}
+        self._silent = {path: since for path, since in self._silent.items() if path.name in present}
         return RunScan(tuple(runs), tuple(problems))
 
     def find(self, uid: str) -> RunState | None:
@@ -130,7 +134,18 @@ class RunStore:
         else:
             is_supervised = status.is_ended or process_scan.is_alive(status.supervisor)
         is_stopping = folder.destroy_request.exists() or bool(status and status.is_destroying)
-        return RunState(folder, record, status, is_supervised, is_stopping)
+        silent_since = self._silent_since(folder, status)
+        if silent_since is not None:
+            moment = time.strftime("%H:%M:%S", time.localtime(silent_since))
+            problems.append(f"the supervisor of {folder.name} is stopped and does not answer since {moment}")
+        return RunState(folder, record, status, is_supervised, is_stopping, silent_since)
+
+    def _silent_since(self, folder: RunFolder, status: RunStatus | None) -> float | None:
+        """Return when the supervisor was first seen stopped; None if it can act."""
+        if status is None or status.is_ended or not process_scan.is_stopped(status.supervisor):
+            self._silent.pop(folder.path, None)
+            return None
+        return self._silent.setdefault(folder.path, time.time())
 
     def _read(self, path: Path, kind: type[T], problems: list[str]) -> T | None:
         try:

@@ -14,6 +14,7 @@ from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 
 UNSUPERVISED = "Unsupervised"
+SILENT = "Silent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def _may_differ(old: RunState, new: RunState) -> bool:
     # The message of a back-off counts down, and an unsupervised process may end: both change without a file.
     is_timeless = new.is_supervised and not any(pod.next_start for pod in (new.status.pods if new.status else ()))
     is_same = old.record is new.record and old.status is new.status and old.is_stopping == new.is_stopping
+    is_same = is_same and old.silent_since == new.silent_since
     return not (is_timeless and is_same and old.is_supervised)
 
 
@@ -69,6 +71,12 @@ def run_view(state: RunState) -> RunView:
         message = (
             "its supervisor is gone: until the app opens, nothing restarts its processes or stores their output"
         )
+    elif state.silent_since is not None:
+        reason = SILENT
+        message = (
+            "its supervisor is stopped (SIGSTOP): what is shown is as old as that, and nothing restarts its "
+            f"processes; `kill -CONT {state.status.supervisor.pid if state.status else 0}` lets it go on"
+        )
     elif state.status is not None and state.status.problem:
         reason, message = "Warning", state.status.problem
     return RunView(
@@ -83,6 +91,7 @@ def run_view(state: RunState) -> RunView:
         reason=reason,
         message=message,
         is_terminating=state.is_stopping,
+        silent_since=state.silent_since,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import msgspec
 import psutil
@@ -34,6 +35,26 @@ async def test_pods_outlive_their_supervisor_and_the_next_one_takes_them_over(la
     last = int(lines[-1].split()[1])
     lines = await lab.until_line(f"count {last + 20}")
     assert lines == [f"count {number}" for number in range(len(lines))]
+
+
+async def test_a_supervisor_that_is_stopped_is_reported_until_it_goes_on(lab):
+    await lab.launch(lab.set("sleep"))
+    await lab.launch(lab.set("sleep"), name="other")
+    await lab.pod(lambda pod: pod.ready)
+    supervisor = lab.supervisor()
+    began = time.time()
+    supervisor.suspend()
+    snapshot = await lab.until(lambda snapshot: snapshot.run_named("run").reason == "Silent")
+    run = snapshot.run_named("run")
+    assert began - 1 <= run.silent_since <= time.time()
+    assert f"kill -CONT {supervisor.pid}" in run.message
+    assert any("the supervisor of run is stopped" in problem for problem in snapshot.problems)
+    assert snapshot.run_named("other").silent_since is None
+    later = await lab.backend.snapshot()
+    assert later.run_named("run") == run, "its age counts from the first look"
+    supervisor.resume()
+    snapshot = await lab.until(lambda snapshot: not snapshot.run_named("run").reason)
+    assert (snapshot.run_named("run").silent_since, snapshot.problems) == (None, ())
 
 
 async def test_no_line_is_lost_or_doubled_while_supervisors_die(lab):
