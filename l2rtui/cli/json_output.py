@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from l2rtui.domain.plan import LaunchPlan, PodPlan, RunPlan, ScalePlan
     from l2rtui.domain.preflight import Finding
     from l2rtui.domain.receipt import Leak, Receipt
+    from l2rtui.domain.runstatus import LearningState
     from l2rtui.domain.snapshot import ClusterSnapshot
     from l2rtui.services.job_status import RunProgress
 
@@ -134,8 +135,18 @@ def pod_document(pod: PodView) -> dict[str, Any]:
     }
 
 
-def run_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]:
-    """One run and its sets."""
+def learning_document(learning: LearningState) -> dict[str, Any]:
+    """State of the learning of a run."""
+    return {
+        "learning": str(learning.state),
+        "learning_since": when(learning.since),
+        "learning_reason": learning.reason,
+        "learning_level": str(learning.level),
+    }
+
+
+def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningState) -> dict[str, Any]:
+    """One run, its sets and its learning."""
     pods = snapshot.pods_of(run.name)
     status = run_status(run, pods)
     return {
@@ -158,6 +169,7 @@ def run_document(run: RunView, snapshot: ClusterSnapshot) -> dict[str, Any]:
         "reason": run.reason or None,
         "message": run.message or None,
         "created": when(run.created),
+        **learning_document(learning),
     }
 
 

@@ -175,9 +175,11 @@ RUNS = View(
         Column("KIND", "kind", is_wide=True),
         Column("SEED", "seed", is_number=True),
         Column("STATE", "state", level=_level),
+        Column("LEARNING", "learning", level=lambda document: Level(document["learning_level"])),
         Column("READY", lambda document: f"{document['ready']}/{document['pods']}", is_number=True),
         Column("AGE", _age, is_number=True),
         Column("SETS", _sets, is_wide=True),
+        Column("WHY", "learning_reason", is_wide=True),
         Column("WHAT", "message", is_wide=True),
     ),
 )

@@ -1,8 +1,14 @@
-"""Metrics of runs and pods, decoded from metric records (``runtime.base.contract``)."""
+"""Metrics of runs and pods, decoded from metric records (``runtime.base.contract``), and progress over time.
+
+``domain.runstatus`` derives the state of a run's learning from them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 OLD_SECONDS: Final = 15.0
@@ -13,6 +19,190 @@ _OLD_INTERVALS: Final = 3.0
 def is_old(age_seconds: float, interval_seconds: float = 0.0) -> bool:
     """Return True where a record is older than three of its writer's intervals, and than ``OLD_SECONDS``."""
     return age_seconds > max(OLD_SECONDS, _OLD_INTERVALS * interval_seconds)
+
+
+# --- progress over time ----------------------------------------------------------------------------------------
+WAITS_SHARE: Final = 0.5
+"""Idle share from which a learner counts as waiting for data: it could learn twice as fast."""
+_WAITS_NO_MORE: Final = 0.4
+"""Idle share below which it no longer does. Apart from ``WAITS_SHARE``, so that a share near it does not flap."""
+_SLOW: Final = 0.5
+"""Part of its own median below which a rate is slow; ``_SLOW_NO_MORE`` ends that."""
+_SLOW_NO_MORE: Final = 0.7
+_RECENT: Final = 5
+"""Records whose median is the present rate: on-policy methods write bursts, where single records say little."""
+_IDLE_RECORDS: Final = 3
+_USUAL: Final = 150
+"""Records whose median is the usual rate: five minutes of a learner, which writes every two seconds."""
+_LEAST_USUAL: Final = 30
+"""Records before a usual rate is known."""
+_GAPS: Final = 9
+_SMOOTHING_SECONDS: Final = 60.0
+"""Time constant of the smoothed return: single episodes and evaluations differ many times over."""
+_FALLEN: Final = 0.2
+"""Part of the way from its first to its best return below which a return has collapsed; 0.4 ends that."""
+_RECOVERED: Final = 0.4
+_NOISES: Final = 4.0
+"""Mean deviations by which a smoothed return must differ from its best: less is chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnTrend:
+    """Return of a run, exponentially smoothed, against its own best.
+
+    Attributes:
+        level: Smoothed return. noise: smoothed absolute deviation from it.
+        first, best: Level once the smoothing has seen its time constant, and the highest since; None before.
+        fallen_since: Time from which the level lies far below the best; 0 while it does not.
+    """
+
+    level: float
+    began: float
+    time: float
+    noise: float = 0.0
+    first: float | None = None
+    best: float | None = None
+    fallen_since: float = 0.0
+
+    def after(self, value: float, time: float) -> ReturnTrend:
+        """Return the trend after one more value."""
+        gap = time - self.time
+        if gap <= 0:  # a clock that was set back: nothing can be said about the time between
+            return self
+        weight = 1.0 - math.exp(-gap / _SMOOTHING_SECONDS)
+        level = self.level + weight * (value - self.level)
+        noise = self.noise + weight * (abs(value - self.level) - self.noise)
+        if time - self.began < _SMOOTHING_SECONDS:
+            return replace(self, level=level, noise=noise, time=time)
+        first = level if self.first is None else self.first
+        best = level if self.best is None else max(self.best, level)
+        edge = first + (_RECOVERED if self.fallen_since else _FALLEN) * (best - first)
+        has_fallen = level < edge and best - level > _NOISES * noise
+        since = (self.fallen_since or time) if has_fallen else 0.0
+        return ReturnTrend(level, self.began, time, noise, first, best, since)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerProgress:
+    """Learner's progress over its latest records. All times are those of its records, 0 for never.
+
+    Attributes:
+        interval_seconds: Median time between two records.
+        update_gap_seconds: Median time between two records with more updates than the one before.
+        updated_at, stepped_at: Time of the newest record with more updates, and more env steps, than before.
+        idle_share: Mean share of the time in which it waited for data, over three records; None if unknown.
+        waits_since: Time from which it waits for data.
+        usual_rate: Median of its env steps a second while it learns; None before it has written enough records.
+        slow_since: Time from which the rate lies far below that.
+        trend: Of its return; None before the first one.
+        broken: Names of figures that are not finite; broken_since: time from which.
+    """
+
+    interval_seconds: float = 0.0
+    update_gap_seconds: float = 0.0
+    updated_at: float = 0.0
+    stepped_at: float = 0.0
+    idle_share: float | None = None
+    waits_since: float = 0.0
+    rate: float = 0.0
+    usual_rate: float | None = None
+    slow_since: float = 0.0
+    trend: ReturnTrend | None = None
+    broken: tuple[str, ...] = ()
+    broken_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerFigures:
+    """Figures of one learner record from which its progress is derived.
+
+    Attributes:
+        mean_return: Of training episodes, which come more often and vary less than evaluations.
+        broken: Names of figures that are not finite.
+    """
+
+    time: float
+    env_steps: int
+    updates: int
+    rate: float
+    idle_share: float | None = None
+    mean_return: float | None = None
+    broken: tuple[str, ...] = ()
+
+
+class ProgressHistory:
+    """Figures of a learner's records in, its progress out, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._progress = LearnerProgress()
+        self._before: LearnerFigures | None = None
+        self._gaps: deque[float] = deque(maxlen=_GAPS)
+        self._update_gaps: deque[float] = deque(maxlen=_GAPS)
+        self._idle: deque[float] = deque(maxlen=_IDLE_RECORDS)
+        self._rates: deque[float] = deque(maxlen=_USUAL)
+
+    def add(self, figures: LearnerFigures) -> LearnerProgress:
+        """Return the progress after one more record."""
+        before, old, now = self._before, self._progress, figures.time
+        self._before = figures
+        updated_at, stepped_at = old.updated_at, old.stepped_at
+        if before is not None and now > before.time:
+            self._gaps.append(now - before.time)
+            if figures.env_steps > before.env_steps:
+                stepped_at = now
+            if figures.updates > before.updates:
+                if updated_at:
+                    self._update_gaps.append(now - updated_at)
+                updated_at = now
+                # Before its first update a learner collects at full speed: that rate is not its usual one.
+                self._rates.append(figures.rate)
+        idle, waits_since = self._waiting(figures)
+        rate, usual, slow_since = self._speed(figures)
+        self._progress = LearnerProgress(
+            _median(self._gaps) if self._gaps else 0.0,
+            _median(self._update_gaps) if self._update_gaps else 0.0,
+            updated_at,
+            stepped_at,
+            idle,
+            waits_since,
+            rate,
+            usual,
+            slow_since,
+            _trend(old.trend, figures),
+            figures.broken,
+            (old.broken_since or now) if figures.broken else 0.0,
+        )
+        return self._progress
+
+    def _waiting(self, figures: LearnerFigures) -> tuple[float | None, float]:
+        if figures.idle_share is None:
+            return None, 0.0
+        self._idle.append(figures.idle_share)
+        share = sum(self._idle) / len(self._idle)
+        since = self._progress.waits_since
+        is_waiting = share >= (_WAITS_NO_MORE if since else WAITS_SHARE)
+        return share, (since or figures.time) if is_waiting else 0.0
+
+    def _speed(self, figures: LearnerFigures) -> tuple[float, float | None, float]:
+        recent = [self._rates[-number] for number in range(1, min(_RECENT, len(self._rates)) + 1)]
+        if len(self._rates) < _LEAST_USUAL:
+            return figures.rate, None, 0.0
+        rate, usual, since = _median(recent), _median(self._rates), self._progress.slow_since
+        is_slow = rate < usual * (_SLOW_NO_MORE if since else _SLOW)
+        return rate, usual, (since or figures.time) if is_slow else 0.0
+
+
+def _median(values: Collection[float]) -> float:
+    """Return the median; not that of ``statistics``, whose import costs the first frame ten milliseconds."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def _trend(before: ReturnTrend | None, figures: LearnerFigures) -> ReturnTrend | None:
+    value = figures.mean_return
+    if value is None:
+        return before
+    return before.after(value, figures.time) if before else ReturnTrend(value, figures.time, figures.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +218,7 @@ class RunMetrics:
         gpu_reserved_bytes: Memory of that GPU that the learner itself has reserved; None if unknown.
         returns, rates: The latest points of eval (or training) return and of env steps a second, oldest first.
         update_rates, lags: The same of updates a second and of the policy lag.
+        progress: Progress over the latest records.
     """
 
     run: str
@@ -52,6 +243,7 @@ class RunMetrics:
     rates: tuple[float, ...] = ()
     update_rates: tuple[float, ...] = ()
     lags: tuple[float, ...] = ()
+    progress: LearnerProgress = LearnerProgress()
 
     @property
     def reported_return(self) -> float | None:
@@ -72,6 +264,7 @@ class PodMetrics:
         gpu_percent: Utilisation of its GPU, None if unknown. gpu_memory_bytes: memory in use on that GPU.
         step: Current activity: the state of a job's step, or of an elastic process; empty if unknown.
         round: Number of the rendezvous round of an elastic job; None elsewhere.
+        has_steps: It counts steps of training, so that its writer writes regularly.
     """
 
     kind: str
@@ -87,6 +280,7 @@ class PodMetrics:
     gpu_percent: float | None = None
     gpu_memory_bytes: float | None = None
     round: int | None = None
+    has_steps: bool = False
 
     @property
     def is_worth_following(self) -> bool:

@@ -1,12 +1,22 @@
-"""Status of a run in one word, one level and one sentence, for the app and the headless verbs alike."""
+"""Status of a run, and the state of its learning, each in a word and a sentence, for app and headless verbs alike.
+
+The status is that of its pods: do they run? The state of the learning is that of its work: does it get anywhere? If
+not, why, and what is next? It is derived from pods, metric records and the time, and from nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
-from l2rtui.domain.quantity import counted
+from l2rtui.domain.metrics import LearnerProgress, PodMetrics, RunMetrics
+from l2rtui.domain.quantity import age, counted
 from l2rtui.domain.snapshot import PodView, RunView, has_finished
-from l2rtui.domain.status import Level, Status
+from l2rtui.domain.status import Level, Phase, Status
+from l2rtui.domain.workload import DECISIVE_ROLES, Kind, Role
 
 
 def replicas_of_run(run: RunView) -> int:
@@ -39,3 +49,314 @@ def run_status(run: RunView, pods: Sequence[PodView]) -> Status:
     if ready + over >= replicas > 0:
         return Status("Running", Level.OK, f"{counted(ready, 'pod')} run, {over} have finished")
     return Status("Starting", Level.WAIT, f"{ready} of {counted(replicas, 'pod')} ready")
+
+
+# --- learning --------------------------------------------------------------------------------------------------
+STARTING_SECONDS: Final = 300.0
+"""Time after its start within which a learner may be without an update: it loads, compiles and fills its replay."""
+SILENT_SECONDS: Final = 15.0
+"""Least time without a record, or without progress, that counts; a slow writer gets ``_INTERVALS`` of its own."""
+_INTERVALS: Final = 5.0
+PEER_SILENT_SECONDS: Final = 60.0
+"""The same of elastic nodes and parameter servers, which evaluate and save between two records."""
+LATE_WORKER_SECONDS: Final = 12.5
+"""Age of a worker's record that counts while its learner waits: a worker writes every ten seconds."""
+FALLEN_SECONDS: Final = 120.0
+"""Time for which a return lies far below its best before that is called divergence: exploration dips too."""
+_MOST_NAMED: Final = 3
+"""Culprits in a sentence; the others are counted."""
+
+
+class Learning(StrEnum):
+    """State of the learning of a run."""
+
+    STARTING = "starting"
+    LIVE = "live"
+    SLOW = "slow"
+    STARVED = "starved"
+    STALLED = "stalled"
+    DIVERGED = "diverged"
+    DONE = "done"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+_LEARNING_LEVELS: Final = {
+    Learning.STARTING: Level.WAIT,
+    Learning.LIVE: Level.OK,
+    Learning.SLOW: Level.WARN,
+    Learning.STARVED: Level.WARN,
+    Learning.STALLED: Level.BAD,
+    Learning.DIVERGED: Level.BAD,
+    Learning.DONE: Level.DONE,
+    Learning.FAILED: Level.BAD,
+    Learning.UNKNOWN: Level.WAIT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LearningState:
+    """State of the learning of a run, with its cause.
+
+    Attributes:
+        since: Seconds since the epoch; 0 if unknown.
+        reason: One sentence of cause and next step, without the name of the run.
+    """
+
+    state: Learning
+    since: float
+    reason: str
+
+    @property
+    def level(self) -> Level:
+        """Meaning for colour and glyph."""
+        return _LEARNING_LEVELS[self.state]
+
+    @property
+    def is_worth_explaining(self) -> bool:
+        """True where the records of other pods may name the cause."""
+        return self.state in (Learning.LIVE, Learning.SLOW, Learning.STARVED)
+
+    @property
+    def is_fault(self) -> bool:
+        """True where somebody should look at the run."""
+        return self.level in (Level.WARN, Level.BAD)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReports:
+    """Metric records of a run, as far as they could be read.
+
+    Attributes:
+        learner: Of its learner; None without a record. learner_age: seconds since the newest arrived.
+        pods: Newest record of its pods by uid. ages: seconds since these arrived.
+        unseen: Reason why nothing of the present is known, such as a lost connection; empty where it is.
+        unseen_seconds: Time for which.
+    """
+
+    learner: RunMetrics | None = None
+    learner_age: float = 0.0
+    pods: Mapping[str, PodMetrics] = field(default_factory=lambda: MappingProxyType({}))
+    ages: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    unseen: str = ""
+    unseen_seconds: float = 0.0
+
+
+NO_REPORTS: Final = RunReports()
+
+
+def learning_state(
+    run: RunView, pods: Sequence[PodView], reports: RunReports, now: float, before: LearningState | None = None
+) -> LearningState:
+    """Derive the state of the learning of a run from its pods, its records and the time.
+
+    Args:
+        pods: Those of the run.
+        now: Seconds since the epoch.
+        before: The state a moment ago, whose ``since`` stays while the state does.
+    """
+    state = _by_pods(run, pods, reports, now) or _by_records(run, pods, reports, now)
+    if before is not None and before.state is state.state:
+        return replace(state, since=before.since)
+    return state
+
+
+def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: float) -> LearningState | None:
+    """Return the state where the pods alone decide it; None where records say more."""
+    if reports.unseen:
+        sentence = f"cannot be seen: {reports.unseen}"
+        return LearningState(Learning.UNKNOWN, now - reports.unseen_seconds, sentence)
+    if run.is_terminating:
+        return LearningState(Learning.UNKNOWN, now, "is being destroyed")
+    if has_finished(run, pods) or (pods and all(pod.phase is Phase.SUCCEEDED for pod in pods)):
+        return LearningState(Learning.DONE, now, "has finished")
+    centre = _centre(run, pods)
+    failing = [pod for pod in centre if pod.is_failing]
+    # A group goes on with those that are left; a learner or a step that fails is the end of its run.
+    if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
+        sentence = f"{failing[0].name} {failing[0].status.sentence}: see `l2rtui logs {failing[0].name}`"
+        return LearningState(Learning.FAILED, now, sentence)
+    if run.reason:
+        return LearningState(Learning.UNKNOWN, now, run.message or run.reason)
+    if any(pod.ready for pod in centre):
+        return None
+    lost = next((pod for pod in centre if pod.phase is Phase.UNKNOWN), None)
+    if lost is not None:
+        return LearningState(Learning.UNKNOWN, now, f"{lost.name} {lost.status.sentence}: see `l2rtui nodes`")
+    first = next((pod for pod in centre if not pod.phase.is_over), None)
+    sentence = f"{first.name} {first.status.sentence}" if first is not None else "has no pod that learns yet"
+    return LearningState(Learning.STARTING, run.created or now, sentence)
+
+
+_GROUPS: Final = frozenset((Kind.ELASTIC, Kind.PARAMETER_SERVER))
+
+
+def _centre(run: RunView, pods: Sequence[PodView]) -> list[PodView]:
+    """Return the pods that learn; those of a job all do."""
+    roles = {role for kind, role in DECISIVE_ROLES.items() if kind == run.kind}
+    return [pod for pod in pods if not roles or pod.role in roles]
+
+
+def _by_records(run: RunView, pods: Sequence[PodView], reports: RunReports, now: float) -> LearningState:
+    learner = next((pod for pod in pods if pod.role is Role.LEARNER and pod.ready), None)
+    if learner is None:
+        return _of_peers(run, pods, reports, now)
+    running = now - (learner.started or now)
+    metrics = reports.learner
+    if metrics is None:
+        if running < STARTING_SECONDS:
+            return LearningState(Learning.STARTING, now - running, "its learner has printed no metric record yet")
+        sentence = f"no metric record of its learner could be read: see `l2rtui logs {learner.name}`"
+        return LearningState(Learning.UNKNOWN, now - running, sentence)
+    return _of_learner(run, learner, _Look(metrics, reports.learner_age, running, now), pods, reports)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Learner's metrics at one moment; ``at`` converts times of its clock to those of this machine."""
+
+    metrics: RunMetrics
+    age: float
+    running: float
+    now: float
+
+    @property
+    def progress(self) -> LearnerProgress:
+        return self.metrics.progress
+
+    @property
+    def patience(self) -> float:
+        """Seconds without progress that count for this learner."""
+        gap = max(self.progress.interval_seconds, self.progress.update_gap_seconds)
+        return max(SILENT_SECONDS, _INTERVALS * gap)
+
+    def at(self, time: float) -> float:
+        """Return a time of its records by this machine's clock."""
+        return self.now - self.age - (self.metrics.time - time)
+
+    @property
+    def has_updated(self) -> bool:
+        """True when there was an update since its pod has started."""
+        return bool(self.progress.updated_at) and self.at(self.progress.updated_at) > self.now - self.running
+
+
+def _of_learner(
+    run: RunView, learner: PodView, look: _Look, pods: Sequence[PodView], reports: RunReports
+) -> LearningState:
+    progress, now = look.progress, look.now
+    if progress.broken:
+        names = ", ".join(progress.broken[:_MOST_NAMED])
+        sentence = f"{names} is not a finite number: lower the learning rate and launch it again"
+        return LearningState(Learning.DIVERGED, look.at(progress.broken_since), sentence)
+    if look.age > max(SILENT_SECONDS, _INTERVALS * progress.interval_seconds):
+        if not look.has_updated and look.running < STARTING_SECONDS:
+            return LearningState(Learning.STARTING, now - look.running, "its learner has made no update yet")
+        sentence = f"its learner has printed nothing for {age(look.age)}: see its log; K kills it, and it resumes"
+        return LearningState(Learning.STALLED, now - look.age, sentence)
+    if not look.has_updated and _is_starting(look):
+        sentence = f"collects its first data: {look.metrics.env_steps:,} env steps, no update yet"
+        return LearningState(Learning.STARTING, now - look.running, sentence)
+    idle = now - look.at(progress.updated_at) if look.has_updated else look.running
+    return _of_pace(run, learner, look, idle, _culprits(pods, reports, is_waiting=bool(progress.waits_since)))
+
+
+def _is_starting(look: _Look) -> bool:
+    """True while a learner without an update is young, or still collects: a large replay may take an hour."""
+    is_collecting = look.now - look.at(look.progress.stepped_at) <= look.patience
+    return look.running < STARTING_SECONDS or is_collecting
+
+
+def _of_pace(run: RunView, learner: PodView, look: _Look, idle: float, culprits: tuple[str, str]) -> LearningState:
+    """Return the state of a learner that reports, from its pace.
+
+    Args:
+        idle: Seconds since its last update.
+        culprits: Workers that send nothing, counted, and by name with their causes; empty texts for none.
+    """
+    progress = look.progress
+    is_slow, has_stopped = bool(progress.slow_since), idle > look.patience
+    counted_culprits, named = culprits
+    see = f"see `l2rtui logs {run.name}/{_workers_of(run)}`"
+    waits = f"waits for data {round(100 * (progress.idle_share or 0.0))} % of its time"
+    # A fast learner beside few workers waits too, all its life: alone that is no fault.
+    if progress.waits_since and (named or has_stopped or is_slow):
+        cause = f"{counted_culprits} ({named})" if named else "its workers send little or none"
+        return LearningState(Learning.STARVED, look.at(progress.waits_since), f"{waits}: {cause}; {see}")
+    if has_stopped:
+        sentence = f"has made no update for {age(idle)} though it reports: see `l2rtui logs {learner.name}`"
+        return LearningState(Learning.STALLED, look.now - idle, sentence)
+    trend = progress.trend
+    if trend is not None and trend.fallen_since and look.metrics.time - trend.fallen_since >= FALLEN_SECONDS:
+        sentence = (
+            f"its return fell from {trend.best or 0.0:.4g} to {trend.level:.4g}: resume an earlier checkpoint"
+        )
+        return LearningState(Learning.DIVERGED, look.at(trend.fallen_since), sentence)
+    if is_slow:
+        cause = f"{counted_culprits} ({named}); {see}" if named else "see its workers, and what shares its machine"
+        usual = f"{round(progress.rate):,} of its usual {round(progress.usual_rate or 0):,} env steps/s"
+        return LearningState(Learning.SLOW, look.at(progress.slow_since), f"{usual}: {cause}")
+    live = "learns" if not named else f"learns, but {counted_culprits} ({named}): {see}"
+    if progress.waits_since and not named:
+        live = f"learns; {waits}: more workers would speed it up"
+    return LearningState(Learning.LIVE, look.now - look.running, live)
+
+
+def _workers_of(run: RunView) -> str:
+    """Name of its first set of workers."""
+    return next((view.name for view in run.sets if view.role is Role.WORKER), "")
+
+
+def _culprits(pods: Sequence[PodView], reports: RunReports, *, is_waiting: bool) -> tuple[str, str]:
+    """Return how many workers send nothing, and their names with the cause; empty texts for none."""
+    workers = [pod for pod in pods if pod.role is Role.WORKER]
+    causes = [(pod.name, cause) for pod in workers if (cause := _cause(pod, reports, is_waiting=is_waiting))]
+    if not causes:
+        return "", ""
+    named = ", ".join(f"{name} {cause}" for name, cause in causes[:_MOST_NAMED])
+    more = f", and {len(causes) - _MOST_NAMED} more" if len(causes) > _MOST_NAMED else ""
+    verb = "sends" if len(causes) == 1 else "send"
+    return f"{len(causes)} of {counted(len(workers), 'worker')} {verb} nothing", named + more
+
+
+def _cause(pod: PodView, reports: RunReports, *, is_waiting: bool) -> str:
+    """Return why a worker sends nothing; empty where it does, or where nobody knows.
+
+    Args:
+        is_waiting: Its learner waits, so that signs count which mean nothing otherwise: a worker that a full
+            replay holds back has no rate either.
+    """
+    if pod.is_failing or (is_waiting and not pod.ready):
+        return pod.status.sentence
+    record, seconds = reports.pods.get(pod.uid), reports.ages.get(pod.uid, 0.0)
+    if record is None or not pod.ready:
+        return ""
+    if record.simulator in ("lost", "given up"):
+        return f"its simulator is {record.simulator}, {counted(record.simulator_restarts, 'restart')}"
+    if seconds > (LATE_WORKER_SECONDS if is_waiting else SILENT_SECONDS):
+        return f"has printed nothing for {age(seconds)}"
+    if not is_waiting:
+        return ""
+    if record.simulator == "starting":
+        return f"starts its simulator, {counted(record.simulator_restarts, 'restart')}"
+    return "has no env step" if record.rate == 0 else ""
+
+
+def _of_peers(run: RunView, pods: Sequence[PodView], reports: RunReports, now: float) -> LearningState:
+    """Return the state of a run without a learner: elastic nodes, parameter servers, steps of a job."""
+    running = [pod for pod in _centre(run, pods) if pod.ready]
+    since = min(pod.started or now for pod in running)
+    # Only a process that counts steps writes regularly; a step of a job is silent for hours, and works.
+    ages = [reports.ages.get(pod.uid, 0.0) for pod in running if _counts_steps(reports.pods.get(pod.uid))]
+    if ages and min(ages) > PEER_SILENT_SECONDS:
+        sentence = f"no process has reported a step for {age(min(ages))}: see `l2rtui logs {run.name}`"
+        return LearningState(Learning.STALLED, now - min(ages), sentence)
+    failing = [pod for pod in pods if pod.is_failing]
+    if failing:
+        sentence = f"goes on, but {failing[0].name} {failing[0].status.sentence}"
+        return LearningState(Learning.LIVE, since, f"{sentence}: see `l2rtui logs {failing[0].name}`")
+    verb = "runs" if len(running) == 1 else "run"
+    return LearningState(Learning.LIVE, since, f"{counted(len(running), 'pod')} {verb}")
+
+
+def _counts_steps(record: PodMetrics | None) -> bool:
+    return record is not None and record.has_steps

@@ -8,18 +8,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from l2rtui.backends.base import Backend
 from l2rtui.domain.log import LogQuery
-from l2rtui.domain.metrics import RunMetrics
+from l2rtui.domain.metrics import LearnerFigures, ProgressHistory, RunMetrics
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.errors import NotFoundError
 from runtime.base.metric_records import MAX_COUNT, integer, number, parse_record, text
 
+_GPU_FIGURES: Final = ("gpu_percent", "gpu_memory_bytes", "gpu_reserved_bytes")
 HISTORY = 240
 """Points of each series."""
+
+_NULLABLE: Final = frozenset(("mean_return", "eval_return", "eval_progress", *_GPU_FIGURES))
+"""Figures of a learner's record that are null as long as nobody knows them."""
+_MOST_FIGURES: Final = 200
 
 
 class Series:
@@ -32,6 +37,9 @@ class Series:
         self._update_rates: deque[float] = deque(maxlen=HISTORY)
         self._lags: deque[float] = deque(maxlen=HISTORY)
         self._time = 0.0
+        self._history = ProgressHistory()
+        self._finite: set[str] = set()
+        """Names of figures that have been numbers."""
 
     def read_line(self, line: str) -> RunMetrics | None:
         """Read one line of a log; None if it is not a learner's record."""
@@ -76,6 +84,24 @@ class Series:
             rates=tuple(self._rates),
             update_rates=tuple(self._update_rates),
             lags=tuple(self._lags),
+            progress=self._history.add(self._figures(record, rate)),
+        )
+
+    def _figures(self, record: Mapping[str, Any], rate: float) -> LearnerFigures:
+        # JSON has no NaN: a figure that was a number and is null now, or a loss that is null, is not finite.
+        empty = [name for name, value in record.items() if value is None and name not in _NULLABLE]
+        broken = tuple(name for name in empty if name in self._finite or name.endswith("_loss"))
+        if len(self._finite) < _MOST_FIGURES:  # names come from inside the run: a hostile log has millions
+            self._finite.update(name for name, value in record.items() if number(value) is not None)
+        mean_return, eval_return = number(record.get("mean_return")), number(record.get("eval_return"))
+        return LearnerFigures(
+            self._time,
+            integer(record.get("env_steps")) or 0,
+            integer(record.get("updates")) or 0,
+            rate,
+            number(record.get("idle_share")),
+            eval_return if mean_return is None else mean_return,
+            broken,
         )
 
 

@@ -43,6 +43,7 @@ def read(line: str) -> PodMetrics | None:
         _number(record.get("gpu_percent")),
         _number(record.get("gpu_memory_bytes")),
         round=None if turn is None else int(turn),
+        has_steps=any(_number(record.get(name)) is not None for name in ("step", "epoch", "global_step")),
     )
 
 

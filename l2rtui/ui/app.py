@@ -33,7 +33,7 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.background import Background
 from l2rtui.ui.state.connection_status import ConnectionStatus
-from l2rtui.ui.state.messages import MetricsArrived, RefreshRequested, SnapshotArrived
+from l2rtui.ui.state.messages import LearningChanged, MetricsArrived, RefreshRequested, SnapshotArrived
 from l2rtui.ui.theme import ASCII, DARK, THEMES
 
 _log = logging.getLogger(__name__)
@@ -238,6 +238,11 @@ class L2RApp(KeyQueueApp):
         runs = self.cluster.snapshot.runs
         old = {uid: metrics for uid, metrics in self.cluster.metrics.items() if uid in runs}
         self.cluster.metrics = {**old, **message.metrics}
+
+    def on_learning_changed(self, message: LearningChanged) -> None:
+        """Report learning that stopped, or goes on."""
+        for sentence in self._notifications_of_runs.learn(self.cluster.snapshot, message.states):
+            self.notify_terminal(sentence)
 
     def notify_terminal(self, sentence: str) -> None:
         """Ring the bell and show a desktop notification, as for a run that fails: the window may be hidden.

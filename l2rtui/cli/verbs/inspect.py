@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import aclosing
 from typing import Any
 
@@ -15,6 +16,7 @@ from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, BackendError
+from l2rtui.services.learning import learning_states
 
 _EVENTS = View(
     "object",
@@ -49,13 +51,20 @@ def _target(snapshot: ClusterSnapshot, name: str) -> PodView | RunView | Node:
 async def run_describe(session: Session) -> int:
     """Print the description of one object."""
     inspector = _inspector(session, "descriptions", "See `l2rtui pods -o json`, and `l2rtui logs`.")
-    target = _target(await session.backend.snapshot(), session.args.target)
+    snapshot = await session.backend.snapshot()
+    target = _target(snapshot, session.args.target)
     lines = await inspector.describe(target)
+    learning: dict[str, Any] = {}
+    if isinstance(target, RunView):
+        states = await learning_states(session.backend, snapshot, [target], time.time())
+        learning = json_output.learning_document(states[target.uid])
+        since = f", since {learning['learning_since']}" if learning["learning_since"] else ""
+        lines = (*lines, f"Learning: {learning['learning']}{since}: {learning['learning_reason']}")
     if session.out.form == "table":
         for line in lines:
             session.out.text(line)
     else:
-        session.out.dump({"name": target.name, "lines": list(lines)})
+        session.out.dump({"name": target.name, "lines": list(lines), **learning})
     return EXIT_DONE
 
 

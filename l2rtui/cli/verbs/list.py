@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
 from l2rtui.config import state_dir
 from l2rtui.domain.preflight import Finding, Severity, refusals
+from l2rtui.domain.runstatus import NO_REPORTS, learning_state
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
+from l2rtui.services.learning import learning_states
 
 
 async def _look(session: Session) -> ClusterSnapshot:
@@ -52,7 +55,14 @@ async def run_runs(session: Session) -> int:
     """List the runs."""
     snapshot = await _look(session)
     runs = sorted(snapshot.runs.values(), key=lambda run: (run.experiment, run.seed, run.name))
-    session.out.show_all(table_output.RUNS, [json_output.run_document(run, snapshot) for run in runs])
+    now = time.time()
+    # Names alone need no log: of a large cluster they must come at once.
+    if session.out.form == "name":
+        learning = {run.uid: learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, now) for run in runs}
+    else:
+        learning = await learning_states(session.backend, snapshot, runs, now)
+    documents = [json_output.run_document(run, snapshot, learning[run.uid]) for run in runs]
+    session.out.show_all(table_output.RUNS, documents)
     return EXIT_DONE
 
 

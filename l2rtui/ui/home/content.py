@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
+from functools import partial
 from operator import is_
+from types import MappingProxyType
 from typing import Final
 
 from textual.content import Content
@@ -19,15 +21,19 @@ from l2rtui.config import user_name
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
+from l2rtui.domain.workload import Role
 from l2rtui.ui.home.layout import LISTS, LOWER, PaneLayout
 from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.state.connection_status import ConnectionStatus
+from l2rtui.ui.state.learning_states import LearningStates
+from l2rtui.ui.state.messages import LearningChanged
 from l2rtui.ui.state.record_ages import WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import PodRecordStream
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
-from l2rtui.ui.text import Line
+from l2rtui.ui.text import GLYPHS, Line, Span, style_of_level
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.charts import Curve
 from l2rtui.ui.widgets.key_bar import Choice
@@ -70,6 +76,7 @@ class PaneContent:
         self.titles = PaneTitles(panes, self, ctx)
         self._index = SnapshotIndex(user_name())
         self._ages = RecordAges()
+        self._learning = LearningStates(self._ages)
         self._record_stream = PodRecordStream(ctx, self.take_records)
         self._run_rows = RunRows()
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
@@ -84,7 +91,9 @@ class PaneContent:
             index.update(snapshot)
             _ = snapshot.ledger  # a cached property: computed here, not on the event loop
             self._panes.slots.lay_out_ahead(snapshot)
-            self._run_rows.make_ahead(snapshot.runs.values(), index.pods_of)
+            now = self._ctx.clock()
+            learning_of = partial(self._learning.of, metrics=None, records=MappingProxyType({}), now=now)
+            self._run_rows.make_ahead(snapshot.runs.values(), index.pods_of, learning_of)
 
         await asyncio.to_thread(work)
         self._index = index
@@ -112,10 +121,10 @@ class PaneContent:
         self.records = {**{uid: record for uid, record in self.records.items() if uid in pods}, **records}
         self._ages.keep({*self.records, *self.metrics})
         self._ages.take(records, self._ctx.clock())
+        self._learning.expire()
         if self._panes.lower is Pane.PODS:
             self.show_pods()
-        if self._has_steps:  # the column "at" of the runs is made from the records of their pods
-            self.show_runs()
+        self.show_runs()  # "at" and "learning" are made from the records of their pods
         self.show_detail()
 
     def show(self) -> None:
@@ -143,9 +152,19 @@ class PaneContent:
         """Redraw the ages, which change with time alone."""
         for table in (self._panes.runs, self._panes.pods, self._panes.kube_events):
             table.draw_ages()
+        self._learning.expire()
         self.show_runs()  # a learner that hangs sends nothing: only the clock says that its numbers are old
         self.show_view(self._panes.lower)
         self.show_detail()
+
+    def take_health(self, health: ConnectionStatus) -> None:
+        """Show the state of the connection in that of the runs: without one nobody knows whether they learn."""
+        is_other = bool(health.error) is not bool(self._learning.health.error)
+        self._learning.health = health
+        if is_other:
+            self._learning.expire()
+            self.show_runs()
+            self.show_detail()
 
     # --- panes -------------------------------------------------------------------------------------------------
     def show_runs(self) -> None:
@@ -154,7 +173,9 @@ class PaneContent:
         pods_of, records = self._index.pods_of, self.records
         at = {run.uid: activity_of(pods_of(run.name), records) for run in runs} if self._has_steps else {}
         has_at = any(at.values())
-        old = self._old()
+        old, now = self._old(), self._ctx.clock()
+        self._learning.keep(self.snapshot.runs)
+        learning_of, before = self._learning.of, self._learning.states
         self._panes.runs.set_columns(columns_for(sets, has_at=has_at))
         items = (
             (
@@ -165,12 +186,26 @@ class PaneContent:
                     self.metrics.get(run.uid),
                     at[run.uid] if has_at else None,
                     old.get(run.uid, ""),
+                    learning_of(run, pods_of(run.name), self.metrics.get(run.uid), records, now),
                 ),
             )
             for run in runs
         )
         # The source tuples are compared with those of the last time, so a row is made only where a part differs.
         self._panes.runs.set_sources(items, lambda source: self._run_rows.row(*source[:3], sets, *source[3:]))
+        if self._learning.states != before:
+            self._show_faults()
+            self._panes.screen.post_message(LearningChanged(self._learning.states))
+
+    def _show_faults(self) -> None:
+        """Mark the slots of learners whose learning needs somebody; those of pods that fail are marked already."""
+        self._panes.slots.ghosts = {
+            slot: Span(GLYPHS[state.level], style_of_level(state.level))
+            for _, pods, state in self._learning.faults()
+            for pod in pods
+            if pod.role is Role.LEARNER and pod.ready
+            for slot in pod.slots
+        }
 
     def _old(self) -> dict[str, str]:
         """Return the ages of records that say nothing of the present, by uid of their run or pod."""
@@ -238,8 +273,16 @@ class PaneContent:
         metrics = self.metrics.get(run.uid) if run else None
         width = max(20, self._panes.detail.size.width)
         now = self._ctx.clock()
+        learning = self._learning.states.get(run.uid) if run else None
         return selection.about(
-            self.snapshot, metrics, now, width, self.records, pods_of=self.pods_of, old=self._old()
+            self.snapshot,
+            metrics,
+            now,
+            width,
+            self.records,
+            pods_of=self.pods_of,
+            old=self._old(),
+            learning=learning,
         )
 
     # --- lists that are loaded when they are opened, since nothing watches them --------------------------------

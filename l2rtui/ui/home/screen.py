@@ -144,6 +144,7 @@ class ClusterScreen(Screen[None]):
     def watch_health(self, health: ConnectionStatus) -> None:
         """Show the state of the connection, and the keys, which may depend on it."""
         self.panes.status.health = health
+        self.content.take_health(health)
         # "No runs" is known only once the cluster has answered.
         self.panes.runs.empty_text = RunTable.EMPTY if health.is_connected else "Nothing has been heard yet."
         self.content.titles.show_keys()

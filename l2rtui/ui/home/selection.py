@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import SlotId
+from l2rtui.domain.runstatus import LearningState
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.ui.home.log_stream import NO_LOG, LogSelection
@@ -130,11 +131,13 @@ class Selection:
         *,
         pods_of: PodsOf | None = None,
         old: Mapping[str, str] = MappingProxyType({}),
+        learning: LearningState | None = None,
     ) -> tuple[Line, ...]:
         """Return lines about the selection; the first is a sentence that stands for itself.
 
         Args:
             old: Ages of the records of runs and pods that say nothing of the present, by uid.
+            learning: State of the learning of the selected run.
         """
         if self.pane is Pane.SLOTS and self.slot is not None:
             entry = snapshot.ledger.slots.get(self.slot)
@@ -146,4 +149,6 @@ class Selection:
         if pod is not None:
             return about_pod(pod, now, records.get(pod.uid), metrics, old.get(pod.uid, ""))
         pods = (pods_of or snapshot.pods_of)(run.name, "") if run is not None else ()
-        return about_run(run, pods, metrics, now, width, old.get(run.uid, "")) if run is not None else ()
+        if run is None:
+            return ()
+        return about_run(run, pods, metrics, now, width, old.get(run.uid, ""), learning)

@@ -10,6 +10,7 @@ from textual.message import Message
 
 if TYPE_CHECKING:
     from l2rtui.domain.metrics import RunMetrics
+    from l2rtui.domain.runstatus import LearningState
     from l2rtui.domain.snapshot import ClusterSnapshot
 
 
@@ -30,6 +31,17 @@ class MetricsArrived(Message):
     """Learners have written metric records: the newest metrics by uid of the run."""
 
     metrics: Mapping[str, RunMetrics]
+
+
+@dataclass
+class LearningChanged(Message):
+    """The learning of some run has another state or another reason: the states by uid of the run."""
+
+    states: Mapping[str, LearningState]
+
+    def can_replace(self, message: Message) -> bool:
+        """Replace an older one that is still in the queue."""
+        return isinstance(message, LearningChanged)
 
 
 class RefreshRequested(Message):

@@ -43,6 +43,10 @@ class RecordAges:
         """Drop all others."""
         self._arrivals = {uid: arrival for uid, arrival in self._arrivals.items() if uid in uids}
 
+    def seconds(self, uid: str, now: float) -> float:
+        """Return the age of a record; 0 where there is none."""
+        return max(0.0, now - self._arrivals[uid][1]) if uid in self._arrivals else 0.0
+
     def age_if_old(self, uid: str, now: float, interval_seconds: float = WORKER_INTERVAL_SECONDS) -> str:
         """Return the age of a record in a few characters; empty while it is new, or where there is none."""
         if uid not in self._arrivals:

@@ -1,10 +1,18 @@
-"""Notifications, with a bell, when a run of the user fails or has finished; from one snapshot to the next."""
+"""Notifications, with a bell, when a run of the user fails, has finished, stops to learn or learns again."""
 
 from __future__ import annotations
 
-from l2rtui.domain.runstatus import run_status
+from collections.abc import Mapping
+from typing import Final
+
+from l2rtui.domain.runstatus import Learning, LearningState, run_status
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.status import Level
+
+_RINGS: Final = frozenset((Learning.STALLED, Learning.STARVED, Learning.DIVERGED))
+"""States of learning that are reported. A failure is reported with its pod; a slow run learns all the same."""
+
+_SETTLED: Final = frozenset((Learning.LIVE, Learning.SLOW, Learning.DONE, Learning.FAILED))
 
 
 class RunNotifications:
@@ -13,6 +21,7 @@ class RunNotifications:
     def __init__(self, owner: str) -> None:
         self._owner = owner
         self._states: dict[str, Level] = {}  # BAD, DONE, or OK for every other level
+        self._learning: dict[str, Learning] = {}
 
     def update(self, snapshot: ClusterSnapshot) -> list[str]:
         """Return sentences about changes since the last call; none for runs that are new."""
@@ -32,4 +41,24 @@ class RunNotifications:
                 elif state is Level.DONE:
                     sentences.append(f"{run.name} has finished")
         self._states = states
+        return sentences
+
+    def learn(self, snapshot: ClusterSnapshot, states: Mapping[str, LearningState]) -> list[str]:
+        """Return sentences about learning that stopped, or goes on, since the last call; none for new runs."""
+        sentences: list[str] = []
+        for uid, learning in states.items():
+            run, before = snapshot.runs.get(uid), self._learning.get(uid)
+            if run is None or run.owner != self._owner or before in (None, Learning.UNKNOWN, learning.state):
+                continue
+            if learning.state in _RINGS:
+                sentences.append(f"{run.name} is {learning.state}: {learning.reason}")
+            elif before in _RINGS and learning.state in (Learning.LIVE, Learning.SLOW):
+                sentences.append(f"{run.name} learns again")
+        # While a run cannot be seen, or starts again, its last state counts: it may be back in the same one.
+        settled = {
+            uid: state.state for uid, state in states.items() if state.state in _RINGS or state.state in _SETTLED
+        }
+        self._learning = {
+            uid: settled.get(uid, self._learning.get(uid, state.state)) for uid, state in states.items()
+        }
         return sentences

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from textual.reactive import reactive
@@ -11,7 +12,7 @@ from l2rtui.domain.ledger import Slot, SlotState
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import GpuUse, Node
 from l2rtui.domain.quantity import age, format_bytes
-from l2rtui.domain.runstatus import run_status
+from l2rtui.domain.runstatus import LearningState, run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Status
@@ -54,9 +55,15 @@ class MetricStrip(SpanWidget):
 
 
 def about_run(
-    run: RunView, pods: Sequence[PodView], metrics: RunMetrics | None, now: float, width: int, old: str = ""
+    run: RunView,
+    pods: Sequence[PodView],
+    metrics: RunMetrics | None,
+    now: float,
+    width: int,
+    old: str = "",
+    learning: LearningState | None = None,
 ) -> tuple[Line, ...]:
-    """Describe a run: status, sets, learning progress.
+    """Describe a run: status, the state of its learning with cause and next step, sets, learning progress.
 
     Args:
         old: Age of the metrics where they say nothing of the present; empty where they do.
@@ -68,11 +75,12 @@ def about_run(
     )
     lines: list[Line] = [
         _heading(run.name, status),
+        *_about_learning(learning, now, width),
         _field("sets", sanitize(sets) or NOTHING),
         _field("owner", f"{sanitize(run.owner) or NOTHING}   seed {run.seed}   age {age(now - run.created)}"),
     ]
     if metrics is None:
-        return (*lines, _field("learning", "no metric record yet"))
+        return tuple(lines)
     # The sparkline takes what label and number leave, at least enough to see a trend.
     bars = max(8, min(40, width - _LABEL - 13))
     lag = f"lag {decimal(metrics.policy_lag)} (most {count(metrics.policy_lag_max)})"
@@ -88,6 +96,17 @@ def about_run(
         *_about_device(metrics, old),
     ]
     return tuple(lines)
+
+
+def _about_learning(learning: LearningState | None, now: float, width: int) -> tuple[Line, ...]:
+    """Lines of the state of the learning: word, time, and its sentence, wrapped, as the end names the next step."""
+    if learning is None:
+        return ()
+    since = f" for {age(now - learning.since)}" if learning.is_fault and learning.since else ""
+    word = Span(f"{status_text(learning.state, learning.level)}{since}  ", style_of_level(learning.level))
+    rows = textwrap.wrap(f"{'_' * len(word.text)}{sanitize(learning.reason)}", max(20, width - _LABEL - 4)) or [""]
+    rest = [_field("", row) for row in rows[1:3]]
+    return ((*_field("learning", "")[:1], word, Span(rows[0].lstrip("_"))), *rest)
 
 
 def _about_silence(old: str, *, is_live: bool) -> tuple[Line, ...]:

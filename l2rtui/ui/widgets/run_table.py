@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
-from l2rtui.domain.runstatus import replicas_of_run, run_status
+from l2rtui.domain.runstatus import NO_REPORTS, LearningState, learning_state, replicas_of_run, run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
@@ -22,6 +22,7 @@ CELL: Final = "set:"
 _BEFORE: Final = (
     TableColumn("run", "run", most=40),
     TableColumn("state", "state", most=16),
+    TableColumn("learning", "learning", most=10),
     TableColumn("seed", "seed", most=6, right=True, rank=8),
 )
 _AT: Final = TableColumn("at", "at", most=28, rank=1)
@@ -57,13 +58,22 @@ class RunRows:
 
     def __init__(self) -> None:
         self._ahead: dict[str, tuple[Sequence[PodView], tuple[str, ...], Row]] = {}
+        self._states_ahead: dict[str, LearningState | None] = {}
 
-    def make_ahead(self, runs: Iterable[RunView], pods_of: Callable[[str], Sequence[PodView]]) -> None:
+    def make_ahead(
+        self,
+        runs: Iterable[RunView],
+        pods_of: Callable[[str], Sequence[PodView]],
+        learning_of: Callable[[RunView, Sequence[PodView]], LearningState] | None = None,
+    ) -> None:
         """Make the rows of these runs, without metrics."""
         ordered = in_order(runs)
         sets = sets_of(ordered)
         pods = {run.uid: pods_of(run.name) for run in ordered}
-        self._ahead = {run.uid: (pods[run.uid], sets, run_row(run, pods[run.uid], None, sets)) for run in ordered}
+        states = {run.uid: learning_of(run, pods[run.uid]) if learning_of else None for run in ordered}
+        rows = {run.uid: run_row(run, pods[run.uid], None, sets, learning=states[run.uid]) for run in ordered}
+        self._ahead = {uid: (pods[uid], sets, row) for uid, row in rows.items()}
+        self._states_ahead = states
 
     def row(
         self,
@@ -73,13 +83,22 @@ class RunRows:
         sets: tuple[str, ...],
         at: str | None = None,
         old: str = "",
+        learning: LearningState | None = None,
     ) -> Row:
         """As ``run_row``; takes the row that was made ahead, once, if it was made of the same values."""
         # Identity and no comparison: the pods of an unchanged run are the same tuple in both snapshots.
         ahead = self._ahead.pop(run.uid, None)
-        if ahead is not None and ahead[0] is pods and ahead[1] == sets and metrics is None and at is None:
+        is_same = learning == self._states_ahead.get(run.uid)
+        if (
+            ahead is not None
+            and ahead[0] is pods
+            and ahead[1] == sets
+            and metrics is None
+            and at is None
+            and is_same
+        ):
             return ahead[2]
-        return run_row(run, pods, metrics, sets, at, old)
+        return run_row(run, pods, metrics, sets, at, old, learning)
 
 
 def in_order(runs: Iterable[RunView]) -> list[RunView]:
@@ -119,13 +138,16 @@ def run_row(
     sets: Sequence[str] = (),
     at: str | None = None,
     old: str = "",
+    learning: LearningState | None = None,
 ) -> Row:
     """Make the row of a run, with a cell for each of these sets, and one for its activity unless that is None.
 
     Args:
         old: Age of the metrics where they say nothing of the present; empty where they do.
+        learning: State of its learning; None derives it from the pods alone.
     """
     status = run_status(run, pods)
+    learning = learning or learning_state(run, pods, NO_REPORTS, run.created)
     by_set: dict[str, list[PodView]] = {}
     failing = set()
     for pod in pods:
@@ -140,6 +162,7 @@ def run_row(
         run.uid,
         (Span(sanitize(run.name), TextStyle.STRONG), run.name),
         (Span(status_text(sanitize(status.word), status.level), style_of_level(status.level)), status.word),
+        (Span(status_text(learning.state, learning.level), style_of_level(learning.level)), learning.state),
         (Span(str(run.seed), TextStyle.DIM), run.seed),
         *(
             (_set_cell(run, name, by_set.get(name, ()), counts.get(name, 0), name in failing), counts.get(name, 0))
@@ -155,7 +178,7 @@ def run_row(
         *learner_counters,
         (Span(sanitize(run.owner) or NOTHING, TextStyle.DIM), run.owner),
         (Span("", TextStyle.DIM), -run.created),  # orders like the age, but does not change with time
-        is_fault=status.level in (Level.BAD, Level.WARN) or bool(old and is_learning(pods)),
+        is_fault=status.level in (Level.BAD, Level.WARN) or learning.is_fault,
     )
 
 

@@ -10,6 +10,7 @@ from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.node import Gpu, Node
+from l2rtui.domain.runstatus import Learning, LearningState
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
@@ -65,8 +66,14 @@ def test_a_learner_that_reports_no_more_has_no_rate_and_says_for_how_long():
     assert cells(learner, "2m") == ["silent 2m", "-", "7,610", "1.00"]
     assert cells(over, "") == ["-", "-", "7,610", "1.00"]
     assert cells(over, "2m") == ["-", "-", "7,610", "1.00"]
-    faults = [run_table.run_row(RUN, [pod, POD], metrics, (), None, "2m").is_fault for pod in (learner, over)]
-    assert faults == [True, False]
+
+
+def test_a_run_that_runs_and_does_not_learn_is_a_fault():
+    states = [LearningState(state, 0.0, "why") for state in (Learning.LIVE, Learning.STALLED, Learning.STARVED)]
+    rows = [run_table.run_row(RUN, [POD], None, learning=state) for state in states]
+    at = [column.key for column in run_table.columns_for(())].index("learning")
+    assert [row.cells[at].text for row in rows] == ["● live", "✖ stalled", "▲ starved"]
+    assert [row.is_fault for row in rows] == [False, True, True]
 
 
 def test_an_old_record_of_a_pod_has_no_frame_rate():

@@ -1,0 +1,82 @@
+"""States of learning of all runs, derived again only where something that decides them has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
+
+from l2rtui.domain.metrics import PodMetrics, RunMetrics
+from l2rtui.domain.runstatus import LearningState, RunReports, learning_state
+from l2rtui.domain.snapshot import PodView, RunView
+from l2rtui.ui.state.connection_status import ConnectionStatus
+from l2rtui.ui.state.record_ages import RecordAges
+
+_Inputs = tuple[RunView, Sequence[PodView], RunMetrics | None, int]
+
+
+class LearningStates:
+    """State of the learning of each run, by uid.
+
+    Attributes:
+        health: State of the connection; while it is lost nothing of the present is known.
+    """
+
+    def __init__(self, ages: RecordAges) -> None:
+        self.health = ConnectionStatus()
+        self._ages = ages
+        self._turn = 0
+        self._states: dict[str, tuple[_Inputs, LearningState]] = {}
+
+    def expire(self) -> None:
+        """Derive all states anew at the next look: time has passed, or records of pods have come."""
+        self._turn += 1
+
+    def keep(self, runs: Mapping[str, RunView]) -> None:
+        """Drop runs that are gone."""
+        if len(self._states) > len(runs):
+            self._states = {uid: state for uid, state in self._states.items() if uid in runs}
+
+    def faults(self) -> Iterable[tuple[RunView, Sequence[PodView], LearningState]]:
+        """Yield the runs whose learning needs somebody, with their pods."""
+        return ((inputs[0], inputs[1], state) for inputs, state in self._states.values() if state.is_fault)
+
+    @property
+    def states(self) -> dict[str, LearningState]:
+        """The latest states by uid of the run."""
+        return {uid: state for uid, (_, state) in self._states.items()}
+
+    def of(
+        self,
+        run: RunView,
+        pods: Sequence[PodView],
+        metrics: RunMetrics | None,
+        records: Mapping[str, PodMetrics],
+        now: float,
+    ) -> LearningState:
+        """Return the state of a run; the same object while nothing differs, so that no row is made again."""
+        inputs = (run, pods, metrics, self._turn)
+        last = self._states.get(run.uid)
+        if last is not None and all(map(is_, last[0], inputs)):
+            return last[1]
+        before = last[1] if last is not None else None
+        state = learning_state(run, pods, self._reports(run, pods, metrics, records, now), now, before)
+        self._states[run.uid] = inputs, before if before == state else state
+        return self._states[run.uid][1]
+
+    def _reports(
+        self,
+        run: RunView,
+        pods: Sequence[PodView],
+        metrics: RunMetrics | None,
+        records: Mapping[str, PodMetrics],
+        now: float,
+    ) -> RunReports:
+        own = {pod.uid: records[pod.uid] for pod in pods if pod.uid in records} if records else {}
+        return RunReports(
+            metrics,
+            self._ages.seconds(run.uid, now),
+            own,
+            {uid: self._ages.seconds(uid, now) for uid in own},
+            self.health.error,
+            self.health.silent_seconds,
+        )
