@@ -217,6 +217,7 @@ class L2RApp(KeyQueueApp):
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         """Show the newest snapshot, and report what has changed with it."""
         began = time.monotonic()
+        self.ctx.silent_since = message.snapshot.silent_since
         self._show_health()
         self.cluster.snapshot = message.snapshot
         # Place mode, over the home screen, shows the same slots; 0 and 1 are the splash and the home screen.
@@ -294,6 +295,7 @@ class L2RApp(KeyQueueApp):
             is_connected=monitor is not None and monitor.heard_at is not None,
             error=error,
             silent_seconds=silent if error else 0.0,
+            unanswered_seconds=self.ctx.unanswered_seconds,
             busy=self.background.doing,
         )
 

@@ -53,6 +53,7 @@ class FakeBackend:
         step_seconds: Duration of each step of a launch.
 
     Attributes:
+        silent_since: Time since which the cluster is said not to answer; shown from the next change on.
         outage: When set to a sentence, every read of the cluster raises BackendError with it.
         broken_pods: Name of a pod → sentence with which its step of a launch fails.
         leaked: Result of leaks().
@@ -84,6 +85,7 @@ class FakeBackend:
         self._simulators = DemoSimulators()
         self.volumes = DemoVolumes(self.now)
         self.outage = ""
+        self.silent_since: float | None = None
         self.broken_pods: dict[str, str] = {}
         self.leaked: list[Leak] = []
         self._populate(
@@ -279,6 +281,7 @@ class FakeBackend:
             MappingProxyType({name: self._with_load(node) for name, node in self._nodes.items()}),
             MappingProxyType(dict(self._pods)),
             MappingProxyType({uid: run.view for uid, run in self._runs.items()}),
+            silent_since=self.silent_since,
         )
         # Through the differences, so that unchanged rows stay the same objects, as with a real watch.
         self._snapshot = apply(self._snapshot, difference(self._snapshot, newest))

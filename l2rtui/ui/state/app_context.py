@@ -42,6 +42,7 @@ class AppContext:
         protected: Name of a context in which that name must be typed before every change; empty elsewhere.
         is_admin: Other people's runs may be changed, after their names were typed.
         is_lent: Another program has the terminal.
+        silent_since: Time of the backend's last sign of life, as the newest snapshot has it.
         cancel_seconds: Length of the undo window of a confirmed kill or destroy (``undo_window``).
     """
 
@@ -57,6 +58,7 @@ class AppContext:
     is_admin: bool = False
     undo_window: UndoWindow = field(init=False)
     is_lent: bool = False
+    silent_since: float | None = None
 
     def __post_init__(self) -> None:
         self.undo_window = UndoWindow(self.background)
@@ -73,8 +75,17 @@ class AppContext:
         return self.backend_or_none
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:
-        """Return where a change acts, for its question; empty before the connection."""
-        return "" if self.backend_or_none is None else self.backend_or_none.acts_on(namespaces)
+        """Return where a change acts, for its question, and whether it answers; empty before the connection."""
+        if self.backend_or_none is None:
+            return ""
+        where, silence = self.backend_or_none.acts_on(namespaces), self.unanswered_seconds
+        return f"{where}, which has not answered for {silence:.0f} s" if silence else where
+
+    @property
+    def unanswered_seconds(self) -> float:
+        """Time since the backend's last sign of life; 0 while it responds."""
+        # At least a second: a clock that is set back must not make a silent backend look alive.
+        return 0.0 if self.silent_since is None else max(1.0, self.clock() - self.silent_since)
 
     def deny(self, operations: Mapping[str, str]) -> None:
         """Turn off the actions that need these operations: reasons by operation, as ``Backend.denied`` has them."""

@@ -22,6 +22,8 @@ class ConnectionStatus:
         is_protected: The context's name must be typed before every change. is_admin: others' runs may be changed.
         is_connected: A first snapshot has arrived.
         error: Reason why the watch is down; empty while it works. silent_seconds: time since its last event.
+        unanswered_seconds: Time since the backend's last sign of life, though no connection is broken; 0 while it
+            responds.
         busy: Work that the app is doing, for example a launch; empty when there is none.
     """
 
@@ -32,6 +34,7 @@ class ConnectionStatus:
     is_connected: bool = False
     error: str = ""
     silent_seconds: float = 0.0
+    unanswered_seconds: float = 0.0
     busy: str = ""
 
 
@@ -53,6 +56,9 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
         spans.append(Span(f" ▲ stale {since}: {shorten(sanitize(health.error), 48)} ", TextStyle.WARN))
     elif not health.is_connected:
         spans.append(Span(" ◌ connecting ", TextStyle.WAIT))
+    elif health.unanswered_seconds:
+        # Before any partial problem: while nothing answers, all of the screen is as old as this.
+        spans.append(Span(f" ▲ no answer for {age(health.unanswered_seconds)} ", TextStyle.BAD))
     elif problems:
         spans.append(Span(f" ▲ partial: {shorten(sanitize(problems[0]), 48)} ", TextStyle.WARN))
     else:

@@ -350,6 +350,22 @@ async def test_each_question_names_context_namespace_and_user(desk):
         assert len(asked) == 3
 
 
+async def test_a_cluster_that_answers_nothing_is_not_live_and_each_question_says_so(desk):
+    async with desk(ready=False) as one:
+        await one.until(lambda: "● live" in one.words())
+        one.backend.silent_since = one.backend.now() - 23.0
+        await one.pass_time(0.0, lambda: "▲ no answer for 20s" in one.words())
+        assert "● live" not in one.words()
+        for keys in (["2", "down", "ctrl+d"], ["plus"], ["3", "K"]):
+            await one.press(*keys)
+            await one.until(lambda: one.top == "ConfirmScreen")
+            assert "on the demo cluster, which has not answered for 23 s" in one.words()
+            await one.press("escape")
+            await one.until(lambda: one.top == "ClusterScreen")
+        one.backend.silent_since = None
+        await one.pass_time(0.0, lambda: "● live" in one.words())
+
+
 async def test_a_launch_names_where_it_goes(desk, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("drive.yaml").write_text(SPEC)

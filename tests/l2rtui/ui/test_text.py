@@ -193,6 +193,8 @@ def test_the_status_bar_tells_how_true_it_is(demo):
     stale = replace(seen, error="refused", silent_seconds=75, busy="launching r7")
     assert read(right_of((), stale)).split() == ["launching", "r7", "▲", "stale", "1m:", "refused", "RW"]
     assert "▲ partial: no rights" in read(right_of(("no rights",), seen))
+    silent = replace(seen, unanswered_seconds=23.0)
+    assert read(right_of(("no rights",), silent)).split() == ["▲", "no", "answer", "for", "20s", "RW"]
 
 
 @pytest.mark.parametrize(
