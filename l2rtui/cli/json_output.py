@@ -168,6 +168,7 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
         "terminating": run.is_terminating,
         "reason": run.reason or None,
         "message": run.message or None,
+        "silent_since": when(run.silent_since or snapshot.silent_since),
         "created": when(run.created),
         **learning_document(learning),
     }
