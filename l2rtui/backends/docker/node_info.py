@@ -10,7 +10,8 @@ from typing import Any
 
 import psutil
 
-from l2rtui.backends.common.node_info import CpuLoad, dns_label
+from l2rtui.backends.common.node_info import dns_label
+from l2rtui.backends.common.node_load import CpuLoad
 from l2rtui.backends.common.nvml import GpuReport, cpu_device
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Node

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.common.node_info import CpuLoad, memory_limit, memory_used, node_name, usable_cores
+from l2rtui.backends.common.node_info import memory_limit, node_name, usable_cores
+from l2rtui.backends.common.node_load import CpuLoad, memory_used
 from l2rtui.backends.common.nvml import GpuProcess, GpuReader, cpu_device
 from l2rtui.backends.local import process_scan
 from l2rtui.config import Settings

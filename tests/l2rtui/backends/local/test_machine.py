@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from l2rtui.backends.common import node_info
+from l2rtui.backends.common import node_info, node_load
 from l2rtui.backends.common.nvml import GpuReader, cpu_device
 from l2rtui.backends.local import gpu_check
 from l2rtui.backends.local.backend import LocalBackend
@@ -151,12 +151,12 @@ def test_a_card_that_fell_off_the_bus_takes_no_other_with_it():
 
 def test_load_is_the_load_average_at_the_first_look_and_then_what_was_measured(monkeypatch):
     clock, busy = [100.0], [10.0]
-    monkeypatch.setattr(node_info, "_busy_core_seconds", lambda _: busy[0])
-    monkeypatch.setattr(node_info, "usable_cores", lambda: 4.0)
+    monkeypatch.setattr(node_load, "_busy_core_seconds", lambda _: busy[0])
+    monkeypatch.setattr(node_load, "usable_cores", lambda: 4.0)
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr("psutil.cpu_count", lambda: 4)
     monkeypatch.setattr("os.getloadavg", lambda: (6.8, 1.0, 1.0))
-    load = node_info.CpuLoad()
+    load = node_load.CpuLoad()
     assert load.read() == 4.0, "a load above all cores is all cores"
     clock[0], busy[0] = 102.0, 16.0
     assert load.read() == 3.0
@@ -166,7 +166,7 @@ def test_load_is_the_load_average_at_the_first_look_and_then_what_was_measured(m
 
 def test_busy_seconds_are_not_those_of_idle_cores():
     times = psutil.cpu_times()
-    assert 0 < node_info._busy_core_seconds([]) < sum(times) - times.idle + 60
+    assert 0 < node_load._busy_core_seconds([]) < sum(times) - times.idle + 60
 
 
 def test_in_a_container_load_and_memory_are_its_own(monkeypatch, tmp_path):
@@ -179,12 +179,12 @@ def test_in_a_container_load_and_memory_are_its_own(monkeypatch, tmp_path):
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n")
-    monkeypatch.setattr(node_info, "_own_cgroups", lambda: iter([tmp_path]))
-    assert node_info._busy_core_seconds([tmp_path]) == 7.5
-    assert node_info.memory_used() == 500 << 20
+    monkeypatch.setattr(node_info, "own_cgroups", lambda: iter([tmp_path]))
+    assert node_load._busy_core_seconds([tmp_path]) == 7.5
+    assert node_load.memory_used() == 500 << 20
     (tmp_path / "memory.max").write_text("max\n")
     machine = psutil.virtual_memory()
-    assert node_info.memory_used() == pytest.approx(machine.total - machine.available, rel=0.2)
+    assert node_load.memory_used() == pytest.approx(machine.total - machine.available, rel=0.2)
 
 
 def test_without_the_module_there_is_a_sentence(monkeypatch):
@@ -219,10 +219,10 @@ def test_limits_of_containers_count(monkeypatch, tmp_path, files, cores, memory)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    real = node_info._lines
+    real = node_info.lines_of
     own = Path("/proc/self/cgroup")
-    monkeypatch.setattr(node_info, "_lines", lambda path: ["0::/a/b"] if path == own else real(path))
-    monkeypatch.setattr(node_info, "_CGROUP", tmp_path)
+    monkeypatch.setattr(node_info, "lines_of", lambda path: ["0::/a/b"] if path == own else real(path))
+    monkeypatch.setattr(node_info, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert node_info.usable_cores() == cores
     assert node_info.memory_limit() == memory

@@ -1,0 +1,75 @@
+"""Load of the node that this process runs on: cores and memory in use, of our cgroup where it has limits."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from l2rtui.backends.common.node_info import CGROUP, fields_of, lines_of, memory_limits, own_cgroups, usable_cores
+
+_MIN_SECONDS = 0.1
+"""Shortest time between two readings of CPU times: the kernel counts in steps of 10 ms."""
+
+
+def memory_used() -> int:
+    """Return the memory in use, in bytes: of the cgroup whose limit counts, or of this machine where none does."""
+    machine = psutil.virtual_memory()
+    limit, folder = min(memory_limits(), default=(machine.total, CGROUP))
+    if limit < machine.total and (current := fields_of(folder / "memory.current")):
+        # As kubectl top and docker stats count: files that were read and can be dropped at once are no use.
+        cached = _field_of(folder / "memory.stat", "inactive_file") or 0
+        return max(0, int(current[0]) - cached)
+    return machine.total - machine.available
+
+
+class CpuLoad:
+    """CPU cores in use since the previous reading: of the cgroup whose quota counts, or of this machine.
+
+    The first reading has none before it: it is the load average of the last minute, at most all cores. A command
+    that looks once would otherwise have to wait for a second reading.
+
+    Args:
+        has_quota: False counts the whole machine, whatever our cgroup may use of it.
+    """
+
+    def __init__(self, *, has_quota: bool = True) -> None:
+        self._folders = list(own_cgroups()) if has_quota else []
+        self._cores = usable_cores() if has_quota else float(psutil.cpu_count() or 1)
+        # Not psutil.cpu_percent(): it keeps the previous times of each thread apart, and reads from a pool of
+        # threads would be first readings, which it answers with 0.
+        self._busy, self._read_at = _busy_core_seconds(self._folders), time.monotonic()
+
+    def read(self) -> float:
+        """Return the cores in use."""
+        passed = time.monotonic() - self._read_at
+        if passed < _MIN_SECONDS:
+            return min(os.getloadavg()[0], self._cores)
+        before, self._busy, self._read_at = self._busy, _busy_core_seconds(self._folders), time.monotonic()
+        # Bounded below, since counters of idle time may step back by a tick (proc(5)), and above, since the clock
+        # and the counters are not read at the same moment.
+        return min(max((self._busy - before) / passed, 0.0), float(psutil.cpu_count() or 1))
+
+
+def _busy_core_seconds(cgroups: Iterable[Path]) -> float:
+    """Return the seconds that cores have been busy, summed over them: of the first cgroup with a quota, or all."""
+    for folder in cgroups:
+        quota = fields_of(folder / "cpu.max")
+        if quota and quota[0].isdigit() and (used := _field_of(folder / "cpu.stat", "usage_usec")) is not None:
+            return used / 1e6
+    times = psutil.cpu_times()
+    # On Linux time of guests is also in user and nice, and a core that waits for I/O is idle.
+    twice = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    return sum(times) - twice - times.idle - getattr(times, "iowait", 0.0)
+
+
+def _field_of(path: Path, name: str) -> int | None:
+    """Return the number behind a name in a file of names and numbers; None without it."""
+    for line in lines_of(path):
+        key, _, value = line.partition(" ")
+        if key == name and value.isdigit():
+            return int(value)
+    return None
