@@ -18,6 +18,8 @@ from torch import Tensor
 
 BUFFERS: Final = 4
 """Pinned buffers of one stream of copies: so many copies may wait for the device before the host waits for them."""
+MOST_PINNED_BYTES: Final = 256 * 2**20
+"""Largest array that goes through a buffer. Buffers are kept, and pinned memory is memory that the host lacks."""
 ALIGNMENT: Final = 64
 """Bytes to which arrays in a buffer are aligned; views of other types need 8, and copies are faster with more."""
 
@@ -100,7 +102,12 @@ class PinnedBuffers:
             self._copied[self._turn] = event
 
     def hold(self, values: NDArray[Any]) -> Tensor:
-        """Return a copy of an array in the buffer, contiguous, to be copied to the device before the block ends."""
+        """Return an array's values in the buffer, contiguous, to be copied to the device before the block ends.
+
+        A very large array, such as a ring that a checkpoint has held, is returned itself: that copy waits.
+        """
+        if values.nbytes > MOST_PINNED_BYTES:
+            return torch.from_numpy(np.require(values, requirements=["C", "W"]))
         start = -(-self._used // ALIGNMENT) * ALIGNMENT
         self._used = start + values.nbytes
         buffer = self._buffers[self._turn]

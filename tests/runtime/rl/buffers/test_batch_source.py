@@ -10,6 +10,7 @@ import pytest
 
 from runtime.rl.buffers.batch_source import BatchSource
 from runtime.rl.buffers.replay import Draw, Replay, transition_layout
+from runtime.rl.device import staging
 from runtime.rl.device.staging import DeviceCopier, PinnedBuffers
 from runtime.rl.spaces import ActionSpace, ObsSpace
 from tests.fakes.segments import numbered, told_by
@@ -82,3 +83,15 @@ def test_a_buffer_that_grows_while_it_is_filled_loses_nothing() -> None:
             for tensor, array in zip(tensors, arrays, strict=True):
                 assert (tensor.numpy() == array).all()
                 assert tensor.numpy().dtype == array.dtype
+
+
+def test_a_very_large_array_takes_no_memory_of_the_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed ring of many gibibytes comes in one piece; pinned buffers of that size would be kept."""
+    monkeypatch.setattr(staging, "MOST_PINNED_BYTES", 1_000)
+    buffers = PinnedBuffers("cpu", count=1)
+    large, small = np.arange(2_000.0).reshape(2, 1_000)[:, ::2], np.arange(100.0)
+    large.flags.writeable = False
+    with buffers.taking():
+        for array in (large, small):
+            assert (buffers.hold(array).numpy() == array).all()
+    assert max(buffer.nbytes for buffer in buffers._buffers) == small.nbytes
