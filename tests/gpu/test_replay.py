@@ -22,8 +22,10 @@ SPACES = [ObsSpace(33), ObsSpace(2, ((84, 84, 4),))]
 NAMES = ("obs", "action", "reward", "next_obs", "terminated", "weight")
 
 
-def segment(rng: np.random.Generator, space: ObsSpace, count: int = 64, copies: int = 4) -> tuple[np.ndarray, ...]:
-    ended = rng.choice([0, 1, 2], count, p=[0.9, 0.05, 0.05]).astype(np.uint8)
+def segment(
+    rng: np.random.Generator, space: ObsSpace, count: int = 64, copies: int = 4, truncated: float = 0.05
+) -> tuple[np.ndarray, ...]:
+    ended = rng.choice([0, 1, 2], count, p=[0.95 - truncated, 0.05, truncated]).astype(np.uint8)
     tail = copies + np.count_nonzero(ended == 2)
     return (
         rng.integers(0, 256, (count, space.width)).astype(space.dtype),
@@ -171,3 +173,28 @@ def test_a_rollout_of_one_segment_is_not_overwritten_by_the_next_while_it_is_lea
         while device.take() is not None:
             pass
         assert total.item() == obs.sum(dtype=np.float64)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_ring_that_grows_keeps_what_was_drawn_before(space: ObsSpace) -> None:
+    """Many truncations, so that the ring of their observations moves while a gather waits behind other work."""
+    layout, rng = transition_layout(space, ActionSpace(2)), np.random.default_rng(0)
+    host, device = (Replay(300, layout, 3, rows=rows) for rows in (HostRows, partial(DeviceRows, "cuda")))
+    sizes = set()
+    for truncated in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9):
+        draws = [(replay, replay.draw(64)) for replay in (host, device) if len(replay)]
+        for _ in range(2):
+            columns = segment(rng, space, truncated=truncated)
+            for replay in (host, device):
+                replay.put(columns)
+        sizes.add(device.index.size)
+        occupy()
+        batches = [replay.gather(draw) for replay, draw in draws]
+        del draws
+        for _ in range(2):
+            columns = segment(rng, space, truncated=truncated)
+            for replay in (host, device):
+                replay.put(columns)
+        if batches:
+            assert_same(*batches)
+    assert len(sizes) > 2

@@ -16,7 +16,7 @@ from runtime.rl.algos.algorithm import Algorithm
 from runtime.rl.algos.impala import Impala
 from runtime.rl.algos.ppo import PPO
 from runtime.rl.algos.sac import SAC
-from runtime.rl.device.captured import Captured
+from runtime.rl.device.captured import Captured, _side_stream
 from runtime.rl.device.precision import set_float32_products
 from tests.runtime.conftest import RunUnderTest
 from tests.runtime.rl.algos.test_captured_updates import CASES, PPO_CONFIG, Case, assert_alike, learn, on_policy
@@ -135,6 +135,21 @@ def test_a_capture_leaves_state_and_random_numbers_as_they_are() -> None:
     generator.manual_seed(3)
     for expected in walks:
         assert torch.equal(walk(step), expected)
+
+
+def test_graphs_of_a_stream_are_captured_beside_it_with_its_priority() -> None:
+    """A graph's kernels have the priority of the capture; graphs that share a stream share its workspaces."""
+    urgent = torch.cuda.Stream(priority=-1)
+    with torch.cuda.stream(urgent):
+        captured = [Captured(lambda value: value @ value, torch.eye(64, device="cuda")) for _ in range(2)]
+        results = [function(torch.full((64, 64), 2.0, device="cuda")).clone() for function in captured]
+    urgent.synchronize()
+    assert all(function.is_graph for function in captured)
+    assert all((result == 256.0).all() for result in results)
+    side = _side_stream(urgent)
+    assert side is _side_stream(urgent)
+    assert side.priority == urgent.priority < _side_stream(torch.cuda.current_stream()).priority
+    assert side != urgent
 
 
 @pytest.mark.process
