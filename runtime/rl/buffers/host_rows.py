@@ -51,8 +51,11 @@ class HostRows:
 
     @staticmethod
     def _write(column: NDArray[Any], first: int, values: NDArray[Any]) -> None:
-        count = values.shape[0] * values.shape[1]
-        column[first : first + count].reshape(values.shape)[...] = values
+        segments, count = values.shape[:2]
+        if segments == 1:
+            column[first : first + count] = values[0]
+        else:
+            column[first : first + segments * count].reshape(values.shape)[...] = values
 
     def resize(self, move: TailMove, size: int) -> None:
         """Make room for ``size`` observations and move those of the second ring."""

@@ -26,7 +26,15 @@ from runtime.rl.buffers.host_rows import HostRows
 from runtime.rl.buffers.priorities import Priorities
 from runtime.rl.buffers.ring_index import RingIndex
 from runtime.rl.buffers.store_cuts import ReplayCut, RingCut
-from runtime.rl.buffers.successors import TERMINATED, TRUNCATED, are_all_sound, are_sound, copies_in, successors
+from runtime.rl.buffers.successors import (
+    TERMINATED,
+    TRUNCATED,
+    are_all_sound,
+    are_sound,
+    common_copies,
+    copies_in,
+    successors,
+)
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -182,19 +190,27 @@ class Replay:
         ended = segment[3]
         if not are_all_sound(ended, segment[4] if self._has_steps else None, rows):
             raise ValueError(f"replay: {rows} observations behind {count} transitions do not fit their ends")
-        self._put_segments(segment, int(copies_in(ended, rows)[0]))
+        copies = common_copies(ended, rows)
+        assert copies is not None  # noqa: S101  (of a single segment)
+        self._put_segments(segment, copies)
 
     def put_bundle(self, bundle: SegmentBundle) -> None:
         """Insert sound segments of equal size, each column of all of them by one copy where they do not wrap."""
-        columns = bundle.columns()
-        segments, count = columns[0].shape[:2]
-        tail = columns[-1].shape[1]
-        copies = copies_in(columns[3], tail)
-        if self._wraps(segments * count, segments * tail) or (copies != copies[0]).any():
-            for number in range(segments):
-                self._put_segments(tuple(column[number : number + 1] for column in columns), int(copies[number]))
-        else:
-            self._put_segments(columns, int(copies[0]))
+        columns, index = bundle.columns(), self.index
+        ended, tail = columns[3], columns[-1].shape[1]
+        segments, count = ended.shape
+        copies, first = common_copies(ended, tail), 0
+        if copies is None:
+            for number, differing in enumerate(copies_in(ended, tail).tolist()):
+                self._put_segments(tuple([column[number : number + 1] for column in columns]), differing)
+            return
+        while first < segments:
+            # Up to the end of the nearer ring; what reaches over it goes in alone.
+            some = min((index.rows - index.first) // count, (index.size - index.tail_first) // tail)
+            end = min(segments, first + max(1, some))
+            is_all = end - first == segments
+            self._put_segments(columns if is_all else tuple([column[first:end] for column in columns]), copies)
+            first = end
 
     def put_steps(
         self,
@@ -228,8 +244,8 @@ class Replay:
     def _put_segments(self, columns: tuple[Any, ...], copies: int) -> None:
         """Write equal segments, columns (S, count, …) with the tail last; several only where nothing wraps."""
         obs, action, reward, ended, *steps, tail = columns
-        index, shape = self.index, ended.shape
-        count, rows = ended.size, tail.shape[1]
+        index, shape, rows = self.index, ended.shape, tail.shape[1]
+        count = shape[0] * shape[1]
         if self._reading is not None:  # set by `draw` alone, which no put is beside
             with self._read:
                 # What is drawn and not read yet must stay; reading takes no lock that this thread may have.

@@ -22,10 +22,19 @@ TRUNCATED: Final = 2
 
 def copies_in(ended: NDArray[np.uint8], tail: int) -> NDArray[np.intp]:
     """Return the number of copies in each of S segments with the ends (S, count) and ``tail`` rows behind them."""
-    if ended.max() < TRUNCATED:  # as in most messages; a sum along an axis costs several times as much
-        return np.full(len(ended), tail, dtype=np.intp)
-    copies: NDArray[np.intp] = tail - (ended == TRUNCATED).sum(axis=1)
+    segments, count = ended.shape
+    # Of the few that are truncated the segments are counted: a sum along an axis costs several times as much.
+    truncated = np.flatnonzero(ended == TRUNCATED) // max(count, 1)
+    copies: NDArray[np.intp] = tail - np.bincount(truncated, minlength=segments)
     return copies
+
+
+def common_copies(ended: NDArray[np.uint8], tail: int) -> int | None:
+    """Return the number of copies in each of S segments, or None if it is not the same in all."""
+    if ended.max() < TRUNCATED:  # as in most messages
+        return tail
+    copies = copies_in(ended, tail)
+    return int(copies[0]) if len(copies) == 1 or (copies == copies[0]).all() else None
 
 
 def are_sound(ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, tail: int) -> NDArray[np.bool_]:
@@ -42,13 +51,14 @@ def are_sound(ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, tail: i
 
 
 def are_all_sound(ended: NDArray[np.uint8], steps: NDArray[np.uint8] | None, tail: int) -> bool:
-    """Return true if all of S segments are sound: by a look at all at once where no episode was truncated."""
-    if ended.max() >= TRUNCATED:
+    """Return true if all of S segments are sound: by a look at all at once where they have as many copies."""
+    count, highest = ended.shape[1], ended.max()
+    copies = tail if highest < TRUNCATED else common_copies(ended, tail)
+    if copies is None:
         return bool(are_sound(ended, steps, tail).all())
-    # The tail has the observations after the last step alone, of as many copies in each segment.
-    if tail < 1 or ended.shape[1] % tail:
+    if highest > TRUNCATED or copies < 1 or count % copies:
         return False
-    return steps is None or bool(steps.min() >= 1 and _last(steps, tail).max() < ended.shape[1])
+    return steps is None or bool(steps.min() >= 1 and _last(steps, copies).max() < count)
 
 
 def _last(steps: NDArray[np.uint8], copies: int | NDArray[np.intp]) -> NDArray[np.intp]:
