@@ -41,6 +41,7 @@ POD = {
     "sentence", "reason", "message", "ready", "terminating", "restarts", "exit_code", "pid", "created", "started",
 }  # fmt: skip
 RUN = {
+    "silent_since",
     "run", "uid", "experiment", "owner", "seed", "kind", "sets", "pods", "ready", "failing", "finished",
     "terminating", "reason", "message", "created", "state", "level", "sentence", "complete",
 }  # fmt: skip
