@@ -251,7 +251,7 @@ def _of_learner(
     if look.age > max(SILENT_SECONDS, _INTERVALS * progress.interval_seconds):
         if not look.has_updated and look.running < STARTING_SECONDS:
             return LearningState(Learning.STARTING, now - look.running, "its learner has made no update yet")
-        sentence = f"its learner has printed nothing for {age(look.age)}: see its log; K kills it, and it resumes"
+        sentence = f"its learner has printed nothing for {age(look.age)}: see its log; once killed, it resumes"
         return LearningState(Learning.STALLED, now - look.age, sentence)
     if not look.has_updated and _is_starting(look):
         sentence = f"collects its first data: {look.metrics.env_steps:,} env steps, no update yet"

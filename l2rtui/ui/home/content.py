@@ -195,7 +195,7 @@ class PaneContent:
         self._panes.runs.set_sources(items, lambda source: self._run_rows.row(*source[:3], sets, *source[3:]))
         if self._learning.states != before:
             self._show_faults()
-            self._panes.screen.post_message(LearningChanged(self._learning.states))
+            self._panes.screen.app.post_message(LearningChanged(self._learning.states))
 
     def _show_faults(self) -> None:
         """Mark the slots of learners whose learning needs somebody; those of pods that fail are marked already."""

@@ -44,6 +44,7 @@ RUN = {
     "silent_since",
     "run", "uid", "experiment", "owner", "seed", "kind", "sets", "pods", "ready", "failing", "finished",
     "terminating", "reason", "message", "created", "state", "level", "sentence", "complete",
+    "learning", "learning_since", "learning_reason", "learning_level",
 }  # fmt: skip
 METRICS = {
     "run", "env_steps", "updates", "policy_version", "policy_lag", "policy_lag_max", "mean_return", "eval_return",

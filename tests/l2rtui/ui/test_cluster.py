@@ -12,6 +12,7 @@ from textual.widgets import Input
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Role
 from l2rtui.ui.widgets.grid_layout import lay_out
 
 SPEC = """kind: learner-workers
@@ -473,9 +474,36 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         assert "silent 2m" in one.words()
         await one.until(lambda: "▲ 2m old: the learner prints none any more" in one.words())
         assert not any(f"{rate:,.0f}" in one.words() for rate in rates)
+        assert "learning  ✖ stalled for 2m  its learner has printed nothing" in one.words()
+        assert all(row.is_fault for row in runs.values())
+        # The slot of each learner shows it, also where its pod is healthy.
+        learners = [pod for pod in cluster.snapshot.pods.values() if pod.role is Role.LEARNER]
+        assert {slot for pod in learners for slot in pod.slots} == set(cluster.panes.slots.ghosts)
+        await one.until(lambda: any("racing-sac-s0 is stalled: its learner" in text for text in one.says()))
         is_hung = False
         backend.advance(1)
         await one.until(lambda: "silent" not in one.words())
+        await one.until(lambda: "stalled for" not in one.words() and not cluster.panes.slots.ghosts)
+        await one.until(lambda: "racing-sac-s0 learns again" in one.says())
+
+
+async def test_a_lost_watch_makes_all_learning_unknown_and_back(desk):
+    async with desk() as one:
+        cluster = one.cluster
+        runs = cluster.panes.runs.model.rows
+
+        def words():
+            return {
+                cell.text for row in runs.values() for cell in row.cells if cell.text[2:] in ("live", "unknown")
+            }
+
+        await one.until(lambda: words() == {"● live"})
+        health = cluster.health
+        cluster.health = replace(health, error="refused", silent_seconds=30.0)
+        await one.until(lambda: words() == {"◌ unknown"})
+        assert "cannot be seen: refused" in one.words()
+        cluster.health = health
+        await one.until(lambda: words() == {"● live"})
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 20)], ids=str)
