@@ -100,6 +100,8 @@ def _question(session: Session, snapshot: ClusterSnapshot, scopes: Sequence[Scop
         session.talk.say(
             f"  {_name((run, set_name))}: {counted(len(of_run), 'pod')}, frees {counted(slots, 'slot')}{whose}"
         )
+        if run.silent_since is not None:
+            session.talk.say(f"  {run.name}: {run.message}")
     results = " and DELETE their results" if session.args.purge else ""
     if session.args.force:
         session.talk.say(_FORCE_WARNING)

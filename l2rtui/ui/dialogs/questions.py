@@ -15,6 +15,7 @@ from typing import Any, Final
 from textual.screen import Screen
 
 from l2rtui.config import user_name
+from l2rtui.domain.quantity import age
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
@@ -79,6 +80,7 @@ class Questions:
             (
                 where_line(self._ctx, runs),
                 *consequences(runs, snapshot),
+                *silence_of(self._ctx, runs),
                 (Span("keeps    ", TextStyle.DIM), Span("checkpoints and metrics")),
             ),
             yes="Destroy",
@@ -111,7 +113,12 @@ class Questions:
         typed = runs[0].name if is_admin else "scale" if before - after > LARGE_PODS else ""
         question = Question(
             f"Scale {sanitize(name)} from {before} to {after}?",
-            (where_line(self._ctx, runs), *_scale_lines(runs, set_name, replicas, before), *owned_by(runs)),
+            (
+                where_line(self._ctx, runs),
+                *_scale_lines(runs, set_name, replicas, before),
+                *silence_of(self._ctx, runs),
+                *owned_by(runs),
+            ),
             yes="Scale",
             typed=self._ctx.protected or typed,
             command=" && ".join(cli_equivalents.scale(target, replicas, is_admin=is_admin) for target in targets),
@@ -193,6 +200,15 @@ def where_line(ctx: AppContext, objects: Sequence[PodView | RunView]) -> Line:
     """Return a line about context, namespaces and user, or the machine, on which the change acts."""
     where = ctx.acts_on({view.namespace for view in objects})
     return (Span("where    ", TextStyle.DIM), Span(sanitize(where), TextStyle.ACCENT))
+
+
+def silence_of(ctx: AppContext, runs: Sequence[RunView]) -> tuple[Line, ...]:
+    """Return a warning line for each run whose supervisor does not respond, so that nobody acts on a request."""
+    silent = ((run, ctx.clock() - run.silent_since) for run in runs if run.silent_since is not None)
+    return tuple(
+        (Span(f"▲ the supervisor of {sanitize(run.name)} has not answered for {age(seconds)}", TextStyle.WARN),)
+        for run, seconds in silent
+    )
 
 
 def owned_by(objects: Sequence[PodView | RunView]) -> tuple[Line, ...]:

@@ -159,7 +159,7 @@ class PaneContent:
 
     def take_health(self, health: ConnectionStatus) -> None:
         """Show the state of the connection in that of the runs: without one nobody knows whether they learn."""
-        is_other = bool(health.error) is not bool(self._learning.health.error)
+        is_other = bool(health.outage) is not bool(self._learning.health.outage)
         self._learning.health = health
         if is_other:
             self._learning.expire()

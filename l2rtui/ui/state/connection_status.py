@@ -37,6 +37,16 @@ class ConnectionStatus:
     unanswered_seconds: float = 0.0
     busy: str = ""
 
+    @property
+    def outage(self) -> str:
+        """Reason why nothing new can be seen; empty while the backend responds."""
+        return self.error or ("nothing answers" if self.unanswered_seconds else "")
+
+    @property
+    def outage_seconds(self) -> float:
+        """Age of what is shown during an outage; 0 while the backend responds."""
+        return self.silent_seconds if self.error else self.unanswered_seconds
+
 
 def name_of(health: ConnectionStatus) -> tuple[Line, ...]:
     """Return the groups of the left end: the program's name, and its context by parts."""

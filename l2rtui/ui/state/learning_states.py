@@ -77,6 +77,6 @@ class LearningStates:
             self._ages.seconds(run.uid, now),
             own,
             {uid: self._ages.seconds(uid, now) for uid in own},
-            self.health.error,
-            self.health.silent_seconds,
+            self.health.outage,
+            self.health.outage_seconds,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui import text
+from l2rtui.ui.dialogs.questions import silence_of
 from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
 from l2rtui.ui.state.snapshot_index import PodCounts
 from l2rtui.ui.text import HUES
@@ -195,6 +197,13 @@ def test_the_status_bar_tells_how_true_it_is(demo):
     assert "▲ partial: no rights" in read(right_of(("no rights",), seen))
     silent = replace(seen, unanswered_seconds=23.0)
     assert read(right_of(("no rights",), silent)).split() == ["▲", "no", "answer", "for", "20s", "RW"]
+
+
+def test_a_question_names_each_supervisor_that_does_not_answer():
+    context = SimpleNamespace(clock=lambda: 155.0)
+    runs = (RunView("u", "run", "x", silent_since=100.0), RunView("v", "other", "x"))
+    (line,) = silence_of(context, runs)
+    assert read(line) == "▲ the supervisor of run has not answered for 50s"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import selectors
 
 import pytest
@@ -95,6 +96,21 @@ def test_silence_is_reported_within_15_seconds_and_its_end_within_5(virtually, s
     assert start - 5 <= since <= start
     assert after is None
     assert start + 60 <= back <= start + 65
+
+
+def test_fifty_rounds_at_random_moments_and_of_any_length_keep_both_limits(virtually):
+    chance = random.Random(16)
+    hangs, end = [], 0.0
+    for _ in range(50):
+        start = end + chance.uniform(6.0, 40.0)
+        end = start + chance.uniform(15.0, 300.0)
+        hangs.append((start, end))
+    reports = virtually(Server(hangs).go(end + 10)).reports
+    assert len(reports) == 100
+    for (start, end), (said, since), (back, after) in zip(hangs, reports[::2], reports[1::2], strict=True):
+        assert start - 5 <= since <= start
+        assert said <= start + 15
+        assert (after, end <= back <= end + 5) == (None, True)
 
 
 def test_a_watch_that_brings_something_ends_the_silence_at_once(virtually):
