@@ -342,6 +342,8 @@ def decode_json(request: RequestInfo, body: bytes) -> Any:
 
 
 def _unanswered(request: RequestInfo, server: str, error: BaseException, seconds: float) -> ApiError:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):  # its limit is shorter than that of the request
+        seconds = min(seconds, _CONNECT_SECONDS)
     is_refused = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
     return unanswered_error(request, server, _cause(error, seconds), is_refused=is_refused)
 

@@ -142,3 +142,23 @@ async def test_no_answer_and_odd_answers_are_sentences():
     assert caught.value.is_refused
     assert caught.value.is_unreachable
     await api.close()
+
+
+async def test_a_server_that_never_completes_a_handshake_is_said_to_be_silent_as_long_as_it_was(monkeypatch):
+    monkeypatch.setattr(connection, "_CONNECT_SECONDS", 1.0)
+
+    is_over = asyncio.Event()
+
+    async def ignore(reader, writer):
+        await reader.read()
+        writer.transport.abort()
+        await asyncio.sleep(0)  # the next turn of the loop closes the socket
+        is_over.set()
+
+    async with await asyncio.start_server(ignore, "127.0.0.1", 0) as server:
+        base = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        api = Connection(Access("test", "test", base, User("tester")))
+        with pytest.raises(ApiError, match="nothing came for 1 s"):
+            await api.request("GET", "/version", timeout_seconds=30.0)
+        await api.close()
+        await is_over.wait()
