@@ -176,8 +176,9 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     if failing and (run.kind not in _GROUPS or len(failing) == len(centre)):
         sentence = f"{failing[0].name} {failing[0].status.sentence}: see `l2rtui logs {failing[0].name}`"
         return LearningState(Learning.FAILED, now, sentence)
-    if run.reason:
-        return LearningState(Learning.UNKNOWN, now, run.message or run.reason)
+    # Its records would seem to stop as well: where nobody stores them, the learner is not to blame.
+    if run.reason and run.reason != _HARMLESS:
+        return LearningState(Learning.UNKNOWN, run.silent_since or now, run.message or run.reason)
     if any(pod.ready for pod in centre):
         return None
     lost = next((pod for pod in centre if pod.phase is Phase.UNKNOWN), None)
@@ -188,6 +189,8 @@ def _by_pods(run: RunView, pods: Sequence[PodView], reports: RunReports, now: fl
     return LearningState(Learning.STARTING, run.created or now, sentence)
 
 
+_HARMLESS: Final = "Warning"
+"""Reason of a run that is seen and supervised all the same."""
 _GROUPS: Final = frozenset((Kind.ELASTIC, Kind.PARAMETER_SERVER))
 
 

@@ -30,16 +30,22 @@ _MAX_PODS: Final = 32
 
 @dataclass(slots=True)
 class _Records:
-    """Records of one run, as they arrive."""
+    """Records of one run, as they arrive.
+
+    Attributes:
+        silent_seconds: Time since the backend's last sign of life; 0 while it responds.
+    """
 
     learner: RunMetrics | None = None
     pods: dict[str, PodMetrics] = field(default_factory=dict)
+    silent_seconds: float = 0.0
 
     def reports(self, now: float) -> RunReports:
         """Return them with their ages, by the clocks of their writers."""
         ages = {uid: max(0.0, now - record.time) for uid, record in self.pods.items() if record.time}
         age = max(0.0, now - self.learner.time) if self.learner is not None and self.learner.time else 0.0
-        return RunReports(self.learner, age, self.pods, ages)
+        unseen = "nothing answers" if self.silent_seconds else ""
+        return RunReports(self.learner, age, self.pods, ages, unseen, self.silent_seconds)
 
 
 async def learning_states(
@@ -52,7 +58,8 @@ async def learning_states(
     """
     # Hundreds of logs at once would exhaust the API server's fairness queue for everybody.
     limit = asyncio.Semaphore(_AT_ONCE)
-    records = {run.uid: _Records() for run in runs}
+    silent_seconds = 0.0 if snapshot.silent_since is None else max(1.0, now - snapshot.silent_since)
+    records = {run.uid: _Records(silent_seconds=silent_seconds) for run in runs}
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
             readers = (
