@@ -15,7 +15,7 @@ from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.runstatus import LearningState, run_status
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView, RunView
-from l2rtui.domain.status import Status
+from l2rtui.domain.status import Level, Status
 from l2rtui.domain.workload import Role
 from l2rtui.ui.text import (
     GLYPHS,
@@ -69,6 +69,9 @@ def about_run(
         old: Age of the metrics where they say nothing of the present; empty where they do.
     """
     status = run_status(run, pods)
+    if learning is not None and learning.is_fault and status.level is Level.OK:
+        # A pane of a single line shows the first alone: a run whose pods run and that does not learn is not fine.
+        status = Status(learning.state, learning.level, f"{status.sentence}, {learning.state}: {learning.reason}")
     sets = "  ".join(
         f"{view.name} {sum(pod.ready for pod in pods if pod.set_name == view.name)}/{view.replicas}"
         for view in run.sets

@@ -476,6 +476,7 @@ async def test_a_learner_that_hangs_is_seen_by_the_age_of_its_numbers(desk):
         assert not any(f"{rate:,.0f}" in one.words() for rate in rates)
         assert "learning  ✖ stalled for 2m  its learner has printed nothing" in one.words()
         assert all(row.is_fault for row in runs.values())
+        assert "✖ lidar-ppo all 9 pods run, stalled: its learner" in one.words()
         # The slot of each learner shows it, also where its pod is healthy.
         learners = [pod for pod in cluster.snapshot.pods.values() if pod.role is Role.LEARNER]
         assert {slot for pod in learners for slot in pod.slots} == set(cluster.panes.slots.ghosts)
