@@ -39,6 +39,7 @@ _GATHER_SECONDS: Final = 0.1
 _ROUND_SECONDS: Final = 5.0
 _QUIET_SECONDS: Final = 5.5
 """A little longer than a round: as long as the Engine responds, no request is sent to check that it does."""
+_PING_SECONDS: Final = 3.5
 _NODE_SECONDS: Final = 30.0
 _LOAD_SECONDS: Final = 5.0
 """Age at which load and GPUs are read again; the rest of a node changes seldom."""
@@ -77,7 +78,7 @@ class DockerBackend:
         self._ending: set[str] = set()
         """Containers and runs that this process is stopping; the Engine itself shows only that they still run."""
         self._has_news = asyncio.Event()
-        self._liveness_timing = liveness or LivenessTiming(quiet=_QUIET_SECONDS)
+        self._liveness_timing = liveness or LivenessTiming(quiet=_QUIET_SECONDS, answer=_PING_SECONDS)
 
     def acts_on(self, namespaces: Collection[str] = ()) -> str:  # noqa: ARG002  (there are none here)
         """Return where a change acts, for its question."""
