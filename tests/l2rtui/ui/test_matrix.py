@@ -155,7 +155,7 @@ async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_pat
         assert cluster.panes.logs.controllers[1].selection.title == "racing-sac-s1/w"
         await one.press("escape", "2", "colon", *f"export {tmp_path}/runs.csv", "enter")
         await one.until((tmp_path / "runs.csv").exists)
-        assert (tmp_path / "runs.csv").read_text().startswith("run,state,seed,set:learner")
+        assert (tmp_path / "runs.csv").read_text().startswith("run,state,learning,seed,set:learner")
         await one.press("colon", *"theme l2r-ascii", "enter")
         await one.until(lambda: one.app.theme == "l2r-ascii")
         await one.until(lambda: one.words().isascii(), "nothing beyond ASCII")
