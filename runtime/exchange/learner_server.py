@@ -423,8 +423,9 @@ class LearnerServer:
     def _keep(self, keep: events.Keep, bundle: SegmentBundle | None) -> None:
         assert bundle is not None  # noqa: S101  (the machine accepts segments only with an arena of their size)
         part = bundle.part(keep.first, keep.first + len(keep.rows))
-        if self._bundles is not None and part.is_uniform:
-            self._bundles.put_bundle(part)
+        if self._bundles is not None:
+            for run in part.uniform_parts():
+                self._bundles.put_bundle(run)
         else:
             for columns in part.segments():
                 self._experience.put(columns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class SegmentBundle:
     tails: tuple[int, ...]
     distance: int = 0
     _columns: Columns | None = field(default=None, init=False, repr=False, compare=False)
+    _parts: tuple[SegmentBundle, ...] = field(default=(), init=False, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -78,6 +80,23 @@ class SegmentBundle:
         return SegmentBundle(
             self.layout, self.arena[starts[first] :], self.counts[first:end], self.tails[first:end], self.distance
         )
+
+    def uniform_parts(self) -> tuple[SegmentBundle, ...]:
+        """Return the longest runs of segments of equal sizes, in order; just this bundle if all are equal.
+
+        Sizes differ where an episode was truncated: by a row of the tail, in a few segments of a message.
+        """
+        if not self._parts:
+            object.__setattr__(self, "_parts", (self,) if self.is_uniform else tuple(self._runs()))
+        return self._parts
+
+    def _runs(self) -> Iterator[SegmentBundle]:
+        start = 0
+        for (count, tail), run in groupby(zip(self.counts, self.tails, strict=True)):
+            segments = len(tuple(run))
+            counts, tails = (count,) * segments, (tail,) * segments
+            yield SegmentBundle(self.layout, self.arena[start:], counts, tails, self.distance)
+            start += segments * (self.distance or self.layout.segment_bytes(count, tail))
 
     def segments(self) -> Iterator[Columns]:
         """Yield the columns of each segment, its tail last if the layout has one."""

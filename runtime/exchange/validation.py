@@ -95,7 +95,7 @@ class FiniteCheck:
     def non_finite_segments(self, bundle: SegmentBundle) -> frozenset[int]:
         """Return the indices of the segments with numbers that are not finite."""
         has_floats = self._spans or self._tail is not None
-        if not has_floats or (bundle.is_uniform and self._has_finite_sums(bundle)):
+        if not has_floats or all(map(self._has_finite_sums, bundle.uniform_parts())):
             return frozenset()
         return frozenset(index for index, columns in enumerate(bundle.segments()) if not is_finite(columns))
 

@@ -165,16 +165,14 @@ class Replay:
     # --- in ---
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
         """Return the indices of segments whose tails are not what their ends say."""
-        if bundle.is_uniform:
-            _, _, _, ended, *steps, tail = bundle.columns()
+        faulty: list[int] = []
+        first = 0
+        for part in bundle.uniform_parts():
+            _, _, _, ended, *steps, tail = part.columns()
             summed, rows = steps[0] if steps else None, tail.shape[1]
-            if are_all_sound(ended, summed, rows):
-                return frozenset()
-            return frozenset(np.flatnonzero(~are_sound(ended, summed, rows)).tolist())
-        faulty = set()
-        for number, (_, _, _, ended, *steps, tail) in enumerate(bundle.segments()):
-            if not are_all_sound(ended[None], steps[0][None] if steps else None, len(tail)):
-                faulty.add(number)
+            if not are_all_sound(ended, summed, rows):
+                faulty += (first + np.flatnonzero(~are_sound(ended, summed, rows))).tolist()
+            first += len(part)
         return frozenset(faulty)
 
     def put(self, columns: Columns) -> None:

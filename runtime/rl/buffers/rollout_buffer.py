@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from runtime.exchange.protocol.segment_schema import Columns, Layout, SegmentField
 from runtime.exchange.segment_bundle import SegmentBundle
 from runtime.rl.buffers.segment_queue import SegmentQueue
-from runtime.rl.buffers.successors import TRUNCATED, copies_in
+from runtime.rl.buffers.successors import TRUNCATED, common_copies, copies_in
 from runtime.rl.buffers.tensor_batch import TensorBatch
 from runtime.rl.spaces import ActionSpace, ObsSpace
 
@@ -95,12 +95,22 @@ class Rollouts(SegmentQueue[_Segment]):
 
     def faulty_segments(self, bundle: SegmentBundle) -> frozenset[int]:
         """Return the indices of segments that are not full, or whose tails are not what their ends say."""
-        faulty = set()
-        for number, (_, _, _, _, ended, tail) in enumerate(bundle.segments()):
-            copies = int(copies_in(ended[None], len(tail))[0])
-            if (len(ended), copies) != (self._segment_transitions, self._num_envs) or ended.max() > TRUNCATED:
-                faulty.add(number)
+        faulty: list[int] = []
+        first = 0
+        for part in bundle.uniform_parts():
+            *_, ended, tail = part.columns()
+            is_full = ended.shape[1] == self._segment_transitions
+            if not (is_full and common_copies(ended, tail.shape[1]) == self._num_envs and ended.max() <= TRUNCATED):
+                fits = is_full & (copies_in(ended, tail.shape[1]) == self._num_envs)
+                faulty += (first + np.flatnonzero(~(fits & (ended.max(axis=1) <= TRUNCATED)))).tolist()
+            first += len(part)
         return frozenset(faulty)
+
+    def put_bundle(self, bundle: SegmentBundle) -> None:
+        """Copy in sound segments of equal size."""
+        columns = bundle.columns()
+        for number in range(len(bundle)):
+            self.put(tuple([column[number] for column in columns]))
 
     def _append(self, columns: Columns) -> None:
         """Copy one segment to the device; the host does not wait for it."""
