@@ -157,9 +157,10 @@ class Rollouts(SegmentQueue[_Segment]):
         for number, field in enumerate(self.layout.fields):
             pieces = [segment.columns[number].view(*shape, *field.shape_tail) for segment in segments]
             parts[field.name] = joined(pieces, 1)
-        tails = [segment.columns[-1] for segment in segments]
         obs = parts["obs"]
-        next_obs = torch.cat([obs[1:], joined([tail[:copies] for tail in tails], 0)[None]])
+        # What the last step led to, copy by copy: the first rows of each tail.
+        last = [segment.columns[-1][:copies] for segment in segments]
+        next_obs = torch.cat([obs[1:].flatten(0, 1), *last]).view(obs.shape)
         self._put_final(next_obs, segments)
         return RolloutBatch(next_obs=next_obs, **parts)
 
@@ -167,14 +168,14 @@ class Rollouts(SegmentQueue[_Segment]):
         """Put the final observations of truncated episodes in place of the first ones of the next episodes."""
         import torch
 
+        if not any([len(segment.truncated) for segment in segments]):
+            return
         copies = self._num_envs
         width = copies * len(segments)
         rows = [
             segment.truncated // copies * width + number * copies + segment.truncated % copies
             for number, segment in enumerate(segments)
         ]
-        if not any(map(len, rows)):
-            return
         final = torch.cat([segment.columns[-1][copies:] for segment in segments])
         buffers = self._streams[1] if self._streams is not None else None
         with buffers.taking() if buffers is not None else nullcontext():
