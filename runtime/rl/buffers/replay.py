@@ -325,7 +325,7 @@ class Replay:
             weight /= weight.max()  # section 3.4: weights only ever scale updates down
         self._sampled = slots
         self._reading = self.inserted
-        return Draw(slots, self.index.following[slots], weight, self.rows.reader())
+        return Draw(slots, self.index.following.take(slots), weight, self.rows.reader())
 
     def gather(self, draw: Draw, number: int = 0) -> Batch:
         """Return the batch of a draw; its tensors are overwritten by the next one of that size and ``number``.

@@ -68,7 +68,8 @@ class RingIndex:
 
     def slots(self, ages: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return the rows of transitions by age: 0 is the oldest of those that live."""
-        return (self.inserted - len(self) + ages) % self.rows
+        first = (self.inserted - len(self)) % self.rows
+        return (first + ages) % self.rows if first else ages
 
     def would_overwrite(self, inserted: int, count: int) -> bool:
         """Return true if ``count`` more would overwrite what lived when there were ``inserted`` transitions."""

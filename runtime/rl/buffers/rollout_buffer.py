@@ -168,7 +168,7 @@ class Rollouts(SegmentQueue[_Segment]):
         """Put the final observations of truncated episodes in place of the first ones of the next episodes."""
         import torch
 
-        if not any([len(segment.truncated) for segment in segments]):
+        if not any(len(segment.truncated) for segment in segments):
             return
         copies = self._num_envs
         width = copies * len(segments)

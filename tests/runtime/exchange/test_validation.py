@@ -101,3 +101,23 @@ def test_the_mean_return_is_of_the_latest_episodes() -> None:
     for _ in range(RECENT_EPISODES // 10):
         returns.add(SegmentRows.of(Trajectory(8, 0, 0, 5, 5.0, 0.0), Trajectory(8, 0, 0, 5, 10.0, 0.0)))
     assert returns.mean() == 1.5
+
+
+@pytest.mark.parametrize("gap", [0, 9])
+def test_runs_of_equal_segments_have_the_columns_of_each(gap: int) -> None:
+    field = LAYOUT.fields[0]
+    layout = Layout((field, LAYOUT.fields[2]), tail=SegmentField("obs", field.dtype, field.shape_tail))
+    counts, tails = (4, 4, 4, 2, 2, 4), (2, 2, 3, 2, 2, 2)
+    sizes = [layout.segment_bytes(count, tail) for count, tail in zip(counts, tails, strict=True)]
+    slot = max(sizes) + gap if gap else 0
+    arena = np.random.default_rng(0).integers(0, 100, slot * len(counts) or sum(sizes), dtype=np.uint8)
+    rows = [Trajectory(count, 0, 0, 0, 0.0, 0.0, tail) for count, tail in zip(counts, tails, strict=True)]
+    bundle = SegmentBundle.of(layout, arena.data, SegmentRows.of(*rows).columns, slot)
+    assert bundle is not None
+    parts = bundle.uniform_parts()
+    assert [len(part) for part in parts] == [2, 1, 2, 1]
+    assert all(part.uniform_parts() == (part,) for part in parts)
+    split = [tuple(column[number] for column in part.columns()) for part in parts for number in range(len(part))]
+    for columns, expected in zip(split, bundle.segments(), strict=True):
+        for column, values in zip(columns, expected, strict=True):
+            assert column.tobytes() == values.tobytes()
