@@ -86,8 +86,12 @@ class SegmentBundle:
 
         Sizes differ where an episode was truncated: by a row of the tail, in a few segments of a message.
         """
+        if self.is_uniform:
+            # Not remembered: a bundle that refers to itself would hold the arena until the next garbage collection,
+            # and a ring whose memory is in use cannot be closed.
+            return (self,)
         if not self._parts:
-            object.__setattr__(self, "_parts", (self,) if self.is_uniform else tuple(self._runs()))
+            object.__setattr__(self, "_parts", tuple(self._runs()))
         return self._parts
 
     def _runs(self) -> Iterator[SegmentBundle]:
