@@ -7,6 +7,7 @@ not, why, and what is next? It is derived from pods, metric records and the time
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -61,6 +62,10 @@ PEER_SILENT_SECONDS: Final = 60.0
 """The same of elastic nodes and parameter servers, which evaluate and save between two records."""
 LATE_WORKER_SECONDS: Final = 12.5
 """Age of a worker's record that counts while its learner waits: a worker writes every ten seconds."""
+FRESH_SECONDS: Final = 8.0
+"""Age up to which a learner's record says that it waits now. An older one may be of a learner that stopped, whose
+workers then stand still: their next records, which come every ten seconds, would seem to be the cause.
+"""
 FALLEN_SECONDS: Final = 120.0
 """Time for which a return lies far below its best before that is called divergence: exploration dips too."""
 _MOST_NAMED: Final = 3
@@ -132,6 +137,7 @@ class RunReports:
         pods: Newest record of its pods by uid. ages: seconds since these arrived.
         unseen: Reason why nothing of the present is known, such as a lost connection; empty where it is.
         unseen_seconds: Time for which.
+        read_pods: Uids of pods whose log was read: without a record there, they have printed none.
     """
 
     learner: RunMetrics | None = None
@@ -140,6 +146,7 @@ class RunReports:
     ages: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     unseen: str = ""
     unseen_seconds: float = 0.0
+    read_pods: AbstractSet[str] = frozenset()
 
 
 NO_REPORTS: Final = RunReports()
@@ -233,6 +240,12 @@ class _Look:
         gap = max(self.progress.interval_seconds, self.progress.update_gap_seconds)
         return max(SILENT_SECONDS, _INTERVALS * gap)
 
+    @property
+    def waits(self) -> bool:
+        """True where it waits for data by a record that is still of the present."""
+        is_fresh = self.age <= max(FRESH_SECONDS, 1.5 * self.progress.interval_seconds)
+        return is_fresh and bool(self.progress.waits_since)
+
     def at(self, time: float) -> float:
         """Return a time of its records by this machine's clock."""
         return self.now - self.age - (self.metrics.time - time)
@@ -260,7 +273,7 @@ def _of_learner(
         sentence = f"collects its first data: {look.metrics.env_steps:,} env steps, no update yet"
         return LearningState(Learning.STARTING, now - look.running, sentence)
     idle = now - look.at(progress.updated_at) if look.has_updated else look.running
-    return _of_pace(run, learner, look, idle, _culprits(pods, reports, is_waiting=bool(progress.waits_since)))
+    return _of_pace(run, learner, look, idle, _culprits(pods, reports, now, is_waiting=look.waits))
 
 
 def _is_starting(look: _Look) -> bool:
@@ -309,10 +322,10 @@ def _workers_of(run: RunView) -> str:
     return next((view.name for view in run.sets if view.role is Role.WORKER), "")
 
 
-def _culprits(pods: Sequence[PodView], reports: RunReports, *, is_waiting: bool) -> tuple[str, str]:
+def _culprits(pods: Sequence[PodView], reports: RunReports, now: float, *, is_waiting: bool) -> tuple[str, str]:
     """Return how many workers send nothing, and their names with the cause; empty texts for none."""
     workers = [pod for pod in pods if pod.role is Role.WORKER]
-    causes = [(pod.name, cause) for pod in workers if (cause := _cause(pod, reports, is_waiting=is_waiting))]
+    causes = [(pod.name, cause) for pod in workers if (cause := _cause(pod, reports, now, is_waiting=is_waiting))]
     if not causes:
         return "", ""
     named = ", ".join(f"{name} {cause}" for name, cause in causes[:_MOST_NAMED])
@@ -321,7 +334,7 @@ def _culprits(pods: Sequence[PodView], reports: RunReports, *, is_waiting: bool)
     return f"{len(causes)} of {counted(len(workers), 'worker')} {verb} nothing", named + more
 
 
-def _cause(pod: PodView, reports: RunReports, *, is_waiting: bool) -> str:
+def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -> str:
     """Return why a worker sends nothing; empty where it does, or where nobody knows.
 
     Args:
@@ -331,8 +344,11 @@ def _cause(pod: PodView, reports: RunReports, *, is_waiting: bool) -> str:
     if pod.is_failing or (is_waiting and not pod.ready):
         return pod.status.sentence
     record, seconds = reports.pods.get(pod.uid), reports.ages.get(pod.uid, 0.0)
-    if record is None or not pod.ready:
+    if not pod.ready:
         return ""
+    if record is None:
+        is_late = pod.started is not None and now - pod.started > LATE_WORKER_SECONDS
+        return "has printed nothing yet" if is_waiting and is_late and pod.uid in reports.read_pods else ""
     if record.simulator in ("lost", "given up"):
         return f"its simulator is {record.simulator}, {counted(record.simulator_restarts, 'restart')}"
     if seconds > (LATE_WORKER_SECONDS if is_waiting else SILENT_SECONDS):

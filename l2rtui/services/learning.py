@@ -33,11 +33,13 @@ class _Records:
     """Records of one run, as they arrive.
 
     Attributes:
+        read_pods: Uids of pods whose log was read to its end.
         silent_seconds: Time since the backend's last sign of life; 0 while it responds.
     """
 
     learner: RunMetrics | None = None
     pods: dict[str, PodMetrics] = field(default_factory=dict)
+    read_pods: set[str] = field(default_factory=set)
     silent_seconds: float = 0.0
 
     def reports(self, now: float) -> RunReports:
@@ -45,7 +47,7 @@ class _Records:
         ages = {uid: max(0.0, now - record.time) for uid, record in self.pods.items() if record.time}
         age = max(0.0, now - self.learner.time) if self.learner is not None and self.learner.time else 0.0
         unseen = "nothing answers" if self.silent_seconds else ""
-        return RunReports(self.learner, age, self.pods, ages, unseen, self.silent_seconds)
+        return RunReports(self.learner, age, self.pods, ages, unseen, self.silent_seconds, self.read_pods)
 
 
 async def learning_states(
@@ -112,3 +114,4 @@ async def _read_pod(backend: Backend, pod: PodView, records: _Records, limit: as
                         records.pods[pod.uid] = pod_records.after(records.pods.get(pod.uid), record)
         except L2RError:
             return
+    records.read_pods.add(pod.uid)

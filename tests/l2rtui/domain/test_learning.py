@@ -200,6 +200,30 @@ def test_a_learner_that_does_not_wait_learns_and_names_a_worker_that_is_gone():
     assert slow.reason.startswith("4 of its usual 9 env steps/s: 1 of 2 workers sends nothing (r-w-1")
 
 
+@pytest.mark.parametrize(
+    ("age", "state"), [(8.0, Learning.STARVED), (8.5, Learning.LIVE), (16.0, Learning.STALLED)]
+)
+def test_workers_that_stand_still_are_no_cause_once_the_learner_itself_is_late(age, state):
+    still = {uid: PodMetrics("worker", rate=0.0) for uid in ("w0", "w1")}
+    assert of(WAITS, age=age, records=still, ages=dict.fromkeys(still, 1.0)).state is state
+
+
+@pytest.mark.parametrize(
+    ("started", "read", "sentence"),
+    [
+        (NOW - 13, {"w0", "w1"}, "1 of 2 workers sends nothing (r-w-1 has printed nothing yet)"),
+        (NOW - 12, {"w0", "w1"}, "more workers would speed it up"),  # its first record is not due
+        (NOW - 13, {"w0"}, "more workers would speed it up"),  # nobody has looked
+        (None, {"w0", "w1"}, "more workers would speed it up"),
+    ],
+)
+def test_a_worker_that_never_printed_a_record_is_named_once_its_log_was_read(started, read, sentence):
+    metrics = RunMetrics("r", env_steps=1200, time=NOW, progress=WAITS)
+    reports = RunReports(metrics, 0.0, {W0.uid: UP}, {W0.uid: 1.0}, read_pods=read)
+    learning = learning_state(RUN, (LEARNER, W0, replace(W1, started=started)), reports, NOW)
+    assert sentence in learning.reason
+
+
 def test_more_culprits_than_fit_are_counted():
     workers = [replace(W0, uid=f"w{n}", name=f"r-w-{n}", reason=CRASH_LOOP) for n in range(5)]
     reason = of(WAITS, pods=(LEARNER, *workers)).reason
