@@ -71,7 +71,10 @@ class LearningStates:
         records: Mapping[str, PodMetrics],
         now: float,
     ) -> RunReports:
-        own = {pod.uid: records[pod.uid] for pod in pods if pod.uid in records} if records else {}
+        # A log whose records no screen shows was read once and closed (`PodRecordStream`): that record grows old
+        # while its writer goes on.
+        followed = {uid: record for uid, record in records.items() if record.is_worth_following}
+        own = {pod.uid: followed[pod.uid] for pod in pods if pod.uid in followed} if followed else {}
         return RunReports(
             metrics,
             self._ages.seconds(run.uid, now),
