@@ -73,8 +73,10 @@ class LearningStates:
     ) -> RunReports:
         # A log whose records no screen shows was read once and closed (`PodRecordStream`): that record grows old
         # while its writer goes on.
-        followed = {uid: record for uid, record in records.items() if record.is_worth_following}
-        own = {pod.uid: followed[pod.uid] for pod in pods if pod.uid in followed} if followed else {}
+        own = {}
+        if records:  # those of the selected run: the others need no look at their pods
+            taken = ((pod.uid, records.get(pod.uid)) for pod in pods)
+            own = {uid: record for uid, record in taken if record is not None and record.is_worth_following}
         return RunReports(
             metrics,
             self._ages.seconds(run.uid, now),

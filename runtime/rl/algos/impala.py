@@ -15,12 +15,19 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.actor_critic import ActorCritic, backward_sums, bootstrap_values, normalised
+from runtime.rl.algos.actor_critic import (
+    ActorCritic,
+    backward_sums,
+    bootstrap_values,
+    clipped_objective,
+    normalised,
+    with_entropy,
+)
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import ImpalaConfig
 from runtime.rl.algos.optimisers import clip_grad_norm
-from runtime.rl.algos.ppo import clipped_objective, with_entropy
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import is_captured
 
 
@@ -135,7 +142,7 @@ def v_trace(
     # Two thresholds: rho_bar decides the fixed point, c_bar how fast it is reached (section 4.1).
     rho, c = ratio.clamp(max=rho_bar), ratio.clamp(max=c_bar)
     discount = gamma * (ended != 1)
-    runs_on = (ended == 0).to(reward.dtype)
+    runs_on = (ended == GOES_ON).to(reward.dtype)
     delta = rho * (reward + discount * next_value - value)
     # Equation 1 in its recursive form: vs - V(x_s) of each row, and of the row behind it within an episode.
     excess = backward_sums(delta, discount * c * runs_on)

@@ -164,7 +164,7 @@ class Actor(Network):
     def distribution(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation, each (B, act_dim), of the Gaussian before squashing."""
         mean, scale = self.head(features).chunk(2, dim=1)
-        return mean, 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * scale.tanh() + 0.5 * (LOG_STD_MAX + LOG_STD_MIN)
+        return mean, squashed_log_std(scale)
 
     def sample(self, features: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Action (B, act_dim) in [-1, 1] and its log probability (B,), reparameterised by ``noise``.
@@ -179,6 +179,11 @@ class Actor(Network):
         growth = torch.add(u, torch.nn.functional.softplus(u, beta=-2.0), alpha=-2.0)
         surprise = torch.addcmul(torch.add(log_std, growth, alpha=-2.0), noise, noise, value=0.5)
         return u.tanh(), -self.shape.act_dim * _LOG_CONSTANT - surprise.sum(dim=1)
+
+
+def squashed_log_std(scale: Tensor) -> Tensor:
+    """Return log standard deviations within their bounds for a squashed Gaussian's second half of outputs."""
+    return 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * scale.tanh() + 0.5 * (LOG_STD_MAX + LOG_STD_MIN)
 
 
 class Policy(Network):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runtime.rl.algos.actor import HALF_LOG_2_PI, LOG_STD_MAX, LOG_STD_MIN, ActorShape
-from runtime.rl.algos.networks import Network
+from runtime.rl.algos.actor import HALF_LOG_2_PI, ActorShape
+from runtime.rl.algos.networks import Network, squashed_log_std
 
 
 class PolicySampler:
@@ -33,7 +33,7 @@ class PolicySampler:
             mean, log_std = out, self._network.arena.parameters[-1].expand_as(out)
         else:
             mean, scale = out.chunk(2, dim=1)
-            log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (scale.tanh() + 1.0)
+            log_std = squashed_log_std(scale)
         noise = torch.randn(mean.shape, generator=self._generator, device=mean.device)
         action = torch.addcmul(mean, log_std.exp(), noise)
         if self.shape.head == "squashed":

@@ -16,12 +16,20 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from runtime.rl.algos.actor import ActorShape
-from runtime.rl.algos.actor_critic import ActorCritic, backward_sums, bootstrap_values, normalised
+from runtime.rl.algos.actor_critic import (
+    ActorCritic,
+    backward_sums,
+    bootstrap_values,
+    clipped_objective,
+    normalised,
+    with_entropy,
+)
 from runtime.rl.algos.algorithm import Stats
 from runtime.rl.algos.configs import PPOConfig
 from runtime.rl.algos.minibatches import MinibatchSteps, split_rows
 from runtime.rl.algos.optimisers import clip_grad_norm
 from runtime.rl.buffers.rollout_buffer import RolloutBatch
+from runtime.rl.buffers.successors import GOES_ON
 from runtime.rl.device.captured import is_captured
 
 MOST_ROWS_EVALUATED_TWICE: Final = 2**17
@@ -134,20 +142,6 @@ class PPO(ActorCritic):
         return {"shuffle_generator": self._shuffle}
 
 
-def clipped_objective(log_prob: Tensor, unclipped: Tensor, clipped: Tensor) -> Tensor:
-    """Return a value with the gradient of equation (7), mean(min(r A, clip(r) A)), for present r and A (B,).
-
-    The gradient of r A with respect to the log probability is r A itself; that of the clipped term is 0 where it is
-    the smaller one. Written so it needs 20 kernels fewer than the derivative of minimum, clamp and exponential.
-    """
-    return (log_prob * (unclipped * (unclipped <= clipped))).mean()
-
-
-def with_entropy(objective: Tensor, entropy: Tensor, cost: float) -> Tensor:
-    """Return the objective and the reward for a random policy; a reward of 0 has no kernels either."""
-    return objective + cost * entropy if cost else objective
-
-
 def clipped_stats(
     log_ratio: Tensor, ratio: Tensor, bounded: Tensor, unclipped: Tensor, clipped: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,5 +162,5 @@ def generalised_advantage(
     """
     delta = reward + gamma * next_value * (ended != 1) - value
     # The accumulated advantage belongs to the next row, which is another episode behind either kind of end.
-    carry = gamma * gae_lambda * (ended == 0)
+    carry = gamma * gae_lambda * (ended == GOES_ON)
     return backward_sums(delta, carry)
