@@ -75,8 +75,8 @@ class LearningStates:
         # while its writer goes on.
         own = {}
         if records:  # those of the selected run: the others need no look at their pods
-            taken = ((pod.uid, records.get(pod.uid)) for pod in pods)
-            own = {uid: record for uid, record in taken if record is not None and record.is_worth_following}
+            newest = ((pod.uid, records.get(pod.uid)) for pod in pods)
+            own = {uid: record for uid, record in newest if record is not None and record.is_worth_following}
         return RunReports(
             metrics,
             self._ages.seconds(run.uid, now),
