@@ -137,6 +137,7 @@ class Node:
         cpu_cores, memory_bytes: Allocatable, as Kubernetes uses the word.
         cpu_used, memory_used_bytes: In use now, or None when nothing measures it.
         gpu_use: The same of its GPUs; GPUs without a measurement are left out.
+        ip: Its address in the cluster; empty where it is unknown.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Node:
     labels: tuple[tuple[str, str], ...] = ()
     message: str = ""
     cpu: Gpu | None = None
+    ip: str = ""
 
     @property
     def devices(self) -> tuple[Gpu, ...]:

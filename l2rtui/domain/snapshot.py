@@ -27,6 +27,8 @@ class PodView:
         pid: Process id where the backend knows one.
         namespace: Where the backend has namespaces. controller: owner that replaces it, ``ReplicaSet x``.
         flags: Inconsistencies, a sentence each.
+        ip: Its address inside the cluster or the Engine; empty while it has none.
+        labels: Pairs of its own labels, where the backend's pods have them.
     """
 
     uid: str
@@ -52,6 +54,8 @@ class PodView:
     namespace: str = ""
     controller: str = ""
     flags: tuple[str, ...] = ()
+    ip: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
 
     @property
     def status(self) -> Status:

@@ -108,7 +108,14 @@ def pod_view(container: Mapping[str, Any], node: str, seed: int, *, is_terminati
         exit_code=state["ExitCode"] if has_ended else None,
         is_terminating=is_terminating or state["Status"] in ("removing", "dead"),
         pid=state.get("Pid") or None,
+        ip=_address(container),
     )
+
+
+def _address(container: Mapping[str, Any]) -> str:
+    """Return its address in the network of its run; empty while it does not run."""
+    networks = (container.get("NetworkSettings") or {}).get("Networks") or {}
+    return next((str(item["IPAddress"]) for item in networks.values() if item.get("IPAddress")), "")
 
 
 def _phase(container: Mapping[str, Any]) -> tuple[Phase, str, str]:

@@ -80,6 +80,7 @@ class FakeBackend:
         self._stops: dict[str, float] = {}
         self._runs: dict[str, _Run] = {}
         self._uids = count(1)
+        self._addresses = count(2)
         self._snapshot = EMPTY_SNAPSHOT
         self._step_seconds = step_seconds
         self._simulators = DemoSimulators()
@@ -300,8 +301,9 @@ class FakeBackend:
                     continue
                 self._end(pod)
             elif pod.phase is Phase.PENDING and not pod.reason and now >= pod.created + START_SECONDS:
+                ip = f"10.21.{next(self._addresses) % 256}.{pod.index + 2}"
                 self._pods[pod.uid] = replace(
-                    pod, phase=Phase.RUNNING, ready=True, started=pod.created + START_SECONDS
+                    pod, phase=Phase.RUNNING, ready=True, started=pod.created + START_SECONDS, ip=ip
                 )
             elif pod.role is Role.JOB and pod.phase is Phase.RUNNING and now >= pod.created + JOB_SECONDS:
                 self._pods[pod.uid] = replace(pod, phase=Phase.SUCCEEDED, ready=False, exit_code=0)

@@ -105,6 +105,7 @@ def _node(number: int, slots_per_gpu: int) -> Node:
         memory_used_bytes=(205, 180, 31)[number - 1] * GIB,
         labels=(("kubernetes.io/hostname", name), ("nvidia.com/gpu.product", "NVIDIA-A100-SXM4-80GB")),
         message="cordoned for a driver update" if name == CORDONED else "",
+        ip=f"10.20.0.{number}",
     )
 
 

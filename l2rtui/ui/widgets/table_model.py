@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from l2rtui.domain.quantity import age
-from l2rtui.ui.state.filters import Test, compile_filter, misread_columns
+from l2rtui.domain.selection.filter_language import Test, compile_filter, misread_columns
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
 
 S = TypeVar("S")

@@ -10,7 +10,7 @@ import pytest
 from textual.app import App
 
 from l2rtui.domain.log import LogLine
-from l2rtui.ui.state.filters import number_of
+from l2rtui.domain.selection.filter_language import number_of
 from l2rtui.ui.text import Span
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.log_ring import JsonMode, LogRing, bounded, entry_of, present

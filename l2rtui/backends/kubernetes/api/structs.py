@@ -274,9 +274,17 @@ class NodeSpec(KubeStruct, frozen=True):
     taints: list[TaintStruct] | None = None
 
 
+class NodeAddress(KubeStruct, frozen=True):
+    """One address of a node: ``type`` is InternalIP, ExternalIP or Hostname."""
+
+    type: str = ""
+    address: str = ""
+
+
 class NodeStatus(KubeStruct, frozen=True):
     """Status of a node."""
 
+    addresses: list[NodeAddress] | None = None
     capacity: Quantities | None = None
     allocatable: Quantities | None = None
     conditions: list[Condition] | None = None

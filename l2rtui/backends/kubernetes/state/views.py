@@ -72,6 +72,7 @@ def node_view(
         labels=tuple(sorted((meta.labels or {}).items())),
         message="; ".join(filter(None, messages)),
         cpu=devices.cpu,
+        ip=next((item.address for item in status.addresses or () if item.type == "InternalIP"), ""),
     )
 
 
@@ -126,6 +127,8 @@ def pod_view(
         meta.namespace,
         f"{controller.kind} {controller.name}" if controller is not None else "",
         usage.flags,
+        status.pod_ip or "",
+        tuple((meta.labels or {}).items()),
     )
 
 

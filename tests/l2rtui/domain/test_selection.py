@@ -1,0 +1,115 @@
+"""Selection of rows: label selectors as kubectl reads them, and the filter language of all tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from l2rtui.domain.selection.filter_language import compile_filter, misread_columns, number_of
+from l2rtui.domain.selection.label_selector import compile_selector
+
+LABELS = {"gpu": "a100", "zone": "b", "l2rtui.io/run": "racing-sac-s0", "empty": ""}
+
+
+@pytest.mark.parametrize(
+    ("selector", "is_match"),
+    [
+        ("gpu=a100", True),
+        ("gpu==a100", True),
+        ("gpu = h100", False),
+        ("gpu!=h100", True),
+        ("gpu!=a100", False),
+        ("missing!=x", True),
+        ("missing=x", False),
+        ("gpu", True),
+        ("missing", False),
+        ("!missing", True),
+        ("!gpu", False),
+        ("empty=", True),
+        ("missing=", False),
+        ("zone in (a, b)", True),
+        ("zone in (a,c)", False),
+        ("zone notin (a,c)", True),
+        ("zone notin (b)", False),
+        ("missing notin (b)", True),
+        ("gpu=a100,zone=b", True),
+        ("gpu=a100,zone=c", False),
+        ("zone in (a,b),gpu=a100,!missing", True),
+        ("l2rtui.io/run=racing-sac-s0", True),
+    ],
+)
+def test_a_selector_means_what_it_means_to_kubectl(selector, is_match):
+    assert compile_selector(selector)(LABELS) is is_match
+
+
+@pytest.mark.parametrize(
+    "selector", ["", "=a", "gpu=a b", "gpu in a", "gpu>3", "a,,b", "!", "gpu=!x", "zone in (a"]
+)
+def test_what_is_no_selector_is_named(selector):
+    with pytest.raises(ValueError, match="is no label selector: write KEY=VALUE"):
+        compile_selector(selector)
+
+
+COLUMNS = ("node", "state", "slots", "free", "memory")
+ROW = ("phortx1", "✖ NotReady", "3/4", "2", "16Gi")
+
+
+def passes(text: str) -> bool:
+    test = compile_filter(text, COLUMNS)
+    assert test is not None
+    cells = [cell.casefold() for cell in ROW]
+    return test(lambda number: cells[number], " ".join(cells))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_shown"),
+    [
+        ("phortx1", True),
+        ("PHORTX1", True),
+        ("phortx2", False),
+        ("!phortx2", True),
+        ("!phortx1", False),
+        ("!", True),
+        ("state=notready", True),
+        ("state=ready", False),
+        ("state!=ready", True),
+        ("state~ready", True),
+        ("state!~ready", False),
+        ("free=2", True),
+        ("free=2.0", True),
+        ("slots>=3", True),
+        ("slots<3", False),
+        ("memory>8Gi", True),
+        ("memory<=8Gi", False),
+        ("node>3", False),
+        ("free>many", False),
+        ("fr=2 phortx1", True),
+        ("s=3", False),
+        ("nothing=2", False),
+    ],
+)
+def test_a_filter_is_words_and_comparisons(text, is_shown):
+    assert passes(text) is is_shown
+
+
+def test_an_empty_filter_is_none():
+    assert compile_filter("  ", COLUMNS) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("phortx1 free>=2", ""),
+        ("nodde=n1", "There is no column 'nodde'. Did you mean node?"),
+        ("xyzzy=1", "There is no column 'xyzzy'. The columns are node, state, slots, free, memory."),
+        ("s=3", "'s' may be state or slots."),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(text, sentence):
+    assert misread_columns(text, COLUMNS) == sentence
+
+
+@pytest.mark.parametrize(
+    ("shown", "number"), [("7,610", 7610), ("3/4", 3), ("1d02h", 93600), ("16Gi", 2**34), ("v12", 12), ("-", None)]
+)
+def test_numbers_are_read_as_they_are_shown(shown, number):
+    assert number_of(shown) == number
