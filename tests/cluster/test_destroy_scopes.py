@@ -72,8 +72,8 @@ def test_rows_and_cells_are_destroyed_each_with_its_receipt(cli, namespace, tmp_
     assert {slot["set"] for slot in cli.json("slots") if slot["run"] == "e-s0"} == {"learner", "v"}
 
     cli.run("scale", "e-s0/w", "1")
-    # It may stand on the real node, whose kubelet keeps a pod Terminating for two minutes when that is deleted while
-    # its volumes are being mounted: so it runs first.
+    # It may stand on the real node, whose kubelet keeps a pod Terminating for two minutes when that is deleted
+    # while its volumes are being mounted: so it runs first.
     eventually(
         "the set to run again",
         lambda: [pod for pod in cli.json("pods") if (pod["run"], pod["set"], pod["ready"]) == ("e-s0", "w", True)],
