@@ -1,0 +1,189 @@
+"""Charts: curves of several runs, or means over their seeds, on shared scales; the same for screens and files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from l2rtui.domain.curves.columns import Columns, Grid, bridge, over_seeds, resample, smooth
+from l2rtui.domain.curves.run_curve import Axis, RunCurve
+from l2rtui.domain.curves.scale import Scale, position_scale, value_scale
+
+RETURN: Final = "return"
+"""Return of evaluations where there are some, else of training episodes."""
+FIGURE_LABELS: Final[Mapping[str, str]] = MappingProxyType({
+    RETURN: "return",
+    "env_steps_per_second": "env steps/s",
+    "updates_per_second": "updates/s",
+    "policy_lag": "policy lag, versions",
+    "idle_share": "share of time without data",
+})  # fmt: skip
+"""Figures of charts in their order; others follow under their own names."""
+AXIS_LABELS: Final[Mapping[Axis, str]] = MappingProxyType(
+    {Axis.ENV_STEPS: "env steps", Axis.TIME: "time since launch", Axis.UPDATES: "updates"}
+)
+SMOOTHINGS: Final = (0.0, 0.02, 0.1)
+"""Time constants of the exponential moving average, as parts of the axis."""
+WINDOWS: Final = (1, 4, 16)
+"""The newest part of the axis that is drawn: all of it, a quarter, a sixteenth."""
+_FROM_ZERO: Final = 0.25
+"""Part of the axis that may be empty in front of the first record; with more of it the axis does not begin at 0."""
+_ROUNDING: Final = 50
+"""The end of the axis is rounded up to such a part of its length, or a chart would shift with each record."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedCurve:
+    """Curve of one run; ``launched`` is the time from which its time counts, 0 if unknown."""
+
+    name: str
+    curve: RunCurve
+    seed: int = 0
+    experiment: str = ""
+    launched: float = 0.0
+
+    def origin(self, axis: Axis) -> float:
+        """Return the position that counts as 0."""
+        if axis is not Axis.TIME:
+            return 0.0
+        first = self.curve.first.get(axis, 0.0)
+        # A learner's clock may be behind that of the cluster; its first record is never before 0.
+        return self.launched if 0.0 < self.launched < first else first
+
+
+@dataclass(frozen=True, slots=True)
+class CurveGroup:
+    """Runs that are drawn as one line: a single run, or seeds of an experiment as their mean.
+
+    Attributes:
+        old: Age of the newest record where it says nothing of the present; else empty.
+    """
+
+    name: str
+    seeds: tuple[SeedCurve, ...]
+    old: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name, and the number of seeds behind a mean."""
+        return f"{self.name} (mean of {len(self.seeds)} seeds, ± sd)" if len(self.seeds) > 1 else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSettings:
+    """Choices of the person who looks at charts.
+
+    Attributes:
+        smoothing: Time constant of the moving average as a part of the axis; 0 for none.
+        window: Denominator of the part of the axis that is drawn, counted from its end.
+    """
+
+    axis: Axis = Axis.ENV_STEPS
+    smoothing: float = 0.0
+    window: int = 1
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Sentences of a few words on what is drawn, for titles."""
+        smoothing = f"EMA over {self.smoothing:.0%} of the axis" if self.smoothing else "not smoothed"
+        return (
+            f"over {AXIS_LABELS[self.axis]}",
+            smoothing,
+            f"newest 1/{self.window}" if self.window > 1 else "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChartLine:
+    """One line of a chart; ``has_spread`` is true where lows and highs are to be drawn."""
+
+    name: str
+    columns: Columns
+    has_spread: bool = False
+
+    def at(self, column: int) -> float | None:
+        """Return the value in a column, or in the nearest one before it that has one."""
+        values = self.columns.means[: column + 1]
+        return next((value for value in reversed(values) if not math.isnan(value)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One figure of all groups; ``y`` is None where no group has a value of it."""
+
+    figure: str
+    grid: Grid
+    x: Scale
+    y: Scale | None
+    lines: tuple[ChartLine, ...]
+
+    @property
+    def label(self) -> str:
+        """Name and unit of the figure."""
+        return figure_label(self.figure)
+
+
+def figure_label(figure: str) -> str:
+    """Return the name of a figure for people, with its unit."""
+    return FIGURE_LABELS.get(figure) or figure.replace("_", " ")
+
+
+def figures_of(groups: Iterable[CurveGroup]) -> tuple[str, ...]:
+    """Return the figures that some run has, in the order of charts."""
+    own = dict.fromkeys(figure for group in groups for seed in group.seeds for figure in seed.curve.figures)
+    first = [figure for figure in FIGURE_LABELS if figure in own]
+    return (*first, *(figure for figure in own if figure not in FIGURE_LABELS))
+
+
+def chart(
+    groups: Sequence[CurveGroup], figure: str, settings: ChartSettings, columns: int, ticks: tuple[int, int]
+) -> Chart:
+    """Draw one figure of all groups.
+
+    Args:
+        columns: Of the grid on which runs are compared.
+        ticks: The most on the axis of positions, and on that of values.
+    """
+    low, high = _limits(groups, settings)
+    x = position_scale(low, high, ticks[0], is_time=settings.axis is Axis.TIME)
+    grid = Grid(settings.axis, x.low, x.high, columns)
+    lines = tuple(_line(group, figure, grid, settings, is_alone=len(groups) == 1) for group in groups)
+    values = [
+        value
+        for line in lines
+        for part in (line.columns.means, *((line.columns.lows, line.columns.highs) if line.has_spread else ()))
+        for value in part
+    ]
+    return Chart(figure, grid, x, value_scale(values, ticks[1]), lines)
+
+
+def _limits(groups: Iterable[CurveGroup], settings: ChartSettings) -> tuple[float, float]:
+    """Return the part of the axis that is drawn."""
+    axis = settings.axis
+    seeds = [seed for group in groups for seed in group.seeds if seed.curve.num_records]
+    low = min((seed.curve.first[axis] - seed.origin(axis) for seed in seeds), default=0.0)
+    high = max((seed.curve.last[axis] - seed.origin(axis) for seed in seeds), default=1.0)
+    if low < _FROM_ZERO * high:
+        low = 0.0
+    low = max(low, high - (high - low) / settings.window)
+    if high <= low:
+        return low, low + 1.0
+    part = 2.0 ** math.ceil(math.log2((high - low) / _ROUNDING))
+    return low, math.ceil(high / part) * part
+
+
+def _line(group: CurveGroup, figure: str, grid: Grid, settings: ChartSettings, *, is_alone: bool) -> ChartLine:
+    runs = [resample(seed.curve, figure, grid, seed.origin(grid.axis)) for seed in group.seeds]
+    time_constant = settings.smoothing * grid.num
+    means = [smooth(run.means, time_constant) if settings.smoothing else run.means for run in runs]
+    if len(runs) > 1:
+        return ChartLine(group.name, over_seeds(means), has_spread=True)
+    if not runs:
+        return ChartLine(group.name, over_seeds([[math.nan] * grid.num]))
+    run = runs[0]
+    # Behind a smoothed line alone in its chart stands what was smoothed away. Behind several it would hide them.
+    columns = Columns(means[0], bridge(run.lows), bridge(run.highs), run.counts)
+    return ChartLine(group.name, columns, has_spread=is_alone and bool(settings.smoothing))

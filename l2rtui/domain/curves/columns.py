@@ -1,0 +1,130 @@
+"""Curves on a grid of equal columns: resampling, smoothing, and mean with spread over seeds.
+
+A column without a record is not a number. It is bridged by a straight line where a mean over seeds needs a value,
+and never beyond the records of its own run.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from l2rtui.domain.curves.run_curve import Axis, RunCurve
+
+NOTHING: Final = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Values by column, not a number where there is none.
+
+    Attributes:
+        lows, highs: Of the spread: least and greatest record of a run, or one standard deviation over seeds.
+        counts: Records in the column, or seeds.
+    """
+
+    means: list[float]
+    lows: list[float]
+    highs: list[float]
+    counts: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Columns of equal width between two positions of an axis."""
+
+    axis: Axis
+    low: float
+    high: float
+    num: int
+
+    @property
+    def width(self) -> float:
+        """Width of a column in units of the axis."""
+        return (self.high - self.low) / self.num
+
+    def centre(self, column: int) -> float:
+        """Return the position of the middle of a column."""
+        return self.low + (column + 0.5) * self.width
+
+
+def resample(curve: RunCurve, figure: str, grid: Grid, origin: float = 0.0) -> Columns:
+    """Return a figure of a run by columns: the mean of all records in each, and the least and greatest of them.
+
+    Args:
+        origin: Position of the run that counts as 0.
+    """
+    positions = curve.positions(grid.axis)
+    counts, sums, lows, highs = curve.buckets(figure)
+    columns = Columns([], [], [], [])
+    start = bisect_left(positions, grid.low + origin)
+    for number in range(1, grid.num + 1):
+        edge = origin + (grid.high if number == grid.num else grid.low + number * grid.width)
+        # The last column includes its upper edge, or the newest record would fall off the chart.
+        end = (bisect_right if number == grid.num else bisect_left)(positions, edge, start)
+        count = sum(counts[start:end])
+        columns.counts.append(count)
+        columns.means.append(sum(sums[start:end]) / count if count else NOTHING)
+        columns.lows.append(min(lows[start:end]) if count else NOTHING)
+        columns.highs.append(max(highs[start:end]) if count else NOTHING)
+        start = end
+    return columns
+
+
+def smooth(values: Sequence[float], columns: float) -> list[float]:
+    """Return the exponential moving average of values, which starts at the first.
+
+    Args:
+        columns: Its time constant in columns. A gap of n columns weighs as n steps, so that a run that reports
+            rarely is smoothed over the same stretch of the axis.
+    """
+    result: list[float] = []
+    level, gap = NOTHING, 1
+    for value in values:
+        if math.isnan(value):
+            result.append(NOTHING)
+            gap += 1
+            continue
+        weight = 1.0 if math.isnan(level) else -math.expm1(-gap / columns)
+        level = value if weight >= 1.0 else level + weight * (value - level)
+        gap = 1
+        result.append(level)
+    return result
+
+
+def bridge(values: Sequence[float]) -> list[float]:
+    """Return values with straight lines over the gaps between the first and the last one."""
+    result = list(values)
+    before = -1
+    for number, value in enumerate(values):
+        if math.isnan(value):
+            continue
+        gap = number - before
+        if before >= 0 and gap > 1:
+            rise = (value - result[before]) / gap
+            result[before + 1 : number] = [result[before] + rise * step for step in range(1, gap)]
+        before = number
+    return result
+
+
+def over_seeds(runs: Sequence[Sequence[float]]) -> Columns:
+    """Return the mean of several runs in each column, and one standard deviation of the runs around it.
+
+    Runs that ended earlier, or have not come so far, do not count in later columns: ``counts`` says how many do.
+    The deviation is that of the sample (n - 1); it is 0 for a single run.
+    """
+    columns = Columns([], [], [], [])
+    for values in zip(*map(bridge, runs), strict=True):
+        finite = [value for value in values if not math.isnan(value)]
+        count = len(finite)
+        mean = sum(finite) / count if count else NOTHING
+        squares = sum((value - mean) ** 2 for value in finite)
+        deviation = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+        columns.means.append(mean)
+        columns.lows.append(mean - deviation)
+        columns.highs.append(mean + deviation)
+        columns.counts.append(count)
+    return columns

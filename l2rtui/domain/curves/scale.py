@@ -1,0 +1,99 @@
+"""Scales of charts: limits and ticks at round numbers, and their labels in a few characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+LABEL_CHARS: Final = 9
+"""Characters of the longest label that is not written as a power of ten."""
+_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_SPANS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+"""Seconds between two ticks of time, up to a day; longer ones are round numbers of days."""
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Limits of an axis, and the positions and labels of its ticks, ascending."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...] = ()
+
+    def share(self, value: float) -> float:
+        """Return where a value lies between the limits: 0 for the lower, 1 for the upper one."""
+        return (value - self.low) / (self.high - self.low)
+
+
+def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
+    """Return a scale that holds all finite values, with limits at ticks; None without a value."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return None
+    low, high = min(finite), max(finite)
+    if high <= low:
+        margin = max(abs(low) * 0.05, 0.5)
+        low, high = low - margin, high + margin
+    step = _round_step((high - low) / max(1, most_ticks - 1))
+    # Rounding to the step may add a tick at either end; then the next round number is used.
+    while math.ceil(high / step) - math.floor(low / step) > max(1, most_ticks - 1):
+        step = _round_step(step * 1.5)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    ticks = tuple((number * step, number_label(number * step, step)) for number in range(first, last + 1))
+    return Scale(first * step, last * step, ticks)
+
+
+def position_scale(low: float, high: float, most_ticks: int, *, is_time: bool = False) -> Scale:
+    """Return a scale whose limits are exactly these, and whose ticks are round numbers between them.
+
+    Args:
+        is_time: Seconds, with ticks at round minutes, hours and days.
+    """
+    if high <= low:
+        high = low + 1.0
+    step = _span_step((high - low) / most_ticks) if is_time else _round_step((high - low) / most_ticks)
+    numbers = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    label = span_label if is_time else lambda value: number_label(value, step)
+    return Scale(low, high, tuple((number * step, label(number * step)) for number in numbers))
+
+
+def _round_step(least: float) -> float:
+    """Return the smallest of 1, 2, 5, 10 times a power of ten that is not below a number."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(step * power for step in _STEPS if step * power >= least * (1 - 1e-9))
+
+
+def _span_step(least: float) -> float:
+    if least > _SPANS[-1]:
+        return _round_step(least / _SPANS[-1]) * _SPANS[-1]
+    return float(next(span for span in _SPANS if span >= least))
+
+
+def number_label(value: float, step: float) -> str:
+    """Write a number in a few characters, with the digits that tell neighbours at this step apart: ``1.2M``."""
+    if abs(value) < step / 1e6:
+        return "0"  # a sum of steps may miss it by a rounding error
+    size = max(abs(value), step)
+    # Below ten thousand all digits are as short as a prefix.
+    factor, prefix = next(((limit, prefix) for limit, prefix in _PREFIXES if size >= max(limit, 1e4)), (1.0, ""))
+    digits = -math.floor(math.log10(step / factor) + 1e-9)
+    plain_digits = -math.floor(math.log10(step) + 1e-9)
+    texts = (f"{value / factor:.{max(0, digits)}f}{prefix}", f"{value:.{max(0, plain_digits)}f}")
+    return next((text for text in texts if len(text) <= LABEL_CHARS), f"{value:.2g}")
+
+
+def span_label(seconds: float) -> str:
+    """Write a span of time in at most two units: ``90s`` is ``1m30s``."""
+    rest = round(seconds)
+    if rest <= 0:
+        return "0"
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        number, rest = divmod(rest, size)
+        if number or parts:
+            parts.append(f"{number}{unit}" if number else "")
+    return "".join(parts[:2])
