@@ -1,7 +1,7 @@
 """HTTP transport to one API server: requests, streams and websockets; logins renewed; errors as ApiError.
 
-The official client library's models are not used: its typed objects take forty times as long to decode, and one
-malformed item loses the list. Bodies are bytes here; ``structs`` decodes the kinds that are watched.
+Requests go through the official client library's ``ApiClient``, see ``session``; their answers are read as bytes.
+Renewal after 401 and repetition after 429 are ours: the library does neither.
 """
 
 from __future__ import annotations
@@ -10,34 +10,46 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import socket
 import time
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+from kubernetes.aio.client import ApiClient, Configuration
 from yarl import URL
 
-from l2rtui import __version__
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo, response_error, unanswered_error
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.login import ApiLogin
-from l2rtui.backends.kubernetes.api.tls import make_socket, make_tls, proxy_for
+from l2rtui.backends.kubernetes.api.proxies import check_proxy, environment_proxy
+from l2rtui.backends.kubernetes.api.session import AUTH, RedirectError, close_client, make_client, session_of
+from l2rtui.backends.kubernetes.api.sockets import OpenSockets
 
 _log = logging.getLogger(__name__)
 
 Query = Mapping[str, str] | Sequence[tuple[str, str]]
-FIELD_MANAGER: Final = "l2rtui"
-"""Owner of the fields that we write (server-side apply), and the product of the ``User-Agent`` header."""
 JSON: Final = "application/json"
 _CONNECT_SECONDS = 10.0
-_MAX_SESSIONS = 2
-_CLOSE_SECONDS = 1.0
-"""Longest wait for connections that were cut on this side; normally a few turns of the event loop."""
+_MAX_CLIENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _SignedRequest:
+    """Request as the library has prepared it.
+
+    Attributes:
+        login: The login that it carries.
+    """
+
+    client: ApiClient
+    url: URL
+    headers: dict[str, str] = field(repr=False)  # the token is among them
+    body: Any = field(repr=False)
+    login: ApiLogin
 
 
 class Connection:
@@ -47,12 +59,12 @@ class Connection:
         self.access = access
         self.server = access.server
         self._credentials = credentials or make_credentials(access)
-        self._proxy = proxy_for(access)
-        self._sessions: dict[tuple[bytes, bytes], aiohttp.ClientSession] = {}
-        # Responses whose bodies are being read, by session: close() must wake their readers.
-        self._reading: dict[aiohttp.ClientResponse, aiohttp.ClientSession] = {}
-        # All sockets, as aiohttp forgets those of abandoned responses; weak references, or none would be freed.
-        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        # As client-go: NO_PROXY does not count against the proxy of a kubeconfig.
+        self._proxy = check_proxy(access.proxy_url) if access.proxy_url else environment_proxy(access.server)
+        self._clients: dict[tuple[bytes, bytes], ApiClient] = {}
+        # Responses whose bodies are being read, by client: close() must wake their readers.
+        self._reading: dict[aiohttp.ClientResponse, ApiClient] = {}
+        self._sockets = OpenSockets()
         self._encoding = "gzip"
 
     async def request(
@@ -72,7 +84,7 @@ class Connection:
         long as the time allows, which is safe for every method: the server has not processed it.
 
         Args:
-            body: Encoded as JSON unless it is bytes.
+            body: Dicts, lists and plain values; the library encodes it as JSON.
             timeout_seconds: For the request with all its repetitions.
             on_start: Gets the first bytes of a successful response as soon as they arrive.
 
@@ -80,15 +92,14 @@ class Connection:
             ApiError: no response within the time, or one with an error status.
         """
         until = time.monotonic() + timeout_seconds
-        data = None if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
         request = RequestInfo(method, path)
-        headers = {"Content-Type": content_type} if data is not None else {}
+        headers = {"Content-Type": content_type} if body is not None else {}
         while True:
             _log.debug("%s %s", method, path)  # no query and no body: a log is no place for what users wrote
             left = max(0.05, until - time.monotonic())
             timeout = aiohttp.ClientTimeout(total=left, sock_connect=min(_CONNECT_SECONDS, left))
             try:
-                async with self._opened(request, query, headers=headers, data=data, timeout=timeout) as response:
+                async with self._opened(request, query, headers=headers, body=body, timeout=timeout) as response:
                     if on_start is None:
                         return await response.read()
                     head = await response.content.readany()
@@ -158,24 +169,26 @@ class Connection:
         """
         request = RequestInfo("GET", path)
         for is_last in (False, True):
-            login = await self._credentials.login()
+            # Old servers answer 406 to a request for JSON where there is no content type.
+            signed = await self._signed(request, query, {"Accept": "*/*"})
             try:
-                return await self._session(login).ws_connect(
-                    self._url(path, query),
+                return await session_of(signed.client).ws_connect(
+                    signed.url,
                     protocols=protocols,
-                    # Old servers answer 406 to a request for JSON where there is no content type.
-                    headers=[*self._headers(login), ("Accept", "*/*")],
+                    headers=signed.headers,
                     heartbeat=heartbeat_seconds,
                     max_msg_size=0,  # the server's messages have no limit
-                    proxy=self._proxy,
-                    server_hostname=self.access.tls_server_name or None,
+                    proxy=signed.client.configuration.proxy,
+                    server_hostname=signed.client.configuration.tls_server_name,
                     timeout=aiohttp.ClientWSTimeout(ws_close=2.0),
                 )
             except aiohttp.WSServerHandshakeError as error:
-                if error.status == 401 and not is_last and await self._is_renewed(login):
+                if error.status == 401 and not is_last and await self._is_renewed(signed.login):
                     continue
                 # aiohttp drops the body of a failed handshake, and with it the server's reason: GET it again.
                 raise await self._refusal(request, query, error) from error
+            except RedirectError as error:
+                raise _redirected(request, error) from error
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise _unanswered(request, self.server, error, _CONNECT_SECONDS) from error
         raise AssertionError  # pragma: no cover  (the last round returns or raises)
@@ -190,10 +203,10 @@ class Connection:
 
     async def close(self) -> None:
         """Close all connections; open streams end with an error."""
-        sessions, self._sessions = list(self._sessions.values()), {}
-        for session in sessions:
-            await self._close(session)
-        await self._close_untracked()
+        clients, self._clients = list(self._clients.values()), {}
+        for client in clients:
+            await self._close(client)
+        await self._sockets.close()
 
     # --- inside ----------------------------------------------------------------------------------------------
     @contextlib.asynccontextmanager
@@ -204,38 +217,67 @@ class Connection:
         *,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  (aiohttp's own, with its parts)
         headers: Mapping[str, str] | None = None,
-        data: bytes | None = None,
+        body: object = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open a response with a status below 300, renewing the login once if need be; ApiError for any other."""
-        login = await self._credentials.login()
-        url, is_last = self._url(request.path, query), False
-        while True:
-            session = self._session(login)
-            async with session.request(
-                request.method,
-                url,
-                headers=[*self._headers(login), *(headers or {}).items()],
-                data=data,
-                timeout=timeout,
-                proxy=self._proxy,
-                server_hostname=self.access.tls_server_name or None,
-                allow_redirects=False,  # a redirect would carry the token to another server
-            ) as response:
+        for is_last in (False, True):
+            signed = await self._signed(request, query, headers, body)
+            async with await self._sent(request, signed, timeout) as response:
                 if response.status < 300:
-                    self._reading[response] = session
+                    self._reading[response] = signed.client
                     try:
                         yield response
                     finally:
                         del self._reading[response]
                         _abort_unread(response)
                     return
-                if response.status != 401 or is_last or not await self._is_renewed(login):
+                if response.status != 401 or is_last or not await self._is_renewed(signed.login):
                     # At most 1 MiB of the body: an error page of a proxy needs no more.
                     retry_after = response.headers.get("Retry-After", "")
                     raise response_error(
                         request, response.status, await response.content.read(1 << 20), retry_after
                     )
-            login, is_last = await self._credentials.login(), True
+
+    async def _signed(
+        self,
+        request: RequestInfo,
+        query: Query | None,
+        headers: Mapping[str, str] | None = None,
+        body: object = None,
+    ) -> _SignedRequest:
+        """Let the library put a request together, with the login that its hook takes from our credentials."""
+        login = await self._credentials.login()
+        client = self._client(login)
+        pairs = list(query.items() if isinstance(query, Mapping) else query or ())
+        _, url, sent, encoded, _ = await client.param_serialize(
+            request.method, request.path, None, pairs, dict(headers or {}), body, auth_settings=[AUTH]
+        )
+        authorization = sent.pop("authorization", None) or ""
+        if authorization:
+            sent["Authorization"] = authorization
+        # Encoded: aiohttp would else decode and encode names again, and they are data.
+        return _SignedRequest(
+            client, URL(url, encoded=True), sent, encoded, replace(login, authorization=authorization)
+        )
+
+    async def _authorize(self, configuration: Configuration) -> None:
+        """Set the present login; the library calls this hook for each request."""
+        configuration.api_key[AUTH] = (await self._credentials.login()).authorization
+
+    async def _sent(
+        self,
+        request: RequestInfo,
+        signed: _SignedRequest,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  (aiohttp's own, with its parts)
+    ) -> aiohttp.ClientResponse:
+        try:
+            answer = await signed.client.call_api(
+                request.method, signed.url, signed.headers, signed.body, _request_timeout=timeout
+            )
+        except RedirectError as error:
+            raise _redirected(request, error) from error
+        response: aiohttp.ClientResponse = answer.response
+        return response
 
     async def _is_renewed(self, refused: ApiLogin) -> bool:
         return not (await self._credentials.renew(refused)).is_same_as(refused)
@@ -254,67 +296,29 @@ class Connection:
         # Often a kubelet that the server cannot reach: the plain GET then only says that an upgrade is required.
         return response_error(request, error.status, f"it could not be opened (HTTP {error.status})".encode())
 
-    def _session(self, login: ApiLogin) -> aiohttp.ClientSession:
-        """Return the session of a client certificate: TLS binds connections to it, so a renewed one gets others."""
+    def _client(self, login: ApiLogin) -> ApiClient:
+        """Return the client of a certificate: TLS binds connections to it, so a renewed one gets others."""
         key = (login.certificate, login.key)
-        session = self._sessions.get(key)
-        if session is None:
-            tls = make_tls(self.access, login)
-            connector = aiohttp.TCPConnector(
-                ssl=True if tls is None else tls, limit=0, socket_factory=self._socket, keepalive_timeout=60
+        if (client := self._clients.get(key)) is None:
+            headers = {"Accept": JSON, "Accept-Encoding": self._encoding}
+            client = self._clients[key] = make_client(
+                self.access, login, proxy=self._proxy, hook=self._authorize, sockets=self._sockets, headers=headers
             )
-            session = aiohttp.ClientSession(
-                connector=connector,
-                read_bufsize=1 << 18,  # four times the default: fewer wake-ups for pages of megabytes
-                headers={
-                    "User-Agent": f"{FIELD_MANAGER}/{__version__}",
-                    "Accept": JSON,
-                    "Accept-Encoding": self._encoding,
-                },
-            )
-            self._sessions[key] = session
-            for old in list(self._sessions)[:-_MAX_SESSIONS]:
+            for old in list(self._clients)[:-_MAX_CLIENTS]:
                 # Its streams began two certificates ago; their readers reconnect.
-                self._spawn_close(self._sessions.pop(old))
-        return session
+                self._spawn_close(self._clients.pop(old))
+        return client
 
-    def _spawn_close(self, session: aiohttp.ClientSession) -> None:
-        task = asyncio.get_running_loop().create_task(self._close(session))
+    def _spawn_close(self, client: ApiClient) -> None:
+        task = asyncio.get_running_loop().create_task(self._close(client))
         task.add_done_callback(lambda done: done.exception())
 
-    async def _close(self, session: aiohttp.ClientSession) -> None:
-        """Close the connections of a session, and wake readers, whom aiohttp itself would let wait for ever."""
+    async def _close(self, client: ApiClient) -> None:
+        """Close the connections of a client, and wake readers, whom aiohttp itself would let wait for ever."""
         for response, owner in self._reading.items():
-            if owner is session:
+            if owner is client:
                 response.content.set_exception(aiohttp.ClientConnectionError("the connection was closed"))
-        await session.close()
-
-    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
-        made = make_socket(address)
-        self._sockets.add(made)
-        return made
-
-    async def _close_untracked(self) -> None:
-        """Shut down the sockets that aiohttp no longer tracks, and wait until they are closed.
-
-        aiohttp waits neither for a connection whose response was abandoned nor for one that is still being
-        established. The former stays open for up to 30 s, until the server has answered the TLS close_notify; an
-        event loop that ends before that leaks the socket.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                while left := [open_socket for open_socket in self._sockets if open_socket.fileno() >= 0]:
-                    for open_socket in left:
-                        with contextlib.suppress(OSError):  # not connected yet, or not any more
-                            open_socket.shutdown(socket.SHUT_RDWR)
-                    await asyncio.sleep(0.001)
-
-    def _headers(self, login: ApiLogin) -> list[tuple[str, str]]:
-        authorization = [("Authorization", login.authorization)] if login.authorization else []
-        return [*authorization, *self.access.user.impersonate]
-
-    def _url(self, path: str, query: Query | None) -> URL:
-        return URL(f"{self.server}{path}{'?' + urlencode(query) if query else ''}", encoded=True)
+        await close_client(client)
 
 
 def _abort_unread(response: aiohttp.ClientResponse) -> None:
@@ -339,6 +343,12 @@ def decode_json(request: RequestInfo, body: bytes) -> Any:
         raise ApiError(
             f"The answer to {request} is not JSON.", "Is there a proxy or a log-in page before the API server?"
         ) from error
+
+
+def _redirected(request: RequestInfo, error: RedirectError) -> ApiError:
+    """Make the error for a redirect: an API server sends none, a log-in page before it does."""
+    where = urlsplit(error.location).hostname or "another address"
+    return response_error(request, error.status, f"it was redirected to {where}".encode())
 
 
 def _unanswered(request: RequestInfo, server: str, error: BaseException, seconds: float) -> ApiError:

@@ -246,9 +246,11 @@ def merge_files(kubeconfig: str | None, environ: Mapping[str, str]) -> MergedKub
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
     import yaml  # 25 ms that shell completion without a kubeconfig need not pay
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    from l2rtui import bounded_yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is fast
     try:
-        parsed = yaml.load(text, Loader=loader)  # noqa: S506  (both are safe loaders; the C one is fast)
+        parsed = bounded_yaml.load(text, loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from l2rtui.backends.kubernetes.api import http as connection
+from l2rtui.backends.kubernetes.api import sockets as tcp
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.http import Connection
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
@@ -72,8 +73,8 @@ class DeafServer:
 def sockets(monkeypatch):
     """All that were made."""
     made = []
-    make = connection.make_socket
-    monkeypatch.setattr(connection, "make_socket", lambda address: made.append(make(address)) or made[-1])
+    make = tcp.make_socket
+    monkeypatch.setattr(tcp, "make_socket", lambda address: made.append(make(address)) or made[-1])
     return made
 
 

@@ -1,0 +1,207 @@
+"""Proxies as kubectl chooses them: ``proxy-url`` of the kubeconfig, else HTTPS_PROXY, HTTP_PROXY and NO_PROXY.
+
+The rules are those of Go's ``golang.org/x/net/http/httpproxy``, which client-go follows. Python's own
+(``urllib.request``, and aiohttp's ``trust_env``) know no networks in NO_PROXY: with ``NO_PROXY=10.0.0.0/8`` they
+would send a cluster's requests to a proxy that cannot reach it, and kubectl would not. Neither the official client
+library nor aiohttp speaks SOCKS; python-socks does the handshake, and TLS runs over its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from l2rtui.errors import ConfigError
+
+OnTunnel = Callable[[socket.socket], object]
+_HTTP: Final = ("http", "https")
+_SOCKS: Final = ("socks5", "socks5h")
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def environment_proxy(url: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the proxy that the environment names for a URL; empty for none.
+
+    Raises:
+        ConfigError: the proxy's scheme is not supported.
+    """
+    environ = os.environ if environ is None else environ
+    target = urlsplit(url)
+    # Capitals first, as in Go; ALL_PROXY means nothing there, nor here.
+    proxy = _first(environ, f"{target.scheme}_proxy")
+    if not proxy or _is_direct(target, _first(environ, "no_proxy")):
+        return ""
+    return check_proxy(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def check_proxy(proxy: str) -> str:
+    """Return the URL of a proxy if its scheme can be used.
+
+    Raises:
+        ConfigError: it cannot; the sentence leaves out the user and password that may stand in the URL.
+    """
+    parts = urlsplit(proxy)
+    if parts.scheme not in (*_HTTP, *_SOCKS) or not parts.hostname:
+        raise ConfigError(
+            f"The proxy {parts.scheme}://{parts.hostname or ''} is of a kind that is not supported.",
+            "Use http://, https:// or socks5://.",
+        )
+    return proxy
+
+
+def http_proxy(proxy: str) -> str | None:
+    """Return the proxy that requests name; None without one, and for SOCKS, which the connector speaks."""
+    return proxy if urlsplit(proxy).scheme in _HTTP else None
+
+
+def make_connector(
+    proxy: str, *, on_tunnel: OnTunnel, socket_factory: Any = None, **options: Any
+) -> aiohttp.TCPConnector:
+    """Make the connector for a proxy, or for none.
+
+    Args:
+        on_tunnel: Gets the connected socket of each SOCKS tunnel.
+        socket_factory, options: Those of aiohttp's ``TCPConnector``.
+    """
+    if urlsplit(proxy).scheme in _SOCKS:
+        return SocksConnector(proxy, on_tunnel, **options)
+    return aiohttp.TCPConnector(socket_factory=socket_factory, **options)
+
+
+class SocksConnector(aiohttp.TCPConnector):
+    """Connector through a SOCKS 5 proxy (RFC 1928), which also resolves the names, as Go's client has it do.
+
+    aiohttp-socks is not used: its connector drops ``server_hostname`` (``tls-server-name`` of a kubeconfig); its
+    sockets have no keep-alive and are out of reach of ``Connection.close()``.
+    """
+
+    def __init__(self, proxy: str, on_tunnel: OnTunnel, **options: Any) -> None:
+        super().__init__(resolver=_Unresolved(), **options)
+        self._proxy = urlsplit(proxy)
+        self._on_tunnel = on_tunnel
+
+    async def _wrap_create_connection(
+        self,
+        *args: Any,
+        addr_infos: Any,
+        req: Any,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  (aiohttp's own)
+        client_error: object = None,  # noqa: ARG002  (aiohttp's own)
+        **kwargs: Any,
+    ) -> Any:
+        """Open the tunnel, then let asyncio speak TLS over it; of aiohttp's steps the one that makes sockets."""
+        # The first address is the name itself, see _Unresolved.
+        host, port = addr_infos[0][4][:2]
+        async with asyncio.timeout(timeout.sock_connect):
+            tunnel = await self._tunnel(host, port)
+            try:
+                return await self._loop.create_connection(*args, **kwargs, sock=tunnel)
+            except BaseException as error:
+                tunnel.close()  # asyncio does it too if the handshake fails, but not for a cancellation before that
+                if isinstance(error, ssl.CertificateError):
+                    raise aiohttp.ClientConnectorCertificateError(req.connection_key, error) from error
+                raise
+
+    async def _tunnel(self, host: str, port: int) -> socket.socket:
+        import python_socks
+        from python_socks.async_.asyncio import Proxy
+
+        user, password = unquote(self._proxy.username or ""), unquote(self._proxy.password or "")
+        address = self._proxy.hostname or "", self._proxy.port or 1080
+        proxy = Proxy(python_socks.ProxyType.SOCKS5, *address, user, password, rdns=True)
+        try:
+            tunnel: socket.socket = await proxy.connect(host, port)
+        except TimeoutError:
+            raise
+        except (python_socks.ProxyError, OSError) as error:
+            sentence = f"the proxy {self._proxy.scheme}://{self._proxy.hostname}: {error}"
+            raise aiohttp.ClientConnectionError(sentence) from error
+        self._on_tunnel(tunnel)
+        return tunnel
+
+
+class _Unresolved(AbstractResolver):
+    """Resolver that leaves names as they are: behind a proxy they may mean something else, or nothing here."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the name as its own address."""
+        return [{"hostname": host, "host": host, "port": port, "family": family, "proto": 0, "flags": 0}]
+
+    async def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+def _first(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name.upper()) or environ.get(name) or ""
+
+
+def _is_direct(target: SplitResult, no_proxy: str) -> bool:
+    """Decide as ``httpproxy.config.useProxy`` does, the other way round."""
+    host = (target.hostname or "").rstrip(".").lower()
+    port = target.port or _PORTS.get(target.scheme, 0)
+    address = _address(host)
+    # Loopback is never proxied, whatever NO_PROXY says.
+    if host == "localhost" or (address is not None and address.is_loopback):
+        return True
+    return any(_is_match(rule, host, port, address) for rule in _rules(no_proxy))
+
+
+def _rules(no_proxy: str) -> Iterator[str]:
+    return (rule for part in no_proxy.split(",") if (rule := part.strip().lower()))
+
+
+def _is_match(
+    rule: str, host: str, port: int, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None
+) -> bool:
+    if rule == "*":
+        return True
+    if "/" in rule:
+        # Names are not looked up for this, as in Go: only a server that is named by its address is in a network.
+        network = _network(rule)
+        return network is not None and address is not None and address in network
+    name, wanted_port = _host_and_port(rule)
+    if wanted_port and wanted_port != str(port):
+        return False
+    if (other := _address(name)) is not None:
+        return other == address
+    if not name or address is not None:
+        return False
+    # .example.org and *.example.org mean hosts below it alone; example.org means itself, too.
+    suffix = name.removeprefix("*")
+    return host.endswith(suffix) if suffix.startswith(".") else host == suffix or host.endswith(f".{suffix}")
+
+
+def _host_and_port(rule: str) -> tuple[str, str]:
+    """Split ``host:port``, ``[address]:port``; an IPv6 address without brackets has colons and no port."""
+    if rule.startswith("["):
+        name, _, rest = rule[1:].partition("]")
+        return name, rest.removeprefix(":")
+    if rule.count(":") == 1:
+        name, _, port = rule.partition(":")
+        return name, port
+    return rule, ""
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
