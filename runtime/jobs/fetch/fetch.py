@@ -12,14 +12,22 @@ from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
 from runtime.jobs.fetch import sources
 from runtime.jobs.fetch.download import Download
-from runtime.jobs.fetch.unpack import is_archive, unpack
+from runtime.jobs.fetch.unpack import MAX_RATIO, is_archive, unpack
 
 SAY_SECONDS: Final = 2.0
 DIGITS: Final = "digits"
 
 
 def fetch(
-    text: str, dest: Path, console: Console, stop: Stop, *, is_folder: bool, sha256: str, unpacks: bool
+    text: str,
+    dest: Path,
+    console: Console,
+    stop: Stop,
+    *,
+    is_folder: bool,
+    sha256: str,
+    unpacks: bool,
+    max_ratio: int = MAX_RATIO,
 ) -> None:
     """Bring what `text` names to `dest`. Raises SetupError, FailedError, InterruptedWorkError and OSError."""
     if text == DIGITS:
@@ -44,7 +52,7 @@ def fetch(
         size = file.stat().st_size
         if into:
             try:
-                names = unpack(file, dest, source.name, stop)
+                names = unpack(file, dest, source.name, stop, max_ratio)
             finally:
                 file.unlink(missing_ok=True)
             teller.end("done", size, f"unpacked to {dest}: {', '.join(names[:8])}")

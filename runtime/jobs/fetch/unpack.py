@@ -1,12 +1,14 @@
 """Unpacking of untrusted archives: nothing outside the folder is written, and all of it arrives or nothing.
 
-Only files and folders are unpacked. A link, a device or a path that leads outside refuses the archive.
+Only files and folders are unpacked. A link, a device, a path that leads outside, or more than the bounds allow
+refuses the archive. Folders that exist are merged: files of the same names are replaced, and others stay.
 """
 
 from __future__ import annotations
 
 import gzip
 import lzma
+import os
 import shutil
 import stat
 import tarfile
@@ -14,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from runtime.base.errors import FailedError, InterruptedWorkError
 from runtime.base.signals import Stop
@@ -25,8 +27,33 @@ _DAMAGE: Final = (
     *(EOFError, UnicodeDecodeError),
 )
 _COPY_BYTES: Final = 1024 * 1024
+MAX_RATIO: Final = 200
+"""Unpacked bytes for each byte of the archive. Texts and tables reach 10 to 50, made-up archives a thousand."""
+MAX_MEMBERS: Final = 5_000_000
+"""Files and folders; ImageNet has 1.4 million."""
+_SMALL_BYTES: Final = 64 * 1024 * 1024
+"""Unpacked bytes up to which the ratio does not matter."""
+_HEADERS: Final = frozenset(
+    {
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    }
+)
+_MAX_HEADER_BYTES: Final = 1024 * 1024
 Member = tuple[str, IO[bytes] | None]
 """A name and its content, or None for a folder."""
+
+
+class _BoundedHeader(tarfile.TarInfo):
+    """Header of a tar archive; a long name or extended header that tarfile would read into memory is bounded."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
+        """Return the header in a block. Raises FailedError."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _HEADERS and header.size > _MAX_HEADER_BYTES:
+            raise FailedError(f"the archive has a header of {header.size} bytes; nothing was unpacked")
+        return header
 
 
 def is_archive(name: str) -> bool:
@@ -34,8 +61,37 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith((*_TAR, ".zip"))
 
 
-def unpack(archive: Path, folder: Path, name: str, stop: Stop) -> list[str]:
-    """Unpack `archive`, which was fetched as `name`, and return the names that are in `folder` now.
+class _Budget:
+    """Bytes and members that an archive may still unpack to."""
+
+    def __init__(self, archive: Path, folder: Path, max_ratio: int) -> None:
+        self._packed, self._ratio = archive.stat().st_size, max_ratio
+        self._free = shutil.disk_usage(folder).free
+        self._limit = max(_SMALL_BYTES, self._packed * max_ratio)
+        self._bytes = self._members = 0
+
+    def add_member(self) -> None:
+        """Count a file or folder. Raises FailedError."""
+        self._members += 1
+        if self._members > MAX_MEMBERS:
+            raise FailedError(f"the archive has more than {MAX_MEMBERS} files and folders; nothing was unpacked")
+
+    def add(self, size: int) -> None:
+        """Count bytes that are about to be written. Raises FailedError."""
+        self._bytes += size
+        if self._bytes > self._limit:
+            raise FailedError(
+                f"the archive's {self._packed} bytes unpack to more than {self._limit}, as made-up archives do; "
+                f"nothing was unpacked (if it is right: --max-ratio above {self._ratio})"
+            )
+        if self._bytes > self._free:
+            raise FailedError(
+                f"the archive needs more than the {self._free} bytes that are free; nothing was unpacked"
+            )
+
+
+def unpack(archive: Path, folder: Path, name: str, stop: Stop, max_ratio: int = MAX_RATIO) -> list[str]:
+    """Unpack `archive`, which was fetched as `name`, and return the names that it has brought to `folder`.
 
     Raises FailedError with a sentence, and leaves `folder` as it was.
     """
@@ -45,13 +101,18 @@ def unpack(archive: Path, folder: Path, name: str, stop: Stop) -> list[str]:
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
     try:
+        budget = _Budget(archive, folder, max_ratio)
         for text, content in _zip(archive) if name.lower().endswith(".zip") else _tar(archive):
             if stop.is_set():
                 raise InterruptedWorkError(f"{name}: ended by {stop.reason} while it was unpacked")
-            _put(staging, text, content)
+            budget.add_member()
+            _put(staging, text, content, budget)
         made = sorted(path.name for path in staging.iterdir())
+        # All conflicts before the first move: what is refused leaves the folder as it was.
         for name_in_archive in made:
-            _replace(staging / name_in_archive, folder / name_in_archive)
+            _check_merge(staging / name_in_archive, folder / name_in_archive)
+        for name_in_archive in made:
+            _merge(staging / name_in_archive, folder / name_in_archive)
     except _DAMAGE as error:
         raise FailedError(f"{name} cannot be unpacked: it is damaged or of another kind ({error})") from error
     finally:
@@ -60,7 +121,7 @@ def unpack(archive: Path, folder: Path, name: str, stop: Stop) -> list[str]:
 
 
 def _tar(archive: Path) -> Iterator[Member]:
-    with tarfile.open(archive, "r:*") as tar:
+    with tarfile.open(archive, "r:*", tarinfo=_BoundedHeader) as tar:
         for member in tar:
             if member.isdir():
                 yield member.name, None
@@ -86,7 +147,7 @@ def _zip(archive: Path) -> Iterator[Member]:
                     yield member.filename, content
 
 
-def _put(folder: Path, text: str, content: IO[bytes] | None) -> None:
+def _put(folder: Path, text: str, content: IO[bytes] | None, budget: _Budget) -> None:
     name = PurePosixPath(text)
     # Backslash and NUL too: other systems treat them as separators or ends of a name.
     if name.is_absolute() or ".." in name.parts or "\0" in text or "\\" in text:
@@ -99,11 +160,29 @@ def _put(folder: Path, text: str, content: IO[bytes] | None) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        shutil.copyfileobj(content, file, _COPY_BYTES)
+        while block := content.read(_COPY_BYTES):
+            budget.add(len(block))  # counted as it comes: a header may state any size
+            file.write(block)
 
 
-def _replace(made: Path, target: Path) -> None:
-    """Replace an older file or folder."""
-    if target.is_dir() and not target.is_symlink():
-        shutil.rmtree(target)
-    made.replace(target)
+def _check_merge(made: Path, target: Path) -> None:
+    """Raise FailedError where a folder of the archive meets something else, or a file of it a folder."""
+    is_folder = target.is_dir() and not target.is_symlink()
+    if made.is_dir() and is_folder:
+        for child in made.iterdir():
+            _check_merge(child, target / child.name)
+    elif (made.is_dir() or is_folder) and os.path.lexists(target):
+        kinds = ("a folder", "no folder") if made.is_dir() else ("a file", "a folder")
+        raise FailedError(
+            f"{target.name!r} is {kinds[0]} in the archive, and {target} is {kinds[1]}; nothing was unpacked "
+            f"(move it away, or unpack to another folder)"
+        )
+
+
+def _merge(made: Path, target: Path) -> None:
+    """Move a file or folder to its place; files of the same names are replaced, other files stay."""
+    if made.is_dir() and target.is_dir():
+        for child in made.iterdir():
+            _merge(child, target / child.name)
+    else:
+        made.replace(target)

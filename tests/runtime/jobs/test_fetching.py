@@ -339,6 +339,64 @@ def test_zip_archives_are_taken_and_their_links_are_not(tmp_path):
         unpack(evil, tmp_path / "in", "b.zip", Stop())
 
 
+def test_folders_are_merged_and_what_was_there_stays(tmp_path):
+    folder = tmp_path / "data"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "three-weeks.safetensors").write_text("weights")
+    (folder / "checkpoints" / "notes").write_text("old")
+    archive = tarred(tmp_path / "a.tar", {"checkpoints/notes": b"new", "checkpoints/more/first": b"1", "top": b"2"})
+    assert unpack(archive, folder, "a.tar", Stop()) == ["checkpoints", "top"]
+    assert {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()} == {
+        "checkpoints/three-weeks.safetensors": "weights",
+        "checkpoints/notes": "new",
+        "checkpoints/more/first": "1",
+        "top": "2",
+    }
+
+
+@pytest.mark.parametrize("there", ["file", "folder", "link"])
+def test_a_folder_that_meets_a_file_is_refused_before_anything_moves(tmp_path, there):
+    folder, outside = tmp_path / "data", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    members = {"a": b"1", "x": b"2"} if there == "folder" else {"a": b"1", "x/y": b"2"}
+    match there:
+        case "file":
+            (folder / "x").write_text("mine")
+        case "folder":
+            (folder / "x").mkdir()
+        case _:
+            (folder / "x").symlink_to(outside)
+    with pytest.raises(FailedError, match="nothing was unpacked"):
+        unpack(tarred(tmp_path / "a.tar", members), folder, "a.tar", Stop())
+    assert [path.name for path in folder.iterdir()] == ["x"]
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_an_archive_that_grows_without_end_is_refused(tmp_path, kind):
+    archive = tmp_path / f"bomb.{kind}"
+    zeros = bytes(80 * 1024 * 1024)
+    if kind == "zip":
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+            zipped.writestr("zeros", zeros)
+    else:
+        tarred(archive, {"zeros": zeros})
+    with pytest.raises(FailedError, match="as made-up archives do"):
+        unpack(archive, tmp_path / "in", archive.name, Stop())
+    assert list((tmp_path / "in").iterdir()) == []
+    assert unpack(archive, tmp_path / "in", archive.name, Stop(), max_ratio=5000) == ["zeros"]
+
+
+def test_a_long_name_of_a_gigabyte_is_refused_before_it_is_read(tmp_path):
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 30
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
+    with pytest.raises(FailedError, match="a header of 1073741824 bytes"):
+        unpack(archive, tmp_path / "in", "a.tar", Stop())
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no archive", "empty"])
 def test_a_damaged_archive_leaves_the_folder_as_it_was(tmp_path, damage):
     archive = tarred(tmp_path / "a.tar.gz", {"a": np.random.default_rng(1).bytes(100_000)})
