@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.common.node_info import CGROUP, fields_of, lines_of, memory_limits, own_cgroups, usable_cores
+from runtime.base.cgroups import MemoryLimit, fields_of, memory_limits, number_of, own_cgroups, usable_cores
 
 _MIN_SECONDS = 0.1
 """Shortest time between two readings of CPU times: the kernel counts in steps of 10 ms."""
@@ -18,11 +18,10 @@ _MIN_SECONDS = 0.1
 def memory_used() -> int:
     """Return the memory in use, in bytes: of the cgroup whose limit counts, or of this machine where none does."""
     machine = psutil.virtual_memory()
-    limit, folder = min(memory_limits(), default=(machine.total, CGROUP))
-    if limit < machine.total and (current := fields_of(folder / "memory.current")):
-        # As kubectl top and docker stats count: files that were read and can be dropped at once are no use.
-        cached = _field_of(folder / "memory.stat", "inactive_file") or 0
-        return max(0, int(current[0]) - cached)
+    unlimited = MemoryLimit(machine.total, None)
+    tightest = min(memory_limits(), key=lambda group: group.limit, default=unlimited)
+    if tightest.limit < machine.total and tightest.used is not None:
+        return tightest.used
     return machine.total - machine.available
 
 
@@ -58,18 +57,9 @@ def _busy_core_seconds(cgroups: Iterable[Path]) -> float:
     """Return the seconds that cores have been busy, summed over them: of the first cgroup with a quota, or all."""
     for folder in cgroups:
         quota = fields_of(folder / "cpu.max")
-        if quota and quota[0].isdigit() and (used := _field_of(folder / "cpu.stat", "usage_usec")) is not None:
+        if quota and quota[0].isdigit() and (used := number_of(folder / "cpu.stat", "usage_usec")) is not None:
             return used / 1e6
     times = psutil.cpu_times()
     # On Linux time of guests is also in user and nice, and a core that waits for I/O is idle.
     twice = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
     return sum(times) - twice - times.idle - getattr(times, "iowait", 0.0)
-
-
-def _field_of(path: Path, name: str) -> int | None:
-    """Return the number behind a name in a file of names and numbers; None without it."""
-    for line in lines_of(path):
-        key, _, value = line.partition(" ")
-        if key == name and value.isdigit():
-            return int(value)
-    return None

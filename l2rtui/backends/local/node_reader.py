@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from l2rtui.backends.common.node_info import memory_limit, node_name, usable_cores
+from l2rtui.backends.common.node_info import memory_limit, node_name
 from l2rtui.backends.common.node_load import CpuLoad, memory_used
 from l2rtui.backends.common.nvml import GpuProcess, GpuReader, cpu_device
 from l2rtui.backends.local import process_scan
@@ -15,6 +15,7 @@ from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Node
 from l2rtui.domain.snapshot import PodView
 from l2rtui.domain.status import Phase
+from runtime.base.cgroups import usable_cores
 
 
 @dataclass(frozen=True, slots=True)

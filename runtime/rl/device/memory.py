@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-CGROUP = Path("/sys/fs/cgroup")
+from runtime.base.cgroups import CGROUP, memory_limits
+
 MEMINFO = Path("/proc/meminfo")
 
 
@@ -23,8 +24,9 @@ def host_free_bytes(meminfo: Path = MEMINFO, cgroup: Path = CGROUP) -> int | Non
 
     None where neither is known, as on systems without /proc.
     """
-    free = [value for value in (_available(meminfo), _below_limit(cgroup)) if value is not None]
-    return min(free, default=None)
+    free = [max(0, group.limit - group.used) for group in memory_limits(cgroup) if group.used is not None]
+    available = _available(meminfo)
+    return min(free if available is None else [*free, available], default=None)
 
 
 def _available(meminfo: Path) -> int | None:
@@ -36,23 +38,4 @@ def _available(meminfo: Path) -> int | None:
     for line in lines:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    return None
-
-
-def _below_limit(cgroup: Path) -> int | None:
-    """Return the bytes below the limit of the cgroup (version 2, or 1), whose file caches can be dropped."""
-    for limit_name, used_name, cache_name in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        try:
-            limit = (cgroup / limit_name).read_text().strip()
-            used = int((cgroup / used_name).read_text())
-            stat = (cgroup / used_name).with_name("memory.stat").read_text().splitlines()
-        except (OSError, ValueError):
-            continue
-        if not limit.isdigit():  # "max": no limit
-            return None
-        cache = next((int(line.split()[1]) for line in stat if line.startswith(f"{cache_name} ")), 0)
-        return max(0, int(limit) - used + cache)
     return None

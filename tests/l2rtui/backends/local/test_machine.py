@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -18,6 +17,7 @@ from l2rtui.backends.local.backend import LocalBackend
 from l2rtui.config import Settings
 from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.node import CPU, GpuUse
+from runtime.base import cgroups
 from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 
 DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH = 9, 12, 18
@@ -179,7 +179,7 @@ def test_in_a_container_load_and_memory_are_its_own(monkeypatch, tmp_path):
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n")
-    monkeypatch.setattr(node_info, "own_cgroups", lambda: iter([tmp_path]))
+    monkeypatch.setattr(cgroups, "own_cgroups", lambda _=None: iter([tmp_path]))
     assert node_load._busy_core_seconds([tmp_path]) == 7.5
     assert node_load.memory_used() == 500 << 20
     (tmp_path / "memory.max").write_text("max\n")
@@ -219,10 +219,10 @@ def test_limits_of_containers_count(monkeypatch, tmp_path, files, cores, memory)
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text + "\n")
-    real = node_info.lines_of
-    own = Path("/proc/self/cgroup")
-    monkeypatch.setattr(node_info, "lines_of", lambda path: ["0::/a/b"] if path == own else real(path))
-    monkeypatch.setattr(node_info, "CGROUP", tmp_path)
+    own = tmp_path / "own"
+    own.write_text("0::/a/b\n")
+    monkeypatch.setattr(cgroups, "OWN", own)
+    monkeypatch.setattr(cgroups, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert node_info.usable_cores() == cores
+    assert cgroups.usable_cores() == cores
     assert node_info.memory_limit() == memory
