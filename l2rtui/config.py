@@ -42,6 +42,9 @@ class Settings:
         context: Context of a kubeconfig. Default empty: the one that the kubeconfig marks as current.
         namespaces: Namespaces to look at; the first is where runs are launched. Default empty: the context's own,
             and a look at all of them where that is allowed.
+        impersonate_user: User to act as, as kubectl's ``--as``; the server checks that you may. Default empty: whom
+            the kubeconfig names (``as``), else yourself.
+        impersonate_groups: Groups to act as, as kubectl's ``--as-group``. Default empty: those of the kubeconfig.
         image: Container image for specs that name none. Default empty: such a spec is refused where one is needed.
         binding: How a pod gets its GPU where the spec does not say: ``env`` (both variables, the pod pinned to its
             node), ``device-plugin``, ``shared``, ``hami``, ``dra`` or ``cpu``. Default ``env``; sets that compute
@@ -81,6 +84,8 @@ class Settings:
     backend: str = _setting("")
     context: str = _setting("")
     namespaces: tuple[str, ...] = _setting(())
+    impersonate_user: str = _setting("")
+    impersonate_groups: tuple[str, ...] = _setting(())
     image: str = _setting("")
     binding: str = _setting("env", choices=("env", "device-plugin", "shared", "hami", "dra", "cpu"))
     cuda_index: str = _setting("zero", choices=("same", "zero"))

@@ -22,7 +22,10 @@ BINDINGS = ("env", "device-plugin", "shared", "hami", "dra", "cpu")
 SHELLS = ("bash", "zsh", "fish")
 DEFAULT_WAIT_SECONDS = 120.0
 DEFAULT_SERVE_PORT = 8000
-VALUE_OPTIONS = ("--backend", "--kubeconfig", "--context", "-n", "--namespace", "--config", "-o", "--output")
+VALUE_OPTIONS = (
+    *("--backend", "--kubeconfig", "--context", "--as", "--as-group"),
+    *("-n", "--namespace", "--config", "-o", "--output"),
+)
 """Options that may stand before the verb and take the next word."""
 
 
@@ -287,6 +290,10 @@ def _common(parser: Parser) -> None:
     if "--kubeconfig" not in parser.options:  # `cluster` has its own: the file that it writes to
         parser.text("--kubeconfig", "FILE", "clusters and users, in place of $KUBECONFIG and ~/.kube/config")
     parser.option("--context", metavar="NAME", help="cluster of the kubeconfig")
+    parser.option("--as", dest="impersonate_user", metavar="USER", help="act as another user of the cluster")
+    parser.option(
+        "--as-group", dest="impersonate_groups", action="append", metavar="GROUP", help="act in a group; repeatable"
+    )
     parser.option("-n", "--namespace", metavar="NS", help="namespaces, with commas")
     parser.option("--config", metavar="FILE", help="settings file, in place of the usual one")
     parser.option("--readonly", action="store_true", default=None, help="change nothing")

@@ -38,6 +38,8 @@ def settings_of(args: Namespace) -> Settings:
     flags = {
         "backend": args.backend,
         "context": args.context,
+        "impersonate_user": args.impersonate_user,
+        "impersonate_groups": args.impersonate_groups,
         "namespaces": args.namespace,
         "readonly": args.readonly,
     }
@@ -79,11 +81,13 @@ class Session:
         return make_backend(self.settings.backend, self.settings)
 
     def _check_flags(self) -> None:
-        if not (self.args.context or self.args.namespace):
+        impersonated = self.args.impersonate_user or self.args.impersonate_groups
+        if not (self.args.context or self.args.namespace or impersonated):
             return
         has_locations = self.backend.location is not None
         for flag, value, what in (
             ("--context", self.args.context, "contexts"),
+            ("--as", impersonated, "users"),
             ("-n", self.args.namespace, "namespaces"),
         ):
             if value and not has_locations:

@@ -224,8 +224,13 @@ class KubernetesBackend:
         # Several panes ask at the same time when the app starts; one of them connects.
         async with self._opening:
             if self._context is None:
+                settings = self._settings
                 api = await connect(
-                    self._settings.context, self._kubeconfig, self._settings.namespaces, eks_token=self._eks_token
+                    settings.context,
+                    self._kubeconfig,
+                    settings.namespaces,
+                    eks_token=self._eks_token,
+                    act_as=(settings.impersonate_user, settings.impersonate_groups),
                 )
                 self._context = ClusterContext(api, self._settings)
             return self._context

@@ -71,6 +71,8 @@ def _passed_on(args: Namespace) -> list[str]:
         ("--backend", args.backend),
         ("--kubeconfig", args.kubeconfig),
         ("--context", args.context),
+        ("--as", args.impersonate_user),
+        *(("--as-group", group) for group in args.impersonate_groups or ()),
         ("--namespace", args.namespace),
         ("--config", args.config),
     ):

@@ -13,7 +13,7 @@ from typing import Any, Final
 from l2rtui.backends.kubernetes.api.credentials import Credentials, make_credentials
 from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
 from l2rtui.backends.kubernetes.api.http import JSON, Connection, decode_json
-from l2rtui.backends.kubernetes.api.kubeconfig import Access, load_access
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, impersonating, load_access
 from l2rtui.backends.kubernetes.api.login import EksSigner
 from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath
 from l2rtui.backends.kubernetes.api.session import FIELD_MANAGER
@@ -30,7 +30,7 @@ class Api(Connection):
 
     Attributes:
         context: Name of the context.
-        user: Name of the kubeconfig's user, for sentences.
+        user: Name of the acting user, for sentences.
         namespace: Default namespace.
         namespaces: Those that the caller restricts itself to; empty for no restriction.
         server_version: (major, minor).
@@ -43,7 +43,7 @@ class Api(Connection):
     ) -> None:
         super().__init__(access, credentials)
         self.context = access.context
-        self.user = access.user.name
+        self.user = access.acting_user
         self.namespace = namespaces[0] if namespaces else access.namespace
         self.namespaces = namespaces
         # The oldest that we support: assumed where a hardened server hides /version.
@@ -219,6 +219,7 @@ async def connect(
     namespaces: tuple[str, ...] = (),
     *,
     eks_token: EksSigner | None = None,
+    act_as: tuple[str, tuple[str, ...]] = ("", ()),
 ) -> Api:
     """Open a context and check that its server answers.
 
@@ -227,12 +228,13 @@ async def connect(
         kubeconfig: Path, or several joined; None means KUBECONFIG, ~/.kube/config, or the pod's own account.
         namespaces: Restrict the client to these; empty means all that the user may list, else the context's own.
         eks_token: See make_credentials().
+        act_as: User and groups to impersonate, see impersonating(); empty for those of the kubeconfig.
 
     Raises:
         ConfigError: no such context, or its files cannot be used.
         ApiError: the server does not answer or does not let us in.
     """
-    access = load_access(context, kubeconfig)
+    access = impersonating(load_access(context, kubeconfig), *act_as)
     api = Api(access, make_credentials(access, eks_token), namespaces)
     await api.choose_encoding()
     try:

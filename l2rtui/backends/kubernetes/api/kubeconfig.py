@@ -13,12 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from l2rtui.errors import ConfigError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Folder in which a pod finds its token, certificate authority and namespace."""
 _SECTIONS = ("clusters", "users", "contexts")
+_AS_USER, _AS_UID, _AS_GROUP, _AS_EXTRA = (
+    f"Impersonate-{part}" for part in ("User", "Uid", "Group", "Extra-")
+)  # fmt: skip
+_EXTRA_SAFE = "!#$&'*+^`|"
+"""Characters of an HTTP field name (RFC 9110, 5.6.2), beside letters, digits and ``-._~``; others are percent-encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class User:
 
     Attributes:
         certificate, key: PEM. certificate_file, key_file: paths instead, read again when the login is renewed.
-        impersonate: Headers of user impersonation (``as``, ``as-groups``, ``as-user-extra``).
+        impersonate: Headers of user impersonation (``as``, ``as-uid``, ``as-groups``, ``as-user-extra``).
     """
 
     name: str = ""
@@ -90,6 +96,12 @@ class Access:
     tls_server_name: str = ""
     proxy_url: str = ""
 
+    @property
+    def acting_user(self) -> str:
+        """Name of the user for sentences: the kubeconfig's, or whom it impersonates."""
+        user = dict(self.user.impersonate).get(_AS_USER, "")
+        return f"{user} (impersonated by {self.user.name or 'anonymous'})" if user else self.user.name
+
 
 def load_access(
     context: str = "", kubeconfig: str | None = None, environ: Mapping[str, str] | None = None
@@ -112,6 +124,22 @@ def load_access(
             return inside
         raise ConfigError("No kubeconfig was found.", "Set KUBECONFIG, or write ~/.kube/config.")
     return merged.access(context)
+
+
+def impersonating(access: Access, user: str = "", groups: tuple[str, ...] = ()) -> Access:
+    """Return the access with another user, or other groups, to act as; empty keeps those of the kubeconfig.
+
+    As kubectl's ``--as`` and ``--as-group``: each replaces its own part alone.
+
+    Raises:
+        ConfigError: there are groups, and no user to act as.
+    """
+    replaced = {name for name, value in ((_AS_USER, user), (_AS_GROUP, groups)) if value}
+    rest = [pair for pair in access.user.impersonate if pair[0] not in replaced]
+    pairs = [*([(_AS_USER, user)] if user else []), *((_AS_GROUP, group) for group in groups), *rest]
+    if pairs and _AS_USER not in dict(pairs):
+        raise ConfigError("There are groups to act in, and no user to act as.", "Add `--as USER`.")
+    return replace(access, user=replace(access.user, impersonate=_checked_headers(pairs)))
 
 
 def context_names(
@@ -282,12 +310,6 @@ def _merge(merged: MergedKubeconfig, parsed: dict[str, Any], path: Path) -> None
 
 
 def _user(name: str, entry: _Entry) -> User:
-    impersonate: list[tuple[str, str]] = []
-    if entry.body.get("as"):
-        impersonate.append(("Impersonate-User", str(entry.body["as"])))
-        impersonate += [("Impersonate-Group", str(group)) for group in entry.body.get("as-groups") or []]
-        for key, values in (entry.body.get("as-user-extra") or {}).items():
-            impersonate += [(f"Impersonate-Extra-{key}", str(value)) for value in values]
     certificate, certificate_file = entry.data_or_file("client-certificate")
     key, key_file = entry.data_or_file("client-key")
     return User(
@@ -302,8 +324,32 @@ def _user(name: str, entry: _Entry) -> User:
         entry.text("password"),
         _exec(entry),
         _oidc(entry),
-        tuple(impersonate),
+        _impersonation(entry),
     )
+
+
+def _impersonation(user: _Entry) -> tuple[tuple[str, str], ...]:
+    """Return the headers by which an entry acts as another user; the library's reader drops them."""
+    name = user.text("as")
+    if not name:
+        return ()  # groups without a user count for nothing, as in client-go
+    groups, extra = user.body.get("as-groups") or [], user.body.get("as-user-extra") or {}
+    if not isinstance(groups, list) or not isinstance(extra, dict):
+        raise ConfigError(f"In the kubeconfig {user.source}, as-groups is no list or as-user-extra no mapping.")
+    pairs = [(_AS_USER, name), *((_AS_GROUP, str(group)) for group in groups)]
+    pairs += [(_AS_UID, uid)] if (uid := user.text("as-uid")) else []
+    for key, values in extra.items():
+        # client-go encodes them so, and the server decodes them: a key may be a URL.
+        header = f"{_AS_EXTRA}{quote(str(key).lower(), safe=_EXTRA_SAFE)}"
+        pairs += [(header, str(value)) for value in (values if isinstance(values, list) else [values])]
+    return _checked_headers(pairs)
+
+
+def _checked_headers(pairs: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    for name, value in pairs:
+        if not value.isprintable():  # a line break would begin another header
+            raise ConfigError(f"The value of {name} holds characters that no name has.", "Correct `as` or `--as`.")
+    return tuple(pairs)
 
 
 def _exec(user: _Entry) -> ExecPlugin | None:
