@@ -35,7 +35,7 @@ _HEADERS = {
 # A page, not a redirect: a browser does not send a strict cookie with a redirect that another site began.
 _WELCOME = (
     '<!DOCTYPE html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>l2rtui</title>'
-    "<body style='background:#0c181f'>"
+    '<link rel="icon" type="image/svg+xml" href="/icon.svg"><body style="background:#12161b">'
 )
 
 

@@ -1,8 +1,9 @@
 """textual-serve's server with a guard, a loopback address and an orderly end.
 
-Its own ``serve()`` binds any address, logs local variables, and prints an app's standard error as it is. Here the
-addresses in the page follow the Host header, since at the far end of a tunnel the port is another one, and output
-of the apps is sanitized before it reaches this terminal.
+Its own ``serve()`` binds any address, logs local variables, and prints an app's standard error as it is; its page
+asks another host for a font and takes no key before a click. Here the page is ours (``templates``), the addresses
+in it follow the Host header, since at the far end of a tunnel the port is another one, and output of the apps is
+sanitized before it reaches this terminal.
 """
 
 from __future__ import annotations
@@ -10,36 +11,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import logging
+import re
 import shlex
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from pathlib import Path
+from typing import Final, TextIO
 
 from aiohttp import web
-from textual_serve.server import Server
+from textual_serve.server import Server, to_int
 
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import UsageError
 from l2rtui.serve.guard import Guard
+from l2rtui.serve.tabs import GRACE_SECONDS, Tabs
+
+_log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 _CLOSE_SECONDS = 2.0
 """Time for the apps to end in order; after that they end with this process (see `terminal_guard.end_with`)."""
+_HEARTBEAT_SECONDS: Final = 15.0
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_TAB: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
+"""Name that a page gives its tab, a UUID."""
 
 
 class GuardedServer(Server):
     """The pages, files and WebSocket of textual-serve behind the guard."""
 
     def __init__(self, command: str, guard: Guard) -> None:
-        super().__init__(command, host=LOOPBACK, title="l2rtui")
+        super().__init__(command, host=LOOPBACK, title="l2rtui", templates_path=_TEMPLATES)
         self._guard = guard
-        self._open: set[asyncio.Transport] = set()
+        self._tabs = Tabs(command, self.download_manager)
 
     async def make_app(self) -> web.Application:
         """Return the web application, with the guard before every path."""
         app: web.Application = await self._make_app()
+        app.router.add_get("/ws/{tab}", self.handle_websocket)
+        app.router.add_get("/icon.svg", self._icon)
         app.middlewares.append(self._guard.middleware())
         app.on_response_prepare.append(self._guard.add_headers)
         return app
@@ -48,22 +61,32 @@ class GuardedServer(Server):
         """Print nothing, unlike the base class: the caller announces the address."""
 
     async def on_shutdown(self, app: web.Application) -> None:  # noqa: ARG002  (textual-serve names it)
-        """Cut the connections of all tabs, so that their apps end."""
-        # A WebSocket close would wait for the browser's answer, up to ten seconds for a sleeping tab.
-        for transport in self._open:
-            transport.abort()
+        """Cut the connections of all tabs and end their apps."""
+        await self._tabs.stop()
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-        """Serve one tab, from its beginning to its end."""
+        """Serve a connection of a tab, from its beginning to its end."""
+        name = request.match_info.get("tab", "")
         transport = request.transport
-        if transport is None:  # disconnected while its cookie was checked
+        if transport is None or (name and not _TAB.fullmatch(name)):  # disconnected while its cookie was checked
             raise web.HTTPForbidden
-        self._open.add(transport)
+        size = (to_int(request.query.get(side, ""), cells) for side, cells in (("width", 80), ("height", 24)))
+        socket = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS)
+        await socket.prepare(request)
+        # Without a name nobody could ask for the app again, so it ends with its connection.
+        app = self._tabs.app_of(name or f"/{id(socket)}")
+        await app.attach(socket, transport, *size)
         try:
-            answer: web.WebSocketResponse = await super().handle_websocket(request)
+            await self._process_messages(socket, app.service)
+        except (AssertionError, AttributeError, KeyError, IndexError, TypeError, ValueError):
+            _log.exception("a page sent what no page of ours sends")
+            await socket.close()
         finally:
-            self._open.discard(transport)
-        return answer
+            app.detach(socket, GRACE_SECONDS if name else 0.0)
+        return socket
+
+    async def _icon(self, request: web.Request) -> web.StreamResponse:  # noqa: ARG002  (aiohttp's handler)
+        return web.FileResponse(_TEMPLATES / "icon.svg", headers={"Content-Type": "image/svg+xml"})
 
     async def handle_index(self, request: web.Request) -> web.StreamResponse:
         """Return the page, with the addresses under which this browser reaches the server."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import re
 import signal
 import sys
 from urllib.parse import urlsplit
@@ -14,29 +11,9 @@ import aiohttp
 import psutil
 import pytest
 
+from tests.e2e.serving import DEADLINE_SECONDS, origin, serving
+
 pytestmark = pytest.mark.process
-
-DEADLINE_SECONDS = 90.0
-
-
-@contextlib.asynccontextmanager
-async def serving(*words):
-    """A server of the demo; gives its process and the address that it printed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "l2rtui", "serve", "--backend", "demo", "--port", "0", *words),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
-    )
-    try:
-        line = await asyncio.wait_for(process.stdout.readline(), DEADLINE_SECONDS)
-        address = line.decode().strip()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{40,}", address), await process.stderr.read()
-        yield process, address
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @pytest.fixture
@@ -51,11 +28,6 @@ async def browser():
         cookie_jar=aiohttp.CookieJar(unsafe=True), timeout=aiohttp.ClientTimeout(DEADLINE_SECONDS)
     ) as session:
         yield session
-
-
-def origin(address):
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc}"
 
 
 async def status(browser, url, **headers):
@@ -124,6 +96,34 @@ async def test_the_app_is_behind_the_websocket(server, browser):
         apps = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert apps
     await gone(apps)  # the tab was closed
+
+
+async def test_a_connection_that_names_its_tab_finds_its_app_again(server, browser):
+    process, address = server
+    await status(browser, address)
+    tab, headers = f"{origin(address)}/ws/tab-1", {"Origin": origin(address)}
+    children = psutil.Process(process.pid).children
+    async with browser.ws_connect(f"{tab}?width=100&height=30", headers=headers) as socket:
+        await first_frame(socket)
+        await socket.send_json(["stdin", "?"])
+        await first_frame(socket, b"Destroy the run")
+        apps = [app.pid for app in children()]
+    async with browser.ws_connect(f"{tab}?width=120&height=40", headers=headers) as socket:
+        assert b"\x1b[?1049h" in await first_frame(socket, b"Destroy the run")
+        assert [app.pid for app in children()] == apps
+        # A second connection of the same tab takes the app over, since the first may be a lost network's.
+        async with browser.ws_connect(f"{tab}?width=90&height=25", headers=headers) as newer:
+            await first_frame(newer, b"Destroy the run")
+            while (await asyncio.wait_for(socket.receive(), DEADLINE_SECONDS)).type is aiohttp.WSMsgType.BINARY:
+                pass  # what was on its way
+            assert socket.closed
+            await newer.send_json(["stdin", "\x1b"])
+            await first_frame(newer)
+            assert [app.pid for app in children()] == apps
+            await newer.send_json("no envelope of the page")
+            while not newer.closed:
+                await asyncio.wait_for(newer.receive(), DEADLINE_SECONDS)
+    assert await refused(browser, f"{origin(address)}/ws/a_b", **headers) == 403
 
 
 FOREIGN = (
