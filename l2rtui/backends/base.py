@@ -152,6 +152,13 @@ class Backend(Protocol):
         """Secrets that runs refer to by name."""
 
     @property
+    def results(self) -> Callable[[str], Awaitable[Path | None]] | None:
+        """Return the folder of this machine with the checkpoints of the run of this name; None without one.
+
+        None where runs leave their results on other machines.
+        """
+
+    @property
     def adopt(self) -> Callable[[str], Awaitable[None]] | None:
         """Give the run of this name a living supervisor; None where a service of the system supervises runs."""
 

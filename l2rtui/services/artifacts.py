@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -15,23 +15,45 @@ from l2rtui.domain.workload import RunSpec, name_problem
 from l2rtui.errors import NotFoundError, UsageError
 from l2rtui.services import run_history
 
+DATA_DIR: Final = "/l2r"
+"""Path of L2R_DIR in containers."""
+
 
 async def root_of(backend: Backend, target: str) -> str:
-    """Return the root of checkpoints: a URL or path unchanged, or the one in the spec of the run that is named.
+    """Return the root of checkpoints: a URL or path unchanged, or where the run that is named leaves its own.
+
+    That is the place in its spec to which it copies them, else its own folder where that lies on this machine, also
+    after the run was destroyed.
 
     Raises:
         NotFoundError: there is no such run.
-        UsageError: the run uploads no checkpoints.
+        UsageError: the run copies no checkpoints, and its own lie on another machine.
     """
     if "/" in target or target.startswith(("~", ".")):
         return target
-    spec = await backend.spec(target)
+    try:
+        spec = await backend.spec(target)
+    except NotFoundError:
+        if folder := await _folder_of(backend, target):
+            return folder
+        raise
     train: dict[str, Any] = msgspec.json.decode(spec.train)
     place = train.get("artifacts")
-    if not isinstance(place, str) or not place:
-        hint = "Launch with `--set train.artifacts=s3://BUCKET/PREFIX` or a folder; or name a place."
-        raise UsageError(f"{target} copies its checkpoints nowhere.", hint)
-    return f"{place.rstrip('/')}/{spec.name}"
+    if isinstance(place, str) and place:
+        return f"{place.rstrip('/')}/{spec.name}"
+    if folder := await _folder_of(backend, target):
+        return folder
+    claims = (mount.claim for row in spec.sets for mount in row.pod.mounts if mount.path.rstrip("/") == DATA_DIR)
+    hint = "Launch with `--set train.artifacts=s3://BUCKET/PREFIX` or a folder; or name a place."
+    if claim := next(filter(None, claims), ""):
+        hint = f"They lie in its volume {claim}: see `l2rtui volume files {claim}`."
+    raise UsageError(f"{target} copies its checkpoints nowhere.", hint)
+
+
+async def _folder_of(backend: Backend, run: str) -> str:
+    """Return the folder of this machine with the results of a run; empty without one."""
+    folder = await backend.results(run) if backend.results is not None else None
+    return str(folder) if folder is not None else ""
 
 
 async def choose(store: Artifacts, name: str) -> Artifact:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+
+from l2rtui.domain.event import KubeEvent
+from l2rtui.domain.secret import is_secret_variable
 
 
 def fields(*pairs: tuple[str, str]) -> list[str]:
@@ -13,3 +17,19 @@ def fields(*pairs: tuple[str, str]) -> list[str]:
 def when(seconds: float) -> str:
     """Format seconds since the epoch in UTC; 0 is an unknown time."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else "unknown"
+
+
+def variables_text(variables: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each variable of a process; values of those that may be secrets are hidden."""
+    for name, value in variables:
+        yield f"  env {name}={'(hidden)' if value and is_secret_variable(name) else value}"
+
+
+def with_events(lines: Iterable[str], events: Iterable[KubeEvent]) -> tuple[str, ...]:
+    """Return a description with the events of its object at its end."""
+    history = [
+        f"  {when(event.time)} {event.level} {event.reason} {event.object}"
+        + (f": {event.message}" if event.message else "")
+        for event in events
+    ]
+    return (*lines, "", "events:", *(history or ["  none are kept"]))

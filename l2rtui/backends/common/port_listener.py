@@ -11,6 +11,42 @@ from l2rtui.errors import BackendError, L2RError
 Carry = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Carries one connection until its end; raises L2RError or OSError when it cannot."""
 _HOST = "127.0.0.1"
+_BLOCK = 1 << 16
+
+
+def carry_to(address: Callable[[], Awaitable[str]], port: int) -> Carry:
+    """Return a carrier of connections to a TCP port that this machine can reach.
+
+    Args:
+        address: Host of the port, asked for each connection; raises L2RError while there is none.
+    """
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host = await address()
+        try:
+            inner, outer = await asyncio.open_connection(host, port)
+        except OSError as error:
+            raise BackendError(f"{host}:{port} does not answer ({error.strerror or error}).") from error
+        try:
+            sending = asyncio.create_task(_pump(reader, outer))
+            try:
+                await _pump(inner, writer)
+            finally:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+        finally:
+            outer.close()
+
+    return carry
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Carry one direction until its end, and pass that end on: a half-closed connection stays one."""
+    while block := await reader.read(_BLOCK):
+        writer.write(block)
+        await writer.drain()
+    if writer.can_write_eof():
+        writer.write_eof()
 
 
 async def listen_and_carry(pod: str, local: int, remote: int, carry: Carry) -> AsyncGenerator[str, None]:

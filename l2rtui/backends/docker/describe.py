@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from l2rtui.backends.common.formatting import fields, when
-from l2rtui.backends.common.port_listener import listen_and_carry
+from l2rtui.backends.common.formatting import fields, variables_text, with_events
+from l2rtui.backends.common.port_listener import carry_to, listen_and_carry
 from l2rtui.backends.docker import containers, labels, views
 from l2rtui.cloud.docker_engine import DockerEngine
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
-from l2rtui.domain.secret import is_secret_variable
 from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import exit_text
 from l2rtui.errors import BackendError, NotFoundError
@@ -23,7 +21,6 @@ from l2rtui.errors import BackendError, NotFoundError
 MAX_EVENTS: Final = 300
 _HISTORY_SECONDS: Final = 24 * 3600.0
 """The Engine keeps the last 256 events of all containers together, whatever their age."""
-_BLOCK: Final = 1 << 16
 _REASONS: Final = {
     "create": "Created",
     "start": "Started",
@@ -50,12 +47,7 @@ async def describe(
             lines = await _run(engine, target)
         case _:
             lines = _node(target, info)
-    history = [
-        f"  {when(event.time)} {event.level} {event.reason} {event.object}"
-        + (f": {event.message}" if event.message else "")
-        for event in await events(engine, target)
-    ]
-    return (*lines, "", "events:", *(history or ["  none are kept"]))
+    return with_events(lines, await events(engine, target))
 
 
 async def events(engine: DockerEngine, target: PodView | RunView | Node | None) -> tuple[KubeEvent, ...]:
@@ -79,37 +71,16 @@ async def events(engine: DockerEngine, target: PodView | RunView | Node | None) 
 def forward(engine: DockerEngine, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
     """Carry connections to the container's address in its run's network; see ``Inspector.forward``."""
 
-    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = _address(await _inspected(engine, pod))  # anew each time: a restart may change it
-        if not address:
+    async def address() -> str:
+        # Anew for each connection: a restart may change it.
+        if not (current := _address(await _inspected(engine, pod))):
             raise BackendError("it has no address while it does not run.")
-        try:
-            inner, outer = await asyncio.open_connection(address, remote)
-        except OSError as error:
-            raise BackendError(f"{address}:{remote} does not answer ({error.strerror or error}).") from error
-        try:
-            sending = asyncio.create_task(_pump(reader, outer))
-            try:
-                await _pump(inner, writer)
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-        finally:
-            outer.close()
+        return current
 
-    return listen_and_carry(pod.name, local, remote, carry)
+    return listen_and_carry(pod.name, local, remote, carry_to(address, remote))
 
 
 # --- inside ----------------------------------------------------------------------------------------------------
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry one direction until its end, and pass that end on: a half-closed connection stays one."""
-    while block := await reader.read(_BLOCK):
-        writer.write(block)
-        await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
-
-
 async def _inspected(engine: DockerEngine, pod: PodView) -> Mapping[str, Any]:
     if (details := await containers.inspect(engine, pod.uid)) is None:
         raise NotFoundError(f"The pod {pod.name} is gone.", "Look at the pods again.")
@@ -142,7 +113,9 @@ async def _pod(engine: DockerEngine, view: PodView) -> list[str]:
         + ("" if mount["RW"] else ", read only")
         for mount in details["Mounts"]
     ]
-    return [*lines, *_variables(config["Env"])]
+    # Cut at the first sign of equality: a value may hold more of them.
+    pairs = (variable.partition("=") for variable in config["Env"])
+    return [*lines, *variables_text((name, value) for name, _, value in pairs)]
 
 
 async def _run(engine: DockerEngine, view: RunView) -> list[str]:
@@ -175,12 +148,6 @@ def _node(node: Node, info: Mapping[str, Any]) -> list[str]:
         ("files", str(info.get("DockerRootDir", ""))),
     )
     return lines
-
-
-def _variables(env: list[str]) -> Iterator[str]:
-    for variable in env:
-        name, _, value = variable.partition("=")
-        yield f"  env {name}={'(hidden)' if value and is_secret_variable(name) else value}"
 
 
 def _address(container: Mapping[str, Any]) -> str:

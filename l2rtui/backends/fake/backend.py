@@ -60,7 +60,7 @@ class FakeBackend:
     """
 
     name = "demo"
-    location = inspector = renderer = secrets = adopt = None
+    location = inspector = renderer = secrets = adopt = results = None
 
     def __init__(
         self,

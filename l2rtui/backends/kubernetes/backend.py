@@ -51,7 +51,7 @@ class KubernetesBackend:
     """
 
     name = "kubernetes"
-    adopt = None  # the controllers of the cluster supervise pods
+    adopt = results = None  # the controllers of the cluster supervise pods; what those write lies in volumes
 
     def __init__(
         self, settings: Settings, kubeconfig: str | None = None, eks_token: EksSigner | None = None

@@ -8,13 +8,14 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from l2rtui.backends.common.node_info import node_name, usable_cores
+from l2rtui.backends.common.node_info import node_name
 from l2rtui.backends.common.refusals import refuse_conflicts
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.local import destroy as destruction
 from l2rtui.backends.local import exec as foreground
-from l2rtui.backends.local import launch, preflight, process_scan, state_files, views
+from l2rtui.backends.local import launch, preflight, process_scan, run_folders, state_files, views
 from l2rtui.backends.local.environment import clean_environ, find_command, pod_environ
+from l2rtui.backends.local.inspector import LocalInspector
 from l2rtui.backends.local.logs import read_logs
 from l2rtui.backends.local.node_reader import NodeReader, NodeReading
 from l2rtui.backends.local.paths import RunFolder, StateFolder
@@ -22,6 +23,7 @@ from l2rtui.backends.local.records import PodRecord, RunRecord, StopRequest
 from l2rtui.backends.local.run_store import RunScan, RunState, RunStore
 from l2rtui.backends.local.secrets import LocalSecrets
 from l2rtui.backends.local.supervision import client
+from l2rtui.backends.local.volume_store import LocalVolumes
 from l2rtui.config import Settings, state_dir, user_name
 from l2rtui.domain.change import Change, difference
 from l2rtui.domain.log import CommandOutput, LogLine, LogQuery
@@ -31,6 +33,7 @@ from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
+from runtime.base.cgroups import usable_cores
 
 _WATCH_SECONDS = 0.2
 _NODE_SECONDS = 5.0
@@ -49,7 +52,7 @@ class LocalBackend:
     """
 
     name = "local"
-    location = inspector = renderer = volumes = None
+    location = renderer = None
 
     def __init__(self, settings: Settings, *, state: Path | None = None, nvml: object = None) -> None:
         self._settings = settings
@@ -198,6 +201,20 @@ class LocalBackend:
     def secrets(self) -> LocalSecrets:
         """The secrets in the state folder."""
         return LocalSecrets(self._root.secrets, user_name())
+
+    @property
+    def inspector(self) -> LocalInspector:
+        """Descriptions, events and ports, from state files."""
+        return LocalInspector(self._root, self._store)
+
+    @property
+    def volumes(self) -> LocalVolumes:
+        """The volumes in the state folder."""
+        return LocalVolumes(self._root, self._store)
+
+    async def results(self, run: str) -> Path | None:
+        """Return the folder in which a run leaves its checkpoints, or has left them when it was destroyed."""
+        return await asyncio.to_thread(run_folders.results_of, self._root, run)
 
     async def close(self) -> None:
         """Close the GPU driver; runs go on."""

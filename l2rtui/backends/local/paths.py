@@ -7,6 +7,7 @@
       runs/<run>/
         run.json                  desired state; the backend writes it, the supervisor reads it
         status.json               observed state; only the supervisor writes it
+        events.jsonl              what happened to the run and its pods; only the supervisor writes it
         requests/<pod uid>.json   stop this pod once; destroy.json: stop all, for good
         logs/<pod>/<n>.log        the n-th process of a pod of this name; n.log.1 is the part before its rotation
         pipes/                    one FIFO for each running process
@@ -83,6 +84,8 @@ class RunFolder:
     """Desired state, a RunRecord."""
     status = _Below("status.json")
     """Observed state, a RunStatus."""
+    events = _Below("events.jsonl")
+    """Journal of events, lines of EventRecord."""
     requests = _Below("requests")
     """Folder of requests to the supervisor, which it removes when they are handled."""
     destroy_request = _Below("requests/destroy.json")

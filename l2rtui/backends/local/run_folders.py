@@ -1,4 +1,4 @@
-"""Socket folders of runs, and the removal of all folders of a run."""
+"""Socket folders of runs, their results, and the removal of all folders of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from l2rtui.backends.local.paths import REMOVED, STAGED, RunFolder
+from l2rtui.backends.local import state_files
+from l2rtui.backends.local.paths import REMOVED, STAGED, RunFolder, StateFolder
+from l2rtui.backends.local.records import RunRecord
 
 _PREFIX = "l2r-"
 _LINK = "run"
@@ -77,3 +79,13 @@ def remove(*paths: Path) -> str:
         except OSError as error:
             problem = f"{error.filename or path}: {error.strerror or error}"
     return problem
+
+
+def results_of(root: StateFolder, run: str) -> Path | None:
+    """Return the folder with the checkpoints of a run: its data, or what the newest of this name has left."""
+    folder = root.run(run)
+    if record := state_files.read_valid(folder.record, RunRecord):
+        return Path(record.volume) if record.volume else folder.data
+    # Named by `destroy`: the name of the run and the start of its uid.
+    left = [path for path in root.results.glob(f"{run}-*") if path.name.rpartition("-")[0] == run]
+    return max(left, key=lambda path: path.stat().st_mtime, default=None)

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES
-from l2rtui.domain.volume import FileEntry
-from l2rtui.errors import BackendError
 
 # A batch is held in memory and repeated as a whole after a cut.
 _BATCH_BYTES = 32 * 1024 * 1024
@@ -22,32 +20,6 @@ _BATCH_FILES = 200
 Progress = Callable[[int], None]
 """Called with the number of bytes transferred since the last call."""
 T = TypeVar("T")
-
-
-def below(folder: Path, name: str) -> Path:
-    """Return the local path for a name in a volume, which is not trusted; BackendError if it leaves the folder."""
-    parts = name.split("/")
-    if ".." in parts or name.startswith("/"):
-        raise BackendError(f"The volume names a file {name!r}, which would lead out of {folder}.")
-    return folder.joinpath(*parts)
-
-
-def is_there(local: Path, entry: FileEntry) -> bool:
-    """Return whether a local copy has the same size and modification time."""
-    try:
-        status = local.stat()
-    except OSError:
-        return False
-    # Within a second: tar stores whole seconds, `find` prints fractions.
-    return status.st_size == entry.size and abs(status.st_mtime - entry.changed) < 1.0
-
-
-def local_files(source: Path) -> list[tuple[str, Path, int]]:
-    """Return name below the source, path and size of every file; the name is empty where the source is a file."""
-    if source.is_file():
-        return [("", source, source.stat().st_size)]
-    paths = sorted(path for path in source.rglob("*") if path.is_file())
-    return [(path.relative_to(source).as_posix(), path, path.stat().st_size) for path in paths]
 
 
 def batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from l2rtui.backends.common import file_copies
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -67,8 +68,8 @@ class PodFiles:
             target /= posixpath.basename(inside)
         small: list[tuple[FileEntry, Path]] = []
         for entry in entries:
-            local = target if is_file else transfer.below(target, entry.path)
-            if await asyncio.to_thread(transfer.is_there, local, entry):
+            local = target if is_file else file_copies.below(target, entry.path)
+            if await asyncio.to_thread(file_copies.is_there, local, entry):
                 progress(entry.size)
             elif entry.size >= _LARGE_BYTES or is_file:
                 remote = posixpath.join(inside, entry.path) if entry.path else inside
@@ -86,7 +87,7 @@ class PodFiles:
             UsageError: there is nothing to copy. BackendError: it could not be read or written.
         """
         inside = _inside(path)
-        if not (files := await asyncio.to_thread(transfer.local_files, source)):
+        if not (files := await asyncio.to_thread(file_copies.local_files, source)):
             raise UsageError(f"There is no {source} to copy, or no file in it.")
         if not files[0][0] and (path.endswith("/") or inside == _ROOT):
             inside = posixpath.join(inside, source.name)

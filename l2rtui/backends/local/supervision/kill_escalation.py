@@ -40,12 +40,14 @@ def hurry_stop(record: PodRecord, grace_seconds: float, now: float) -> None:
         record.kill_at = min(record.kill_at, now + grace_seconds)
 
 
-def kill_if_due(record: PodRecord, process: SupervisedProcess | None, now: float) -> None:
-    """Send SIGKILL to the process group of a pod whose deadline is over, once."""
-    if record.kill_at is not None and now >= record.kill_at:
-        record.kill_at = None
-        if process is not None:
-            process.signal_group(signal.SIGKILL)
+def kill_if_due(record: PodRecord, process: SupervisedProcess | None, now: float) -> bool:
+    """Send SIGKILL to the process group of a pod whose deadline is over, once; return whether it was sent."""
+    if record.kill_at is None or now < record.kill_at:
+        return False
+    record.kill_at = None
+    if process is not None:
+        process.signal_group(signal.SIGKILL)
+    return process is not None
 
 
 # --- in a destroy: these block, and belong in a thread ---------------------------------------------------------

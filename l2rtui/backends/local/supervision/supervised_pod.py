@@ -10,7 +10,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,6 +18,7 @@ from l2rtui.backends.local.environment import find_command, pod_command, pod_env
 from l2rtui.backends.local.paths import RunFolder
 from l2rtui.backends.local.records import DesiredPod, PodRecord, RunRecord
 from l2rtui.backends.local.supervision import kill_escalation, restart_policy
+from l2rtui.backends.local.supervision.event_log import EventLog, EventRecord
 from l2rtui.backends.local.supervision.log_file import LogWriter, serials
 from l2rtui.backends.local.supervision.supervised_process import SupervisedProcess
 from l2rtui.domain.status import Phase
@@ -35,6 +36,7 @@ class SupervisionContext:
         changed: Called after each change of a pod's record.
         report_problem: Called with a sentence when a log cannot be written.
         now: Seconds since the epoch. monotonic: seconds of a clock that no change of the date moves.
+        events: Journal of the run.
     """
 
     folder: RunFolder
@@ -47,6 +49,16 @@ class SupervisionContext:
     report_problem: Callable[[str], None]
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
+    events: EventLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.events = EventLog(self.folder.events)
+
+    def note(
+        self, pod: str, reason: str, message: str = "", *, is_warning: bool = False, at: float | None = None
+    ) -> None:
+        """Write an event of a pod, or with an empty name of the run, into the journal."""
+        self.events.add(EventRecord(self.now() if at is None else at, pod, reason, message, is_warning))
 
 
 class SupervisedPod:
@@ -62,6 +74,8 @@ class SupervisedPod:
     def new(cls, context: SupervisionContext, desired: DesiredPod) -> SupervisedPod:
         """Make a pod that has had no process yet."""
         record = PodRecord(uid=desired.uid, wish=desired.uid, plan=desired.plan, created=desired.created)
+        slots = ", ".join(map(str, desired.plan.seat.slots))
+        context.note(desired.plan.name, "Claimed", slots or "no slot", at=desired.created)
         return cls(context, record)
 
     @property
@@ -79,11 +93,12 @@ class SupervisedPod:
         """True when it succeeded and is not to be replaced."""
         return self.is_over and self.record.phase is Phase.SUCCEEDED and not self.record.is_terminating
 
-    def start(self, mark: str = "") -> None:
+    def start(self, mark: str = "", reason: str = "Started") -> None:
         """Start its process.
 
         Args:
             mark: Written into the log before its first line; empty for the first process of a name.
+            reason: Word for it in the journal.
         """
         record, folder = self.record, self._context.folder
         record.next_start = None
@@ -107,6 +122,7 @@ class SupervisedPod:
             return
         record.proc, record.started = self.process.proc, self._context.now()
         record.phase, record.reason, record.message = Phase.RUNNING, "", ""
+        self._note(reason, f"{mark}, pid {record.proc.pid}" if mark else f"pid {record.proc.pid}")
         self._watch()
 
     def take_over(self) -> None:
@@ -130,6 +146,8 @@ class SupervisedPod:
         else:
             record.is_terminating = True
             kill_escalation.request_stop(record, self.process, grace, now)
+            if self.process is not None:
+                self._note("Stopping", f"SIGTERM, after {grace:g} s SIGKILL")
         self._context.changed()
 
     def finish(self) -> None:
@@ -145,12 +163,14 @@ class SupervisedPod:
             self._is_finishing = True
             grace = record.plan.set_spec.grace_seconds
             kill_escalation.request_stop(record, self.process, grace, self._context.monotonic())
+            self._note("Stopping", f"its run has finished: SIGTERM, after {grace:g} s SIGKILL")
         self._context.changed()
 
     def run_due(self) -> None:
         """Do what is due: SIGKILL after the grace period, or the next start after the back-off."""
         record, now = self.record, self._context.now()
-        kill_escalation.kill_if_due(record, self.process, self._context.monotonic())
+        if kill_escalation.kill_if_due(record, self.process, self._context.monotonic()):
+            self._note("Killed", "SIGKILL: it still ran after its grace period", is_warning=True)
         if record.next_start is not None and not record.is_terminating:
             # A wall clock that was set back must not delay a start by more than the longest back-off.
             longest = restart_policy.backoff(99, self._context.record.backoff_seconds)
@@ -193,6 +213,9 @@ class SupervisedPod:
         process.close()
         self.process, record.proc = None, None
         record.exit_code = process.exit_code
+        # A process that was stopped does not end by itself: its exit code says nothing of a fault.
+        is_fault = process.exit_code != 0 and not (record.is_terminating or self._is_finishing)
+        self._note("Died", restart_policy.exit_code_text(process.exit_code), is_warning=is_fault)
         if self._is_finishing and not record.is_terminating:
             record.kill_at = None
             is_well = process.exit_code in _ENDED_WITH_RUN
@@ -207,7 +230,7 @@ class SupervisedPod:
         record = self.record
         fresh = PodRecord(uid=str(uuid4()), wish=record.wish, plan=record.plan, created=self._context.now())
         pod = SupervisedPod(self._context, fresh)
-        pod.start(f"replaced, {self._exit_text()}")
+        pod.start(f"replaced, {self._exit_text()}", "Replaced")
         return pod
 
     def _spawn(self, log: LogWriter) -> SupervisedProcess:
@@ -228,6 +251,7 @@ class SupervisedPod:
 
     def _handle_start_error(self, sentence: str) -> None:
         self.record.started, self.record.exit_code = self._context.now(), restart_policy.START_ERROR_CODE
+        self._note("StartError", sentence, is_warning=True)
         self._apply_policy(sentence, "StartError")
 
     def _apply_policy(self, message: str, reason: str = "") -> None:
@@ -244,6 +268,9 @@ class SupervisedPod:
         wait = restart_policy.backoff(record.failures, base)
         record.failures += 1
         record.next_start = now + wait
+        if wait:
+            sentence = f"starts again in {wait:g} s, failure {record.failures} in a row"
+            self._note("BackOff", sentence, is_warning=True)
         # As in Kubernetes, a pod stays Running between two processes; one that has never run stays Pending.
         record.reason = reason or ("CrashLoopBackOff" if wait else "")
         if not reason:
@@ -252,13 +279,16 @@ class SupervisedPod:
 
     def _restart(self) -> None:
         self.record.restarts += 1
-        self.start(f"restart {self.record.restarts}, {self._exit_text()}")
+        self.start(f"restart {self.record.restarts}, {self._exit_text()}", "Restarted")
 
     def _exit_text(self) -> str:
         """Describe the end of the latest process, for the mark before the first line of the next one."""
         if self.record.reason == "StartError":
             return "not started"
         return restart_policy.exit_code_text(self.record.exit_code)
+
+    def _note(self, reason: str, message: str, *, is_warning: bool = False) -> None:
+        self._context.note(self.name, reason, message, is_warning=is_warning)
 
     def _fifo(self) -> Path:
         return self._context.folder.pipes / f"{self.record.uid}.{self.record.serial}"

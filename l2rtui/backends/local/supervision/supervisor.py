@@ -19,7 +19,6 @@ from pathlib import Path
 
 import msgspec
 
-from l2rtui.backends.common.node_info import usable_cores
 from l2rtui.backends.local import process_scan, state_files
 from l2rtui.backends.local.environment import clean_environ
 from l2rtui.backends.local.paths import RunFolder
@@ -28,6 +27,7 @@ from l2rtui.backends.local.supervision import kill_escalation
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import DECISIVE_ROLES
+from runtime.base.cgroups import usable_cores
 from runtime.base.file_lock import try_lock
 
 WAKE_SIGNAL = signal.SIGUSR1
@@ -149,6 +149,7 @@ class Supervisor:
             self._desired = {}
             if not self._status.is_destroying:
                 self._status.is_destroying = self._is_changed = True
+                self._context.note("", "Destroying", "every pod is stopped for good")
         for name, pod in self._pods.items():
             desired = self._desired.get(name)
             # By uid, not by name: a replica that was removed and added again is another pod.
@@ -177,6 +178,8 @@ class Supervisor:
         """Continue from the last status; without one, from the processes themselves."""
         self._read_record()
         status = state_files.read_or_set_aside(self._folder.status, RunStatus)
+        verb = "Launched" if status is None else "Adopted"
+        self._context.note("", verb, f"its supervisor is pid {self.me.pid}")
         records = self._recover_records() if status is None else status.pods
         for record in records:
             self._pods[record.plan.name] = pod = SupervisedPod(self._context, record)

@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 
+from l2rtui.backends.local.paths import StateFolder
 from l2rtui.backends.local.records import PodRecord
 from l2rtui.backends.local.supervision.log_file import LogWriter, log_path
 from l2rtui.backends.local.supervision.supervised_pod import SupervisedPod, SupervisionContext
@@ -292,7 +293,8 @@ def test_a_date_that_is_set_back_does_not_put_off_the_end_of_a_deaf_process(lab,
     child = SupervisedProcess.start(
         sys.executable, plan.set_spec.command, dict(os.environ), tmp_path / "pipes" / "0", log
     )
-    context = SupervisionContext(None, None, {}, 1.0, "", selectors.DefaultSelector(), lambda: None, print)
+    folder = StateFolder(tmp_path).run("run")
+    context = SupervisionContext(folder, None, {}, 1.0, "", selectors.DefaultSelector(), lambda: None, print)
     pod = SupervisedPod(context, PodRecord(uid="u", wish="u", plan=plan, created=time.time()))
     pod.process = child
     deadline = time.monotonic() + DEADLINE_SECONDS

@@ -9,6 +9,7 @@ import tarfile
 import pytest
 
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.common import file_copies
 from l2rtui.backends.kubernetes.storage import transfer, volume_files
 from l2rtui.backends.kubernetes.storage import volumes as module
 from l2rtui.backends.kubernetes.storage.volumes import Volumes
@@ -137,7 +138,7 @@ def test_a_path_out_of_the_volume_is_refused(path):
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd"])
 def test_a_name_that_leads_out_of_the_local_folder_is_refused(tmp_path, name):
     with pytest.raises(BackendError, match="lead out of"):
-        transfer.below(tmp_path, name)
+        file_copies.below(tmp_path, name)
 
 
 def test_a_stream_writes_what_was_asked_for_and_nothing_else(tmp_path):
@@ -151,8 +152,8 @@ def test_a_stream_writes_what_was_asked_for_and_nothing_else(tmp_path):
     target = tmp_path / "folder" / "wanted"
     transfer.unpack(stream, {"wanted": target})
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["wanted"]
-    assert transfer.is_there(target, FileEntry("wanted", "file", 3, 1_000_000.0))
-    assert not transfer.is_there(target, FileEntry("wanted", "file", 4, 1_000_000.0))
+    assert file_copies.is_there(target, FileEntry("wanted", "file", 3, 1_000_000.0))
+    assert not file_copies.is_there(target, FileEntry("wanted", "file", 4, 1_000_000.0))
 
 
 def test_batches_are_cut_by_size_and_by_number(monkeypatch):
