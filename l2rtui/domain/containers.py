@@ -81,6 +81,10 @@ class PodSettings:
         ports: TCP ports that the learner's Service offers besides the exchange.
         host_network: The pod uses the network namespace of its node.
         user: Number of the user that it runs as under ``restricted``.
+        templates: Strategic merge patches of the Kubernetes pod template, JSON as text, in the order in which they
+            apply. Only Kubernetes has such templates.
+        device: Extended resource of a device that its plugin alone hands out, such as ``amd.com/gpu``; empty for a
+            GPU of NVIDIA.
     """
 
     binding: Binding = Binding.ENV
@@ -98,6 +102,8 @@ class PodSettings:
     host_network: bool = False
     security: Security = Security.RESTRICTED
     user: int = 1000
+    templates: tuple[str, ...] = ()
+    device: str = ""
 
     def mount_problem(self) -> str:
         """Return a sentence on the first mount that is wrong; empty when all are right."""

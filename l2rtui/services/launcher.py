@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ from l2rtui.domain.change import apply
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, place
 from l2rtui.domain.plan import LaunchPlan, ScalePlan, StepDone, plan_launch, plan_pod
-from l2rtui.domain.preflight import Finding, preflight, refusals
+from l2rtui.domain.preflight import Finding, Severity, preflight, refusals
 from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
@@ -105,8 +105,18 @@ async def prepare_runs(
     plan = replace(plan, wave=wave)
     if backend.renderer is not None:
         plan = await backend.renderer.planned(plan)
-    facts = (*notes, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
+    ignored = () if backend.renderer is not None else _ignored(specs)
+    facts = (*notes, *ignored, *check_training(plan, snapshot), *check_elastic(plan), *await backend.check(plan))
     return CheckedPlan(plan, preflight(plan, snapshot, facts))
+
+
+def _ignored(specs: Iterable[RunSpec]) -> Iterable[Finding]:
+    """Yield a finding for each set whose pods would have fields of Kubernetes, on a backend that renders none."""
+    for spec in specs:
+        for part in spec.sets:
+            if part.pod.templates:
+                sentence = "pod.template is ignored: only pods of Kubernetes have its fields"
+                yield Finding(Severity.WARNING, f"{spec.name}/{part.name}", sentence)
 
 
 async def launch(backend: Backend, prepared: CheckedPlan) -> AsyncGenerator[StepDone, None]:

@@ -62,12 +62,12 @@ def sets_of(form: schema.SpecForm, folder: Path = _HERE) -> tuple[SetSpec, ...]:
 
 
 def unbound_sets(form: schema.SpecForm) -> frozenset[str]:
-    """Return the names of sets for which neither the set nor the run names a binding."""
-    if not isinstance(form, schema.LearnerWorkersForm) or form.pod.binding is not None:
+    """Return the names of sets for which neither the set nor the run names a binding or a device."""
+    if not isinstance(form, schema.LearnerWorkersForm) or (form.pod.binding or form.pod.device) is not None:
         return frozenset()
     workers, evaluators = _worker_forms(form), (form.evaluator,) if form.evaluator else ()
     sets: tuple[schema.LearnerForm | schema.WorkersForm | schema.EvaluatorForm, ...] = (form.learner, *workers)
-    return frozenset(part.name for part in (*sets, *evaluators) if part.pod.binding is None)
+    return frozenset(part.name for part in (*sets, *evaluators) if (part.pod.binding or part.pod.device) is None)
 
 
 def train_of(form: schema.SpecForm) -> dict[str, Any]:

@@ -33,9 +33,11 @@ def pod_settings(run: PodForm, set_form: PodForm, where: str) -> PodSettings:
         for name in ("image", "pull_policy", "service_account", "host_network", "user")
         if (value := value_of(name)) is not None
     }
-    shm = value_of("shm")
+    shm, device = value_of("shm"), _device(value_of("device"), where)
+    binding = Binding(value_of("binding") or _DEFAULT.binding)
     settings = PodSettings(
-        binding=Binding(value_of("binding") or _DEFAULT.binding),
+        # Variables are the way of NVIDIA's runtime alone; the plugin hands out whatever else there is.
+        binding=Binding.DEVICE_PLUGIN if device and binding is Binding.ENV else binding,
         pull_secrets=_joined(run.pull_secrets, set_form.pull_secrets),
         secrets=_joined(run.secrets, set_form.secrets),
         node_selector=tuple({**run.node_selector, **set_form.node_selector}.items()),
@@ -46,6 +48,8 @@ def pod_settings(run: PodForm, set_form: PodForm, where: str) -> PodSettings:
         shm_bytes=None if shm is None else _size(shm, f"{where}: pod.shm"),
         ports=_joined(run.ports, set_form.ports),
         security=Security(value_of("security") or _DEFAULT.security),
+        templates=(*_templates(run, where), *_templates(set_form, where)),
+        device=device,
         **plain,
     )
     if problem := settings.mount_problem():
@@ -72,7 +76,39 @@ def pod_form(settings: PodSettings) -> PodForm:
         mounts=[MountForm(*astuple(mount)) for mount in settings.mounts],
         shm=settings.shm_bytes,
         ports=list(settings.ports),
+        device=settings.device or None,
+        template=_template(settings),
     )
+
+
+def _templates(form: PodForm, where: str) -> tuple[str, ...]:
+    """Return the patches of a form as JSON; those of the run come first, so that a set's own win."""
+    if not form.template:
+        return ()
+    # Few specs have one, and the check belongs to the manifests of Kubernetes.
+    from l2rtui.backends.kubernetes.manifests import pod_patch
+
+    patches = form.template if isinstance(form.template, list) else [form.template]
+    for patch in patches:
+        if problem := pod_patch.problem(patch):
+            raise ValueError(f"{where}: pod.template: {problem}")
+    return tuple(msgspec.json.encode(patch).decode() for patch in patches)
+
+
+def _template(settings: PodSettings) -> dict[str, Any] | list[dict[str, Any]] | None:
+    patches = [msgspec.json.decode(text) for text in settings.templates]
+    return patches if len(patches) > 1 else next(iter(patches), None)
+
+
+def _device(name: str | None, where: str) -> str:
+    if not name:
+        return ""
+    from l2rtui.backends.kubernetes.extended_resources import WHOLE, is_plugin_only
+
+    if name != WHOLE and not is_plugin_only(name):
+        kinds = "amd.com/gpu, gpu.intel.com/i915, gpu.intel.com/xe, or a MIG profile such as nvidia.com/mig-1g.5gb"
+        raise ValueError(f"{where}: pod.device: {name!r} is no device that is counted here: write {kinds}")
+    return "" if name == WHOLE else name
 
 
 def _joined(*parts: Any) -> tuple[Any, ...]:

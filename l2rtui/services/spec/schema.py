@@ -76,6 +76,19 @@ class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     user: Annotated[int, Meta(ge=1, le=2**31 - 1, description="number of the user under `restricted`")] | None = (
         None
     )
+    device: (
+        Annotated[str, Meta(description="device of a plugin: amd.com/gpu, gpu.intel.com/xe, nvidia.com/mig-1g.5gb")]
+        | None
+    ) = None
+    template: (
+        Annotated[
+            dict[str, Any] | list[dict[str, Any]],
+            Meta(
+                description="any field of a Kubernetes pod template (metadata, spec), merged as `kubectl patch` does"
+            ),
+        ]
+        | None
+    ) = None
 
 
 class _ProcessesForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -280,3 +280,17 @@ async def test_what_was_changed_in_an_imported_file_is_told_with_the_plan(backen
     note = Finding(Severity.WARNING, "ReplicaSet x", "it was changed")
     prepared = await launcher.prepare(backend, replace(wish(), notes=(note,)))
     assert note in prepared.findings
+
+
+async def test_fields_of_kubernetes_are_said_to_be_ignored_elsewhere(backend):
+    request = wish()
+    learner, workers = request.spec.sets
+    patched = replace(workers, pod=replace(workers.pod, templates=('{"spec":{"priorityClassName":"high"}}',)))
+    spec = replace(request.spec, sets=(learner, patched))
+
+    prepared = await launcher.prepare(backend, replace(request, spec=spec))
+
+    (ignored,) = [item for item in prepared.findings if "pod.template" in item.sentence]
+    assert (ignored.severity, ignored.subject) == (Severity.WARNING, "r/w")
+    assert "ignored" in ignored.sentence
+    assert not refusals(prepared.findings)

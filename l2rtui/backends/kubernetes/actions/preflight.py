@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import capacity_checks
+from l2rtui.backends.kubernetes.actions import capacity_checks, pod_checks
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights, right_name
 from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
@@ -58,6 +58,7 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
     except RefusedError as error:
         return (*findings, Finding(Severity.REFUSAL, "binding", error.message.rstrip("."), error.hint))
     objects = [manifest for manifests in rendered for manifest in manifests]
+    findings += pod_checks.check_templates(plan, objects)
     parts: list[Awaitable[Iterable[Finding]]] = [
         _rights(api, objects, namespace),
         _dry_run(api, objects, namespace, snapshot),
@@ -245,7 +246,7 @@ async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
     name = manifest["metadata"].get("name") or manifest["metadata"]["generateName"].rstrip("-")
     subject = f"{manifest['kind']} {name}"
     try:
-        await api.create(manifest, dry_run=True)
+        created = await api.create(manifest, dry_run=True)
     except ApiError as error:
         if error.is_taken:
             return _name_taken(manifest["kind"], name)
@@ -253,7 +254,7 @@ async def _dry_run_object(api: Api, manifest: Manifest) -> Finding | None:
         if "dry run" in error.detail or error.is_unreachable or error.status >= 500:
             return Finding(Severity.WARNING, subject, f"{manifest['kind']}s could not be tried: {error.detail}")
         return Finding(Severity.REFUSAL, subject, (error.detail or error.message).rstrip("."), error.hint)
-    return None
+    return pod_checks.check_dropped(subject, manifest, created)
 
 
 def _pods(objects: Iterable[Manifest]) -> Iterable[Manifest]:

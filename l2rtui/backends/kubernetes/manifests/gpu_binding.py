@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from l2rtui.backends.kubernetes.extended_resources import SHARED, WHOLE
 from l2rtui.backends.kubernetes.labels import HAMI_GPU_UUID, slot_lease
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import Gpu
@@ -25,12 +26,12 @@ from l2rtui.errors import RefusedError
 NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 DEVICE_VARIABLES: Final = (NVIDIA, CUDA)
-WHOLE_GPU: Final = "nvidia.com/gpu"
-SHARED_GPU: Final = "nvidia.com/gpu.shared"
+WHOLE_GPU: Final = WHOLE
+SHARED_GPU: Final = SHARED
 HAMI_MEMORY: Final = "nvidia.com/gpumem-percentage"
 DEVICE_CLASS: Final = "gpu.nvidia.com"
 CLAIM_NAME: Final = "gpu"
-_NO_GPU: Final = ((NVIDIA, "none"), (CUDA, ""))
+NO_GPU: Final = ((NVIDIA, "none"), (CUDA, ""))
 _DRA_VERSIONS: Final = (((1, 34), "v1"), ((1, 33), "v1beta2"), ((1, 32), "v1beta1"))
 
 
@@ -64,7 +65,7 @@ def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
     mode = pod.set_spec.pod.binding
     if gpu is None or gpu.is_cpu or not pod.seat.slots or mode is Binding.CPU:
         # Set even without a GPU: images of CUDA ask for all devices by default.
-        return GpuBinding(env=_NO_GPU)
+        return GpuBinding(env=NO_GPU)
     if mode is Binding.DEVICE_PLUGIN:
         return GpuBinding(limits={WHOLE_GPU: "1"})
     if mode is Binding.SHARED:

@@ -15,7 +15,14 @@ from typing import Any, Final
 
 from l2rtui.backends.common.peer_env import joined_variables
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import dns_names, gpu_binding, import_yaml, programs, sidecars
+from l2rtui.backends.kubernetes.manifests import (
+    dns_names,
+    gpu_binding,
+    import_yaml,
+    pod_patch,
+    programs,
+    sidecars,
+)
 from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, WHOLE_GPU, CudaIndex, GpuBinding
 from l2rtui.backends.kubernetes.manifests.pod_parts import (
     resource_requirements,
@@ -72,14 +79,22 @@ def pod_template(
     """Return the pod template of one controller, whose pods are all alike.
 
     Raises:
-        RefusedError: their binding mode cannot be had.
+        RefusedError: their binding mode cannot be had, or the spec's own fields of pods cannot be merged.
     """
     pod = pods[0]
     bound = gpu_binding.bind(run, pod, server.cuda)
     annotations = {**annotations, **bound.annotations}
     if pod.set_spec.template:
-        return _imported(run, pod, bound, server, own_labels, annotations)
-    settings = pod.set_spec.pod
+        template = _imported(run, pod, bound, server, own_labels, annotations)
+    else:
+        meta = {"labels": dict(own_labels), "annotations": dict(annotations)}
+        template = {"metadata": meta, "spec": _own_spec(run, pods, bound, server)}
+    return pod_patch.patched(template, pod.set_spec.pod, bound.env)
+
+
+# --- pods of l2rtui ------------------------------------------------------------------------------
+def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: ServerFacts) -> dict[str, Any]:
+    pod, settings = pods[0], pods[0].set_spec.pod
     volumes, mounts = _volumes(run, settings)
     for own, parts in zip((volumes, mounts), programs.volume(run, pod.set_spec), strict=True):
         own.extend(parts)
@@ -108,10 +123,9 @@ def pod_template(
         # The simulator is not the worker: a command that reads its role must not take it for one.
         simulator_env.pop(contract.ENV_ROLE)
         sidecars.add(spec, pod.set_spec, simulator, version=server.version, variables=simulator_env, claims=claims)
-    return {"metadata": {"labels": dict(own_labels), "annotations": dict(annotations)}, "spec": spec}
+    return spec
 
 
-# --- pods of l2rtui ------------------------------------------------------------------------------
 def _container(
     run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, mounts: list[dict[str, Any]]
 ) -> dict[str, Any]:

@@ -228,3 +228,15 @@ async def test_a_probe_that_does_not_run_is_reported_and_removed(server, monkeyp
     await api.close()
     assert results["binding env"].sentence == "not known: the probe on n1 is Pending"
     assert server.names("Pod") == []
+
+
+async def test_fields_of_pods_are_named_and_owned_ones_refuse(cluster):
+    plan = await cluster.plan(pins="n1/0.0-1")
+    high = with_pods(plan, templates=('{"spec":{"priorityClassName":"high"}}',))
+    sentences = [item.sentence for item in await check_plan(cluster.context, high)]
+    assert "pod.template sets spec.priorityClassName" in sentences
+    elsewhere = with_pods(plan, templates=('{"spec":{"nodeName":"n2"}}',))
+    (refused,) = [
+        item for item in await check_plan(cluster.context, elsewhere) if item.severity is Severity.REFUSAL
+    ]
+    assert "pod.template cannot set spec.nodeName" in refused.sentence

@@ -1,0 +1,57 @@
+"""Checks of the fields that a spec adds to pods, and sentences on what l2rtui adds by itself; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.manifests import pod_patch, podspec, sidecars
+from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.preflight import Finding, Severity
+
+_MOST_FIELDS: Final = 8
+"""Fields of a patch that a sentence names; the manifests show all."""
+_OWN_CONTAINERS: Final = (podspec.CONTAINER, sidecars.CONTAINER)
+Manifest = dict[str, Any]
+
+
+def check_templates(plan: LaunchPlan, objects: Sequence[Manifest]) -> Iterable[Finding]:
+    """Say which fields ``pod.template`` sets, and warn of containers that would keep a Job from ending."""
+    sentences: dict[str, None] = {}
+    for run in plan.runs:
+        for part in run.spec.sets:
+            fields = pod_patch.changed_fields(part.pod)
+            more = f" and {len(fields) - _MOST_FIELDS} more" if len(fields) > _MOST_FIELDS else ""
+            sentence = f"pod.template sets {', '.join(fields[:_MOST_FIELDS])}{more}"
+            # Seeds of an experiment share their sets: once is enough.
+            if fields and sentence not in sentences:
+                sentences[sentence] = None
+                yield Finding(Severity.OK, f"{run.spec.name}/{part.name}", sentence)
+    patched = {(run.spec.name, part.name) for run in plan.runs for part in run.spec.sets if part.pod.templates}
+    for manifest in objects:
+        own_labels = manifest["metadata"]["labels"]
+        set_name = own_labels.get(labels.SET, "")
+        if manifest["kind"] == "Job" and (own_labels[labels.RUN], set_name) in patched:
+            yield from _endless(manifest, set_name, sentences)
+
+
+def _endless(job: Manifest, set_name: str, reported: dict[str, None]) -> Iterable[Finding]:
+    names = (container["name"] for container in job["spec"]["template"]["spec"]["containers"][1:])
+    if added := [name for name in names if name not in _OWN_CONTAINERS]:
+        sentence = f"{set_name}: its Job ends when {', '.join(added)} ends as well, not with the set's own process"
+        if sentence not in reported:
+            reported[sentence] = None
+            hint = "Make it an init container with restartPolicy: Always (Kubernetes 1.29 and later)."
+            yield Finding(Severity.WARNING, job["metadata"]["labels"][labels.RUN], sentence, hint)
+
+
+def check_dropped(subject: str, sent: Manifest, created: Mapping[str, Any]) -> Finding | None:
+    """Return a warning when the server has left out fields of a pod that it was sent as a dry run."""
+    if sent["kind"] != "Pod":
+        return None
+    dropped = [f"spec.{path}" for path in pod_patch.dropped_fields(sent["spec"], created.get("spec"))]
+    if not dropped:
+        return None
+    sentence = f"the server does not know {', '.join(dropped[:_MOST_FIELDS])}, and leaves it out"
+    return Finding(Severity.WARNING, subject, sentence, "Correct the name, or ask for a newer server.")

@@ -1,0 +1,206 @@
+"""Fields of pods that a spec adds by ``pod.template``: merged into the rendered template, within bounds.
+
+A run keeps what it owns: names, the labels by which pods and slots are counted, the node and the GPU of a slot, the
+command, and restarts. The patched template is compared with the one before, so that no directive of a patch gets
+around the check; a difference is refused by the name of its field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.extended_resources import is_device
+from l2rtui.backends.kubernetes.manifests import strategic_merge
+from l2rtui.backends.kubernetes.manifests.gpu_binding import CLAIM_NAME, DEVICE_VARIABLES, NO_GPU
+from l2rtui.backends.kubernetes.manifests.pod_parts import restricted_container
+from l2rtui.domain.containers import PodSettings, Security
+from l2rtui.errors import RefusedError
+
+FIELD: Final = "pod.template"
+_CONTAINERS: Final = ("containers", "initContainers")
+_OWN_LABELS: Final = (labels.APP_NAME, labels.APP_INSTANCE, labels.APP_COMPONENT, labels.APP_PART_OF,
+                      labels.APP_MANAGED_BY)  # fmt: skip
+_OWN_ANNOTATIONS: Final = (labels.HAMI_ALLOCATED, labels.HAMI_GPU_UUID)
+_TOKEN: Final = "token"  # noqa: S105  (the name of a volume)
+_CONTRACT: Final = "L2R_"
+_COUNTED: Final = "pods and their slots are counted by it"
+_GPU: Final = "the GPU is that of the slot; pod.binding says how the pod gets it"
+_NODE: Final = "the plan chooses the node; name slots with --on"
+_NAME: Final = "the processes of a run know each other by this name"
+_COMMAND: Final = "a set says it by `command`"
+_FIXED: Final = {
+    "restartPolicy": "a set says it by `restart`",
+    "nodeName": _NODE,
+    "hostname": _NAME,
+    "subdomain": _NAME,
+}
+
+Document = dict[str, Any]
+
+
+def problem(patch: Mapping[str, Any]) -> str:
+    """Return a sentence on what is wrong with a patch by itself; empty when it has the form of a pod template."""
+    try:
+        merged = strategic_merge.merge({}, dict(patch))
+    except ValueError as error:
+        return str(error)
+    if odd := next((key for key in patch if key not in ("metadata", "spec")), ""):
+        return f"there is no field {odd} in a pod template: write metadata and spec"
+    for part in patch:
+        if not isinstance(patch[part], dict):
+            return f"{part} is no mapping of fields"
+    meta = merged.get("metadata", {})
+    if odd := next((key for key in meta if key not in ("labels", "annotations")), ""):
+        return f"metadata.{odd} cannot be set: a run chooses it; write labels and annotations"
+    for part, pairs in meta.items():
+        if not isinstance(pairs, dict):
+            return f"metadata.{part} is no mapping of names to text"
+        # YAML reads ``team: 7`` as a number, for which the server has no sentence.
+        if odd := next((key for key, value in pairs.items() if not isinstance(value, str)), ""):
+            return f"metadata.{part}.{odd} is {pairs[odd]!r}, and it must be text: put it in quotes"
+    return ""
+
+
+def patched(template: Document, settings: PodSettings, device_env: Iterable[tuple[str, str]]) -> Document:
+    """Return a rendered pod template with the patches of a spec.
+
+    Args:
+        device_env: Variables of the slot's device, which containers that are added get as well; empty where the
+            cluster chooses the device.
+
+    Raises:
+        RefusedError: a patch is malformed, or changes a field that the run owns; names the field and the reason.
+    """
+    if not settings.templates:
+        return template
+    own = {name: _names(template["spec"], name) for name in _CONTAINERS}
+    merged = template
+    for text in settings.templates:
+        try:
+            merged = strategic_merge.merge(merged, json.loads(text))
+        except ValueError as error:
+            raise RefusedError(f"{FIELD}: {error}.") from None
+    # A patch that deletes a part of the template must not delete what is looked for below.
+    merged = {"metadata": merged.get("metadata") or {}, "spec": merged.get("spec") or {}}
+    _refuse_changes(_owned(template, own), _owned(merged, own))
+    for name in _CONTAINERS:
+        for container in merged["spec"].get(name) or ():
+            if container["name"] not in own[name]:
+                _complete(container, settings, tuple(device_env) or NO_GPU)
+    return merged
+
+
+def changed_fields(settings: PodSettings) -> tuple[str, ...]:
+    """Return the fields that the patches of a spec name, each once: ``spec.runtimeClassName``."""
+    paths = (path for text in settings.templates for path in _leaves(json.loads(text), ""))
+    return tuple(dict.fromkeys(paths))
+
+
+def dropped_fields(sent: Any, returned: Any, path: str = "") -> Iterator[str]:
+    """Yield paths of fields that were sent and are not in what the server has made of them.
+
+    A server ignores fields that it does not know. Fields with an empty value are skipped: servers leave those out.
+    """
+    if isinstance(sent, dict):
+        for key, value in sent.items():
+            if value in (None, "", 0, False, [], {}):
+                continue
+            where = f"{path}.{key}" if path else str(key)
+            if not isinstance(returned, dict) or key not in returned:
+                yield where
+            else:
+                yield from dropped_fields(value, returned[key], where)
+    elif isinstance(sent, list) and isinstance(returned, list) and len(sent) <= len(returned):
+        for number, (value, result) in enumerate(zip(sent, returned, strict=False)):
+            yield from dropped_fields(value, result, f"{path}[{number}]")
+
+
+# --- ownership ----------------------------------------------------------------------------------------------
+def _refuse_changes(before: Mapping[str, tuple[Any, str]], after: Mapping[str, tuple[Any, str]]) -> None:
+    nothing = (None, "")
+    for path in dict.fromkeys((*before, *after)):
+        (old, reason), (new, other) = before.get(path, nothing), after.get(path, nothing)
+        if old != new:
+            raise RefusedError(
+                f"{FIELD} cannot set {path}: {reason or other}.", f"Take {path} out of {FIELD} in the spec."
+            )
+
+
+def _owned(template: Document, own: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[Any, str]]:
+    """Return the fields that a patch may not change, each with its value and the reason.
+
+    Args:
+        own: Names of the containers before the patch.
+    """
+    meta, spec = template["metadata"], template["spec"]
+    fields: dict[str, tuple[Any, str]] = {}
+    for part, names in (("labels", _OWN_LABELS), ("annotations", _OWN_ANNOTATIONS)):
+        for key, value in (meta.get(part) or {}).items():
+            if key.startswith(labels.PREFIX) or key in names:
+                fields[f"metadata.{part}.{key}"] = (value, _COUNTED)
+    fields |= {f"spec.{name}": (spec[name], reason) for name, reason in _FIXED.items() if name in spec}
+    if labels.HOSTNAME in (selector := spec.get("nodeSelector") or {}):
+        fields[f"spec.nodeSelector.{labels.HOSTNAME}"] = (selector[labels.HOSTNAME], _NODE)
+    for claim in spec.get("resourceClaims") or ():
+        if claim.get("name") == CLAIM_NAME:
+            fields[f"spec.resourceClaims[{CLAIM_NAME}]"] = (claim, _GPU)
+    for volume in spec.get("volumes") or ():
+        if volume.get("name") == _TOKEN:
+            fields[f"spec.volumes[{_TOKEN}]"] = (volume, "it holds the key of the run's exchange")
+    for part in _CONTAINERS:
+        for container in spec.get(part) or ():
+            path = f"spec.{part}[{container.get('name')}]"
+            if container.get("name") in own[part]:
+                fields[path] = (True, "it runs the set's own processes")
+                fields |= {
+                    f"{path}.{name}": (container[name], _COMMAND)
+                    for name in ("command", "args")
+                    if name in container
+                }
+            fields |= {f"{path}.{name}": (value, reason) for name, value, reason in _device_fields(container)}
+    return fields
+
+
+def _device_fields(container: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield fields of a container that bind a device, or tell a process its part in the run."""
+    for variable in container.get("env") or ():
+        name = str(variable.get("name"))
+        if name in DEVICE_VARIABLES:
+            yield f"env[{name}]", variable, _GPU
+        elif name.startswith(_CONTRACT):
+            yield f"env[{name}]", variable, "it tells a process its part in the run"
+    resources = container.get("resources") or {}
+    for part in ("limits", "requests"):
+        for name, amount in (resources.get(part) or {}).items():
+            if is_device(name):
+                yield f"resources.{part}.{name}", amount, _GPU
+    if "claims" in resources:
+        yield "resources.claims", resources["claims"], _GPU
+
+
+def _complete(container: Document, settings: PodSettings, device_env: tuple[tuple[str, str], ...]) -> None:
+    """Complete a container that a patch has added."""
+    # Without the variables an image of CUDA would see every GPU of the node.
+    container["env"] = [
+        *(container.get("env") or ()),
+        *({"name": name, "value": value} for name, value in device_env),
+    ]
+    if settings.security is Security.RESTRICTED:
+        container.setdefault("securityContext", restricted_container())
+
+
+def _names(spec: Mapping[str, Any], part: str) -> tuple[str, ...]:
+    return tuple(str(container.get("name")) for container in spec.get(part) or ())
+
+
+def _leaves(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else key)
+    elif isinstance(value, list) and (merge_key := strategic_merge.MERGE_KEYS.get(path)):
+        yield from (f"{path}[{element.get(merge_key)}]" for element in value)
+    else:
+        yield path
