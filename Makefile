@@ -21,10 +21,12 @@ SHOWN := awk '/Downloading|Installing collected/ {print substr($$0, 1, 110) > "/
 ARGS ?=
 # Python with torch for CUDA, on a machine whose packages cannot be installed by pip; then no .venv is made.
 GPU_PYTHON ?= $(BIN)/python
+# The image that `make sbom` describes.
+IMAGE ?= l2rtui-node
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-process test-slow test-gpu test-cluster coverage check format bench bench-gpu screenshots curves dist wheel lock clean
+.PHONY: help setup run test test-process test-slow test-gpu test-cluster coverage check format bench bench-gpu screenshots curves dist sbom wheel lock clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -35,9 +37,10 @@ $(VENV)/made:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/runtime: requirements/runtime.txt pyproject.toml | $(VENV)/made
+$(VENV)/runtime: requirements/runtime.txt requirements/torch.txt pyproject.toml | $(VENV)/made
 	@echo "installing the app and the runtime (torch is the large one: a minute or two)" >&2
 	@$(PIP) -r requirements/runtime.txt | $(SHOWN)
+	@$(PIP) -r requirements/torch.txt | $(SHOWN)
 	@$(PIP) --quiet --no-deps -e .
 	@touch $@
 
@@ -98,16 +101,24 @@ dist:  ## build dist/l2rtui: one file that runs without root, pip and network (L
 	@$(PYTHON) -m venv build/dist
 	@build/dist/bin/python -m pip install --disable-pip-version-check --quiet --no-compile $(PIP_ARGS) -r requirements/dist.txt
 	@build/dist/bin/python docker/onefile/build.py --requirements requirements/serve.txt --out dist/l2rtui
+	@build/dist/bin/python docker/sbom.py --requirements requirements/serve.txt --out dist/l2rtui.cdx.json
+
+sbom: $(VENV)/dev  ## write what is in an image as CycloneDX: make sbom IMAGE=l2rtui-node
+	@$(BIN)/python docker/sbom.py --image $(IMAGE) --out dist/$(notdir $(subst :,-,$(IMAGE))).cdx.json
 
 wheel: $(VENV)/dev  ## build the wheel and the source archive into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 
-# An old pin would make uv prefer torch's CUDA build over the CPU build of the same version: start without one.
-lock:  ## renew requirements/*.txt from *.in (needs uv, and UV_FIND_LINKS with a CPU build of torch)
+# With the hashes of every file of a version, for any system and Python from 3.11 on; uv resolves for all of them at once.
+# torch stands apart without: which build of it fits (CUDA, CPU) is the choice of the index, and pip has to take it.
+# Its libraries for CUDA come with it, by exact versions in its own metadata.
+lock:  ## renew requirements/*.txt from *.in (needs uv)
 	@for set in app serve dist image runtime dev; do \
-	  rm -f requirements/$$set.txt; \
-	  uv pip compile --quiet --python-version 3.11 --no-header --no-annotate requirements/$$set.in -o requirements/$$set.txt && \
-	  sed -i -e 's/+cpu$$//' -e "1i # Exact versions that are tested together; made from $$set.in by \`make lock\`." requirements/$$set.txt; done
+	  { echo "# Exact versions that are tested together; made from $$set.in by \`make lock\`."; \
+	    uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate requirements/$$set.in \
+	    | awk '/^[a-z]/ {skip = /^(torch|triton|cuda-|nvidia-[^m])/} !skip'; } > requirements/$$set.new && \
+	  mv requirements/$$set.new requirements/$$set.txt || exit 1; done
+	@sed -n '/^torch==/p' requirements/image.in > requirements/torch.txt
 
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage *.egg-info

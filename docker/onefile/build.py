@@ -29,6 +29,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 HERE = Path(__file__).parent
 LEFT_OUT = {
     *(
@@ -142,12 +144,14 @@ def install(target: Path, requirements: list[str]) -> None:
 
 
 def pins(requirements: list[str]) -> Iterator[tuple[str, str]]:
-    """Names and versions out of files of ``name==version`` lines."""
+    """Yield names and versions of what is pinned for this system; hashes were checked when it was installed."""
     for name in requirements:
         for line in Path(name).read_text("utf-8").splitlines():
-            package, cut, version = line.partition("#")[0].partition("==")
-            if cut:
-                yield package.strip(), version.strip()
+            if not re.match(r"[a-z]", line):
+                continue  # a comment, a hash
+            requirement = Requirement(line.removesuffix("\\"))
+            if requirement.marker is None or requirement.marker.evaluate():
+                yield requirement.name, str(requirement.specifier).removeprefix("==")
 
 
 def gather_libraries(tree: Path) -> None:
