@@ -1,4 +1,4 @@
-"""Client of the API server: logins, lists, watches, websockets, errors.
+"""Client of the API server over the official library's session: logins, lists, watches, websockets, errors.
 
 Knows Kubernetes objects and no value of the domain.
 """

@@ -2,6 +2,7 @@
 
 Ten watches share one login. The first that finds it expired or refused renews it, the others wait for the same
 result: a plugin never runs ten times, and one that fails, or returns the refused token, is not run again at once.
+The library asks here through its refresh hook (``http``); it has no renewal of its own after 401.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """Credential plugins: programs named in the kubeconfig that print an ExecCredential (client.authentication.k8s.io).
 
 They run beside a full-screen app, so they get no terminal: no stdin, a session of their own, and thirty seconds.
+
+Not the library's (``kubernetes/aio/config/exec_provider.py`` at 37.0.1): it gives the plugin our stdin and calls it
+interactive where stdout is a terminal, which eats the app's keys; it reads stdout to its end before stderr, which
+blocks for ever on a talkative plugin; it has no limit of time; and when a plugin fails it goes on without a login.
 """
 
 from __future__ import annotations

@@ -1,7 +1,15 @@
 """Kubeconfig files merged as kubectl merges them, or the service account of the pod: server and user of a context.
 
-The official client library's reader is not used: its import costs seconds of CPU, and of several files it lets the
-last one choose the current context, where kubectl takes the first that names one.
+The official client library's reader (``kubernetes.aio.config`` at 37.0.1) is not used, since it
+
+- lets the last of several files choose the current context, where kubectl takes the first that names one;
+- raises a TypeError for an empty first file, and for an ``https`` context without a user;
+- ignores ``as`` and its groups, and so acts with more rights than were asked for;
+- looks a relative path of a plugin up from the working folder, and reads ``tokenFile`` once;
+- in a pod, sends a token that ends with a line break as it is, which is no header (``load_incluster_config``).
+
+Each has a test that fails with the library's reader (``test_upstream_faults.py``); when a release of the library
+passes one, what is ours for it can go.
 """
 
 from __future__ import annotations
@@ -24,7 +32,7 @@ _AS_USER, _AS_UID, _AS_GROUP, _AS_EXTRA = (
     f"Impersonate-{part}" for part in ("User", "Uid", "Group", "Extra-")
 )  # fmt: skip
 _EXTRA_SAFE = "!#$&'*+^`|"
-"""Characters of an HTTP field name (RFC 9110, 5.6.2), beside letters, digits and ``-._~``; others are percent-encoded."""
+"""Characters of an HTTP field name beside letters, digits and ``-._~`` (RFC 9110, 5.6.2); others are encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +49,11 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True)
 class Oidc:
-    """Tokens of an OpenID Connect provider and what renews them; ``source`` is the kubeconfig that holds them."""
+    """Tokens of an OpenID Connect provider and what renews them.
+
+    Attributes:
+        source, user: The kubeconfig that holds them, and its entry.
+    """
 
     id_token: str = field(default="", repr=False)
     refresh_token: str = field(default="", repr=False)
@@ -50,6 +62,7 @@ class Oidc:
     client_secret: str = field(default="", repr=False)
     ca: bytes = b""
     source: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +336,7 @@ def _user(name: str, entry: _Entry) -> User:
         entry.text("username"),
         entry.text("password"),
         _exec(entry),
-        _oidc(entry),
+        _oidc(name, entry),
         _impersonation(entry),
     )
 
@@ -374,7 +387,7 @@ def _exec(user: _Entry) -> ExecPlugin | None:
     )
 
 
-def _oidc(user: _Entry) -> Oidc | None:
+def _oidc(name: str, user: _Entry) -> Oidc | None:
     body = user.body.get("auth-provider")
     if not isinstance(body, dict):
         return None
@@ -397,6 +410,7 @@ def _oidc(user: _Entry) -> Oidc | None:
         entry.text("client-secret"),
         entry.pem("idp-certificate-authority"),
         user.source,
+        name,
     )
 
 

@@ -1,5 +1,9 @@
 """OpenID Connect tokens, as the kubeconfig's ``auth-provider: oidc`` holds them.
 
+Not the library's (kubernetes/aio/config/openid.py at 37.0.1): without ``idp-certificate-authority`` it verifies no
+certificate, and so sends refresh token and client secret to whoever answers; with one it raises a TypeError
+(kubernetes-client/python#2034, open since 2023). It also loses a rotated refresh token.
+
 The id token in the kubeconfig is used until it expires; then the refresh token is exchanged for another (OpenID
 Connect Core, section 12). A provider that rotates refresh tokens has invalidated the old one by then, so the new
 one is written to the kubeconfig: otherwise kubectl would be locked out.
@@ -11,9 +15,8 @@ import base64
 import contextlib
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -22,7 +25,8 @@ import msgspec
 
 from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
 from l2rtui.backends.kubernetes.api.login import ApiLogin, login_error
-from runtime.base.atomic_files import write_atomic
+from l2rtui.backends.kubernetes.api.oidc_storage import store_tokens, stored_tokens
+from l2rtui.backends.kubernetes.api.proxies import environment_proxy, http_proxy, make_connector
 
 _SECONDS = 30.0
 _SPARE_SECONDS = 15.0
@@ -33,54 +37,100 @@ class OidcSource:
 
     def __init__(self, oidc: Oidc, clock: Callable[[], float] = time.time) -> None:
         self._oidc = oidc
+        self._stored = oidc  # as the file had them when it was last looked at
         self._clock = clock
         self._last_token = ""
+        self._is_unsaved = False
 
     async def fetch(self) -> ApiLogin:
         """Return the stored token if it is valid and was not returned before; else a refreshed one.
 
         A second call for the same token means that the server has refused it.
         """
-        token = self._oidc.id_token
-        expires = token_expiry(token)
-        # An expiry that we cannot read is no reason to refresh: the server will refuse the token if it has expired.
-        is_good = bool(token) and (expires is None or expires > self._clock() + _SPARE_SECONDS)
-        if not is_good or token == self._last_token:
-            token = await self._refreshed()
-            expires = token_expiry(token)
-        self._last_token = token
-        return ApiLogin(f"Bearer {token}", expires=expires)
+        if self._is_unsaved:  # the file was locked or read-only: without it kubectl would be locked out
+            await self._save()
+        if not self._is_usable(self._oidc.id_token):
+            # kubectl, or another l2rtui, may have refreshed it: with rotation our own refresh token is void then.
+            self._take_stored()
+        if not self._is_usable(self._oidc.id_token):
+            await self._refresh()
+        self._last_token = self._oidc.id_token
+        return ApiLogin(f"Bearer {self._last_token}", expires=token_expiry(self._last_token))
 
-    async def _refreshed(self) -> str:
+    def _take_stored(self) -> None:
+        stored = stored_tokens(self._stored)
+        if stored != self._stored:  # else what was refreshed here is newer than the file
+            self._oidc = self._stored = stored
+
+    def _is_usable(self, token: str) -> bool:
+        # An expiry that we cannot read is no reason to refresh: the server will refuse the token if it has expired.
+        expires = token_expiry(token)
+        is_good = bool(token) and (expires is None or expires > self._clock() + _SPARE_SECONDS)
+        return is_good and token != self._last_token
+
+    async def _refresh(self) -> None:
         oidc = self._oidc
         if not oidc.refresh_token:
             raise login_error(
                 "The login has run out, and there is no refresh token.", "Log in to the cluster again."
             )
-        tls = ssl.create_default_context(cadata=oidc.ca.decode()) if oidc.ca else True
-        # A public client has no secret and sends its id in the form only (RFC 6749, 3.2.1).
-        headers = _authorization(oidc.client_id, oidc.client_secret) if oidc.client_secret else {}
-        form = {"grant_type": "refresh_token", "refresh_token": oidc.refresh_token, "client_id": oidc.client_id}
-        try:
-            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_SECONDS)) as session:
-                well_known = f"{oidc.issuer.rstrip('/')}/.well-known/openid-configuration"
-                async with session.get(well_known, ssl=tls) as response:
-                    endpoint = _field(await response.read(), "token_endpoint")
-                async with session.post(endpoint, data=form, headers=headers, ssl=tls) as response:
-                    answer, status = await response.read(), response.status
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise login_error(f"The identity provider {oidc.issuer} does not answer.", "Try again.") from error
+        status, answer = await self._exchange()
         token = _field(answer, "id_token") if status < 300 else ""
         if not token:
             raise login_error(
                 f"The identity provider {oidc.issuer} gives no new token.", "Log in to the cluster again."
             )
-        renewed = replace(oidc, id_token=token, refresh_token=_field(answer, "refresh_token") or oidc.refresh_token)
+        refresh_token = _field(answer, "refresh_token") or oidc.refresh_token
+        self._oidc = replace(oidc, id_token=token, refresh_token=refresh_token)
         # Before the token is used: were the process killed in between, the only valid refresh token would be lost.
-        if renewed.refresh_token != oidc.refresh_token:
-            _write_back(oidc, renewed)
-        self._oidc = renewed
-        return token
+        if refresh_token != oidc.refresh_token:
+            self._is_unsaved = True
+            await self._save()
+
+    async def _save(self) -> None:
+        await store_tokens(self._oidc)
+        self._stored = self._oidc
+        self._is_unsaved = False
+
+    async def _exchange(self) -> tuple[int, bytes]:
+        """Send the refresh token; return status and body of the answer."""
+        oidc = self._oidc
+        try:
+            tls = ssl.create_default_context(cadata=oidc.ca.decode() if oidc.ca else None)
+        except (ssl.SSLError, UnicodeDecodeError) as error:
+            raise login_error(
+                f"The certificate authority of the identity provider {oidc.issuer} is no PEM."
+            ) from error
+        # A public client has no secret and sends its id in the form only (RFC 6749, 3.2.1).
+        headers = _authorization(oidc.client_id, oidc.client_secret) if oidc.client_secret else {}
+        form = {"grant_type": "refresh_token", "refresh_token": oidc.refresh_token, "client_id": oidc.client_id}
+        try:
+            well_known = f"{oidc.issuer.rstrip('/')}/.well-known/openid-configuration"
+            _, configuration = await _send("GET", well_known, tls)
+            return await _send("POST", _field(configuration, "token_endpoint"), tls, form, headers)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise login_error(f"The identity provider {oidc.issuer} does not answer.", "Try again.") from error
+
+
+async def _send(
+    method: str,
+    url: str,
+    tls: ssl.SSLContext,
+    form: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """Send a request by the environment's proxies, as client-go does: ``proxy-url`` is for the cluster alone."""
+    proxy = environment_proxy(url)
+    connector = make_connector(proxy, ssl=tls)
+    timeout = aiohttp.ClientTimeout(total=_SECONDS)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+        # Redirects of the form would carry the refresh token to another server.
+        session.request(
+            method, url, data=form, headers=headers, proxy=http_proxy(proxy), allow_redirects=form is None
+        ) as response,
+    ):
+        return response.status, await response.read()
 
 
 def token_expiry(token: str) -> float | None:
@@ -112,19 +162,3 @@ def _field(answer: bytes, key: str) -> str:
         return ""
     value = parsed.get(key) if isinstance(parsed, dict) else None
     return value if isinstance(value, str) else ""
-
-
-def _write_back(old: Oidc, new: Oidc) -> None:
-    """Replace the tokens in the kubeconfig's text; comments and order stay."""
-    path = Path(old.source)
-    try:
-        text = path.read_text()
-        changed = text.replace(old.refresh_token, new.refresh_token)
-        if old.id_token:
-            changed = changed.replace(old.id_token, new.id_token)
-        mode = path.stat().st_mode & 0o777
-        write_atomic(path.resolve(), changed.encode(), is_shared=True, mode=mode)
-    except OSError as error:
-        raise login_error(
-            f"The new refresh token cannot be written to {path}: {error.strerror}.", "Make the file writable."
-        ) from error

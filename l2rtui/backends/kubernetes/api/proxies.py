@@ -64,7 +64,7 @@ def http_proxy(proxy: str) -> str | None:
 
 
 def make_connector(
-    proxy: str, *, on_tunnel: OnTunnel, socket_factory: Any = None, **options: Any
+    proxy: str, *, on_tunnel: OnTunnel | None = None, socket_factory: Any = None, **options: Any
 ) -> aiohttp.TCPConnector:
     """Make the connector for a proxy, or for none.
 
@@ -84,7 +84,7 @@ class SocksConnector(aiohttp.TCPConnector):
     sockets have no keep-alive and are out of reach of ``Connection.close()``.
     """
 
-    def __init__(self, proxy: str, on_tunnel: OnTunnel, **options: Any) -> None:
+    def __init__(self, proxy: str, on_tunnel: OnTunnel | None = None, **options: Any) -> None:
         super().__init__(resolver=_Unresolved(), **options)
         self._proxy = urlsplit(proxy)
         self._on_tunnel = on_tunnel
@@ -125,7 +125,8 @@ class SocksConnector(aiohttp.TCPConnector):
         except (python_socks.ProxyError, OSError) as error:
             sentence = f"the proxy {self._proxy.scheme}://{self._proxy.hostname}: {error}"
             raise aiohttp.ClientConnectionError(sentence) from error
-        self._on_tunnel(tunnel)
+        if self._on_tunnel is not None:
+            self._on_tunnel(tunnel)
         return tunnel
 
 

@@ -1,7 +1,8 @@
 """Reflector of one kind: list, then watch for ever, resuming where the last watch ended.
 
-The contract is that of client-go's reflector (tools/cache/reflector.go), which no Python library offers: resume by
-revision, list again only when the revision has expired, use bookmarks, obey Retry-After, back off, notice silence.
+The contract is that of client-go's reflector (tools/cache/reflector.go): resume by revision, list again only when
+the revision has expired, use bookmarks, obey Retry-After, back off, notice silence. The official library's informer
+has threads, typed objects and a fixed pause of 5 s; its asyncio half has a watch that never lists.
 It never ends by itself; ``stale_seconds`` and ``error`` tell at any time how far its objects can be trusted.
 """
 

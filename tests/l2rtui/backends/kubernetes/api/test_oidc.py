@@ -16,6 +16,18 @@ from l2rtui.errors import L2RError
 from tests.l2rtui.backends.kubernetes.api_server import certificate
 
 HOUR = 3600.0
+KUBECONFIG = """# mine
+users:
+- name: else  # has the same token, and keeps it
+  user: {{auth-provider: {{name: oidc, config: {{refresh-token: old-refresh}}}}}}
+- name: anna
+  user:
+    auth-provider:
+      config:
+        refresh-token: {}  # new each time
+        id-token: '{}'
+      name: oidc
+"""
 
 
 def token(expires, subject="anna"):
@@ -67,7 +79,7 @@ async def provider(tmp_path):
 def user(provider, tmp_path, id_token="", refresh_token="old-refresh", **more):  # noqa: S107
     """OIDC settings of a user, and the kubeconfig that holds them."""
     config = tmp_path / "config"
-    config.write_text(f"# mine\nusers:\n- {{refresh-token: {refresh_token}, id-token: '{id_token}'}}\n")
+    config.write_text(KUBECONFIG.format(refresh_token, id_token))
     config.chmod(0o640)
     return Oidc(
         issuer=f"{provider.root}/realm",
@@ -76,6 +88,7 @@ def user(provider, tmp_path, id_token="", refresh_token="old-refresh", **more): 
         refresh_token=refresh_token,
         ca=provider.ca.read_bytes(),
         source=str(config),
+        user="anna",
         **more,
     )
 
@@ -114,7 +127,7 @@ async def test_a_new_refresh_token_is_written_to_the_kubeconfig_and_nothing_else
     source = OidcSource(user(provider, tmp_path, old))
     await source.fetch()
     config = tmp_path / "config"
-    assert config.read_text() == f"# mine\nusers:\n- {{refresh-token: new-refresh, id-token: '{new}'}}\n"
+    assert config.read_text() == KUBECONFIG.replace("'{}'", "{}").format('"new-refresh"', f'"{new}"')
     assert config.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".l2rtui-")] == []
     provider.answer = (200, {"id_token": token(time.time() + HOUR, "third")})
