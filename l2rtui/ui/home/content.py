@@ -22,6 +22,7 @@ from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
+from l2rtui.ui.home.chart_content import ChartContent
 from l2rtui.ui.home.layout import LISTS, LOWER, PaneLayout
 from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.selection import Pane
@@ -35,7 +36,7 @@ from l2rtui.ui.state.record_streams import PodRecordStream
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import GLYPHS, Line, Span, style_of_level
 from l2rtui.ui.theme import plain
-from l2rtui.ui.widgets.charts import Curve
+from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.key_bar import Choice
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.node_table import node_row
@@ -48,7 +49,6 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 PAINT_SECONDS: Final = 0.1
 """Longest wait for the first paint of the slots: below a dialog the screen is not painted at all."""
-MAX_CURVES: Final = 6
 _CORNERS: Final = 4
 """Columns of a border that its title leaves free."""
 _TITLES = ("1 Slots", "2 Seeds", "3 Pods", "4 Nodes", "5 Log", "6 Events", "7 Leaks", "8 Charts")
@@ -79,6 +79,7 @@ class PaneContent:
         self._learning = LearningStates(self._ages)
         self._record_stream = PodRecordStream(ctx, self.take_records)
         self._run_rows = RunRows()
+        self._curves = ChartContent(panes.charts, ctx, self.pods_of)
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
         self._listed_runs: tuple[list[RunView], tuple[str, ...]] = [], ()
 
@@ -252,15 +253,10 @@ class PaneContent:
         )
 
     def show_charts(self) -> None:
-        """Show curves of the marked runs, or of the selected one."""
+        """Show curves of the marked runs, or of the selected one; grouped, the seeds of its experiment."""
         marked = [run for uid, run in self.snapshot.runs.items() if uid in self._panes.runs.marked]
         selected = self._panes.selection.run(self.snapshot)
-        runs = marked or ([selected] if selected is not None else [])
-        old = self._old()
-        curves = (
-            Curve(run.name, self.metrics[run.uid], old.get(run.uid, "")) for run in runs if run.uid in self.metrics
-        )
-        self._panes.charts.curves = tuple(curves)[:MAX_CURVES]
+        self._curves.show(marked, selected, self.snapshot, self._old())
 
     def show_detail(self) -> None:
         """Show the lines about the selection."""
@@ -396,6 +392,8 @@ class PaneTitles:
 
     def _list_facts(self, pane: Pane) -> list[str]:
         content, table = self._content, self._panes.widget(pane)
+        if isinstance(table, ChartView):
+            return table.facts
         if not isinstance(table, VirtualTable):
             only = self._panes.slots.only if pane is Pane.SLOTS else None
             if only is None:
@@ -424,6 +422,8 @@ class PaneTitles:
         keys = self._ctx.keys.of(KeyContext.CLUSTER)
         if isinstance(focused, LogPane):
             keys = (*self._ctx.keys.of(KeyContext.LOG), *keys)
+        elif isinstance(focused, ChartView):
+            keys = (*self._ctx.keys.of(KeyContext.CHARTS), *keys)
         elif isinstance(focused, VirtualTable):
             keys = (*keys, *self._ctx.keys.of(KeyContext.TABLE))
         forbidden = self._ctx.forbidden

@@ -33,6 +33,7 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.messages import LeaveRequested
+from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.log_pane import LogPane
@@ -216,6 +217,7 @@ class ClusterScreen(Screen[None]):
 
     @on(VirtualTable.Rearranged)
     @on(LogPane.Changed)
+    @on(ChartView.Changed)
     def _rearranged(self) -> None:
         if self.panes.lower is Pane.CHARTS:
             self.content.show_charts()  # they follow the marks

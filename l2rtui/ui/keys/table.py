@@ -24,6 +24,7 @@ class KeyContext(StrEnum):
     GRID = "In the slot grid"
     TABLE = "In tables"
     LOG = "In the log"
+    CHARTS = "In the charts"
     PLACEMENT = "While placing"
     SIMULATOR = "Among a worker's simulators"
     VOLUME = "Among volumes and their files"
@@ -67,7 +68,7 @@ class Key:
 DIGITS: Final = "1,2,3,4,5,6,7,8,9,0"
 
 # Short names in the order of the enum, so that an entry of the table stays on one line.
-_, _GRID, _TABLE, _LOG, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, _DIALOG, _APP = KeyContext
+_, _GRID, _TABLE, _LOG, _CHARTS, _PLACEMENT, _SIMULATOR, _VOLUME, _IMAGE, _ARTIFACT, _DIALOG, _APP = KeyContext
 
 KEYS: Final = (
     # Most of what changes something is a capital letter or takes ctrl.
@@ -163,6 +164,18 @@ KEYS: Final = (
     Key("log.right", "right", "→", "pan(1)", "", "To the end of long lines", _LOG),
     Key("log.first", "g,home", "g", "edge(-1)", "", "Oldest line that is kept", _LOG),
     Key("log.end", "G,end", "G", "edge(1)", "", "Newest line; follows again", _LOG),
+    Key("charts.axis", "x", "x", "axis", "x axis", "Draw over env steps, over time, over updates", _CHARTS),
+    Key("charts.smooth", "f", "f", "smooth", "smooth", "Smooth the curves: not, a little, more", _CHARTS),
+    Key("charts.group", "b", "b", "group", "seeds", "Seeds of an experiment as mean and spread, or each run", _CHARTS),
+    Key("charts.window", "w", "w", "window", "newest", "The newest quarter of the axis, a sixteenth, all of it", _CHARTS),
+    Key("charts.alone", "n", "n", "alone(1)", "alone", "The next figure alone, after the last all of them", _CHARTS),
+    Key("charts.alone_back", "N", "N", "alone(-1)", "", "The figure before alone", _CHARTS),
+    Key("charts.left", "left,h", "← h", "cursor(-1)", "", "Read values one column to the left", _CHARTS),
+    Key("charts.right", "right", "→", "cursor(1)", "", "One column to the right; behind the end the newest", _CHARTS),
+    Key("charts.far_left", "pageup", "page up", "cursor(-10)", "", "Ten columns to the left", _CHARTS),
+    Key("charts.far_right", "pagedown", "page down", "cursor(10)", "", "Ten columns to the right", _CHARTS),
+    Key("charts.first", "g,home", "g", "edge(-1)", "", "Read values at the beginning", _CHARTS),
+    Key("charts.end", "G,end", "G", "edge(1)", "", "Read the newest values", _CHARTS),
     # Placement mode has a screen of its own, so its letters may repeat those of the cluster screen.
     Key("place.put", "space", "space", "put", "put/take", "Put the next replica here, or take it", _PLACEMENT),
     Key("place.pack", "a", "a", "fill('pack')", "pack", "Seat what is left, device after device", _PLACEMENT),
