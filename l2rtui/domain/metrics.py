@@ -207,7 +207,7 @@ def _trend(before: ReturnTrend | None, figures: LearnerFigures) -> ReturnTrend |
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """Learning state of one run, with the history that charts draw.
+    """Learning state of one run, with the history that sparklines draw.
 
     Attributes:
         policy_lag, policy_lag_max: Versions between the policy that collected a sample and the newest one.
@@ -217,7 +217,6 @@ class RunMetrics:
         gpu_percent, gpu_memory_bytes: Utilisation of that GPU and its memory in use by all; None if unknown.
         gpu_reserved_bytes: Memory of that GPU that the learner itself has reserved; None if unknown.
         returns, rates: The latest points of eval (or training) return and of env steps a second, oldest first.
-        update_rates, lags: The same of updates a second and of the policy lag.
         progress: Progress over the latest records.
     """
 
@@ -241,8 +240,6 @@ class RunMetrics:
     gpu_reserved_bytes: float | None = None
     returns: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
-    update_rates: tuple[float, ...] = ()
-    lags: tuple[float, ...] = ()
     progress: LearnerProgress = LearnerProgress()
 
     @property

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -28,14 +28,17 @@ _MOST_FIGURES: Final = 200
 
 
 class Series:
-    """Learner records in, RunMetrics with the history for sparklines out."""
+    """Learner records in, RunMetrics with the history for sparklines out.
 
-    def __init__(self, run: str) -> None:
+    Args:
+        observe: Called with each record.
+    """
+
+    def __init__(self, run: str, observe: Callable[[Mapping[str, Any]], object] | None = None) -> None:
         self._run = run
+        self._observe = observe
         self._returns: deque[float] = deque(maxlen=HISTORY)
         self._rates: deque[float] = deque(maxlen=HISTORY)
-        self._update_rates: deque[float] = deque(maxlen=HISTORY)
-        self._lags: deque[float] = deque(maxlen=HISTORY)
         self._time = 0.0
         self._history = ProgressHistory()
         self._finite: set[str] = set()
@@ -48,6 +51,8 @@ class Series:
 
     def add(self, record: Mapping[str, Any]) -> RunMetrics:
         """Add one learner record."""
+        if self._observe is not None:
+            self._observe(record)
         # [min, mean, max] since the last record.
         lag = record.get("policy_lag")
         lags = [number(value) or 0.0 for value in (lag if isinstance(lag, list) and len(lag) == 3 else (0, 0, 0))]
@@ -59,8 +64,6 @@ class Series:
         rate = number(record.get("env_steps_per_second")) or 0.0
         before, self._time = self._time, number(record.get("time")) or 0.0
         self._rates.append(rate)
-        self._lags.append(lags[1])
-        self._update_rates.append(number(record.get("updates_per_second")) or 0.0)
         return RunMetrics(
             self._run,
             env_steps=integer(record.get("env_steps")) or 0,
@@ -72,7 +75,7 @@ class Series:
             eval_return=eval_return,
             eval_progress=number(record.get("eval_progress")),
             env_steps_per_second=rate,
-            updates_per_second=self._update_rates[-1],
+            updates_per_second=number(record.get("updates_per_second")) or 0.0,
             workers=integer(record.get("workers")) or 0,
             time=self._time,
             interval_seconds=max(0.0, self._time - before) if before else 0.0,
@@ -82,8 +85,6 @@ class Series:
             gpu_reserved_bytes=number(record.get("gpu_reserved_bytes"), MAX_COUNT),
             returns=tuple(self._returns),
             rates=tuple(self._rates),
-            update_rates=tuple(self._update_rates),
-            lags=tuple(self._lags),
             progress=self._history.add(self._figures(record, rate)),
         )
 
@@ -114,12 +115,19 @@ async def latest(backend: Backend, run: str) -> RunMetrics:
     snapshot = await backend.snapshot()
     if snapshot.run_named(run) is None:
         raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
-    series, metrics = Series(run), None
-    async for line in backend.logs(learner_of(snapshot, run), LogQuery(tail=2 * HISTORY)):
-        metrics = series.read_line(line.text) or metrics
+    metrics = await newest(backend, run, learner_of(snapshot, run))
     if metrics is None:
         sentence = f"The learner of {run} has printed no metric record yet."
         raise NotFoundError(sentence, f"See `l2rtui logs {run}/learner`.")
+    return metrics
+
+
+async def newest(backend: Backend, run: str, learner: PodView) -> RunMetrics | None:
+    """Return the newest metrics in the log of a run's learner; None where it has printed no record."""
+    series, metrics = Series(run), None
+    async with aclosing(backend.logs(learner, LogQuery(tail=2 * HISTORY))) as lines:
+        async for line in lines:
+            metrics = series.read_line(line.text) or metrics
     return metrics
 
 
@@ -142,9 +150,15 @@ def learner_of(snapshot: ClusterSnapshot, run: str) -> PodView:
     return learner
 
 
-async def follow(backend: Backend, run: RunView, pod: PodView) -> AsyncGenerator[RunMetrics, None]:
-    """Yield the metrics after each record of a run's learner, until its pod is gone."""
-    series = Series(run.name)
+async def follow(
+    backend: Backend, run: RunView, pod: PodView, observe: Callable[[Mapping[str, Any]], object] | None = None
+) -> AsyncGenerator[RunMetrics, None]:
+    """Yield the metrics after each record of a run's learner, until its pod is gone.
+
+    Args:
+        observe: Called with each record.
+    """
+    series = Series(run.name, observe)
     async with aclosing(backend.logs(pod, LogQuery(follow=True, tail=2 * HISTORY))) as lines:
         async for line in lines:
             if metrics := series.read_line(line.text):

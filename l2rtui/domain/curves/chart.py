@@ -98,11 +98,22 @@ class ChartSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """One line of a chart; ``has_spread`` is true where lows and highs are to be drawn."""
+    """One line of a chart.
+
+    Attributes:
+        has_spread: Lows and highs are to be drawn. is_mean: They are the deviation of several seeds.
+    """
 
     name: str
     columns: Columns
     has_spread: bool = False
+    is_mean: bool = False
+
+    @property
+    def last(self) -> int | None:
+        """Newest column with a value."""
+        means = self.columns.means
+        return next((number for number in reversed(range(len(means))) if not math.isnan(means[number])), None)
 
     def at(self, column: int) -> float | None:
         """Return the value in a column, or in the nearest one before it that has one."""
@@ -180,7 +191,7 @@ def _line(group: CurveGroup, figure: str, grid: Grid, settings: ChartSettings, *
     time_constant = settings.smoothing * grid.num
     means = [smooth(run.means, time_constant) if settings.smoothing else run.means for run in runs]
     if len(runs) > 1:
-        return ChartLine(group.name, over_seeds(means), has_spread=True)
+        return ChartLine(group.name, over_seeds(means), has_spread=True, is_mean=True)
     if not runs:
         return ChartLine(group.name, over_seeds([[math.nan] * grid.num]))
     run = runs[0]

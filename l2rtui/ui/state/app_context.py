@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from l2rtui.ui.state.undo_window import UndoWindow
 
 if TYPE_CHECKING:
     from l2rtui.backends.base import Backend
+    from l2rtui.services.curves import CurveStore
 
 ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -62,6 +64,13 @@ class AppContext:
 
     def __post_init__(self) -> None:
         self.undo_window = UndoWindow(self.background)
+
+    @cached_property
+    def curves(self) -> CurveStore:
+        """Curves of the runs, which records are added to as they arrive."""
+        from l2rtui.services.curves import CurveStore
+
+        return CurveStore()
 
     @property
     def backend(self) -> Backend:

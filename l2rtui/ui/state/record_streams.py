@@ -102,7 +102,7 @@ class MetricsStream(_RecordStreams[RunMetrics]):
         """Open a few streams; hundreds at once would block the keys."""
         for uid in list(self._waiting)[:_BATCH]:
             run, pod = self._waiting.pop(uid)
-            follow = partial(metrics.follow, self._ctx.backend, run, pod)
+            follow = partial(metrics.follow, self._ctx.backend, run, pod, partial(self._ctx.curves.add, run.uid))
             self._open(pod.uid, run.uid, f"the metrics of {run.name}", follow)
         if self._waiting and self._next is None:
             self._next = asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self._open_more)

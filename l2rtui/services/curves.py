@@ -1,0 +1,257 @@
+"""Curves of runs: records as they arrive, and those from before, read back from the metrics file or the log.
+
+On this machine a learner's folder has every record (``metrics.jsonl``, ``runtime.rl.roles.metrics_log``). Elsewhere
+the log of its pod has as many as the container runtime stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from array import array
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from l2rtui.backends.base import Backend
+from l2rtui.domain.curves.chart import RETURN, SeedCurve
+from l2rtui.domain.curves.run_curve import MAX_VALUE, CurveRecord, RecordBatch, RunCurve
+from l2rtui.domain.log import LogQuery
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.workload import Role
+from l2rtui.errors import L2RError
+from runtime.base.metric_records import number, parse_record
+
+MAX_RUNS: Final = 64
+"""Runs whose curves are stored; those that nobody has looked at for longest go, and are read back on demand."""
+_FILES: Final = ("metrics.jsonl.1", "metrics.jsonl")
+"""Files of records, the older one first: ``runtime.base.metrics.RecordFile`` rotates once."""
+_LEARNER: Final = b'{"l2r":"learner"'
+_CHUNK_BYTES: Final = 256 * 1024
+"""Bytes that are parsed at a time in a thread, some milliseconds: an app that ends must not wait for more."""
+SAMPLES: Final = 1_024
+"""Records that are read first of a long file, evenly spread: a picture at once, complete a few seconds later."""
+_LINES_PER_TURN: Final = 100
+_CLOCK_SLACK_SECONDS: Final = 60.0
+
+
+class _LearnerRecord(msgspec.Struct):
+    """Fields of a learner's record that are drawn; ``None`` where it lacks one."""
+
+    time: float = 0.0
+    env_steps: float = 0.0
+    updates: float = 0.0
+    mean_return: float | None = None
+    eval_return: float | None = None
+    env_steps_per_second: float | None = None
+    updates_per_second: float | None = None
+    policy_lag: list[float | None] | None = None
+    idle_share: float | None = None
+    entropy: float | None = None
+    actor_loss: float | None = None
+    critic_loss: float | None = None
+    policy_loss: float | None = None
+    value_loss: float | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_LearnerRecord).decode
+
+
+def curve_record(record: Mapping[str, Any]) -> CurveRecord:
+    """Return position and figures of a learner's record; a figure of another type than agreed is left out."""
+    fields = _checked(record)
+    figures = {name: read(fields) for name, read in _READERS.items()}
+    return CurveRecord(
+        fields.time,
+        fields.env_steps,
+        fields.updates,
+        {name: value for name, value in figures.items() if value is not None},
+    )
+
+
+def _checked(record: Mapping[str, Any]) -> _LearnerRecord:
+    """Return the fields of a record that have the agreed types."""
+    figures = {name: number(record.get(name)) for name in _LearnerRecord.__struct_fields__}
+    lag = record.get("policy_lag")
+    lags = [number(value) for value in lag] if isinstance(lag, list) and len(lag) == 3 else None
+    positions = {name: figures.pop(name) or 0.0 for name in ("time", "env_steps", "updates")}
+    return _LearnerRecord(**{**figures, **positions, "policy_lag": lags})  # type: ignore[arg-type]
+
+
+def _return(record: _LearnerRecord) -> float | None:
+    # Evaluation without exploration is the better curve where there is one.
+    return record.mean_return if record.eval_return is None else record.eval_return
+
+
+def _lag(record: _LearnerRecord) -> float | None:
+    lag = record.policy_lag  # [least, mean, greatest] since the record before
+    return lag[1] if lag is not None and len(lag) == 3 else None
+
+
+_READERS: Final[Mapping[str, Callable[[_LearnerRecord], float | None]]] = {
+    RETURN: _return,
+    **{name: attrgetter(name) for name in _LearnerRecord.__struct_fields__[5:]},
+    "policy_lag": _lag,
+}
+"""Value of each figure that is drawn."""
+
+
+def _batch(records: Sequence[_LearnerRecord]) -> RecordBatch:
+    """Return records as columns, without the figures that none of them has."""
+    columns = {name: _column(map(read, records)) for name, read in _READERS.items()}
+    return RecordBatch(
+        array("d", [record.env_steps for record in records]),
+        array("d", [record.time for record in records]),
+        array("d", [record.updates for record in records]),
+        {name: values for name, values in columns.items() if not all(map(math.isnan, values))},
+    )
+
+
+def _column(values: Iterable[float | None]) -> array[float]:
+    nan = math.nan
+    return array("d", [nan if value is None or not -MAX_VALUE < value < MAX_VALUE else value for value in values])
+
+
+class CurveStore:
+    """Curves of the runs of one backend, by uid of the run."""
+
+    def __init__(self) -> None:
+        self._curves: dict[str, RunCurve] = {}
+
+    def add(self, uid: str, record: Mapping[str, Any]) -> None:
+        """Add a record of a run's learner."""
+        curve = self._curves.get(uid)
+        if curve is None:
+            if len(self._curves) >= MAX_RUNS:
+                return  # runs that somebody looks at have precedence over those that arrive
+            curve = self._curves[uid] = RunCurve()
+        curve.add(curve_record(record))
+
+    def of(self, uid: str) -> RunCurve:
+        """Return the curve of a run, an empty one at first; it counts as looked at."""
+        curve = self._curves.pop(uid, None) or RunCurve()
+        self._curves[uid] = curve
+        while len(self._curves) > MAX_RUNS:
+            del self._curves[next(iter(self._curves))]
+        return curve
+
+    def put_before(self, uid: str, older: RunCurve) -> None:
+        """Replace a curve by one that was read back, continued with the records that came meanwhile."""
+        older.continue_with(self.of(uid))
+        self._curves[uid] = older
+
+
+async def read_back(backend: Backend, run: RunView, learner: PodView | None) -> AsyncGenerator[RunCurve, None]:
+    """Yield the curve of a run from its beginning: of a long metrics file a sample first, then all of it.
+
+    Args:
+        learner: Its pod, whose log is read where there is no metrics file; None if it is gone.
+    """
+    # A volume may have records of earlier runs; clocks of a cluster may differ a little.
+    since = run.created - _CLOCK_SLACK_SECONDS if run.created else 0.0
+    folder = None
+    if backend.results is not None:
+        with suppress(L2RError):
+            folder = await backend.results(run.name)
+    paths = [folder / name for name in _FILES if (folder / name).is_file()] if folder is not None else []
+    if paths:
+        if (sample := await asyncio.to_thread(_sampled, paths, since)) is not None:
+            yield sample
+        yield await _read_files(paths, since)
+    if learner is not None and not paths:
+        yield await _read_log(backend, learner)
+
+
+async def seed_curve(backend: Backend, snapshot: ClusterSnapshot, run: RunView) -> SeedCurve:
+    """Return the complete curve of a run, for a command."""
+    learner = next((pod for pod in snapshot.pods_of(run.name) if pod.role is Role.LEARNER), None)
+    async with aclosing(read_back(backend, run, learner)) as curves:
+        read = [curve async for curve in curves]
+    return SeedCurve(run.name, read[-1] if read else RunCurve(), run.seed, run.experiment, run.created)
+
+
+# --- files -----------------------------------------------------------------------------------------------------
+async def _read_files(paths: list[Path], since: float) -> RunCurve:
+    curve = RunCurve()
+    for path in paths:
+        # Rotation renames the file: an open one stays the same.
+        with suppress(OSError), path.open("rb") as file:
+            while await asyncio.to_thread(_add_chunk, file, curve, since):
+                pass
+    curve.is_complete = True
+    return curve
+
+
+def _add_chunk(file: BinaryIO, curve: RunCurve, since: float) -> bool:
+    lines = file.readlines(_CHUNK_BYTES)
+    curve.add_all(_batch(list(_records(lines, since))))
+    return bool(lines)
+
+
+def _sampled(paths: list[Path], since: float) -> RunCurve | None:
+    """Return a curve of evenly spread records; None where the files are so short that all are read at once."""
+    sizes = [(path, path.stat().st_size) for path in paths]
+    total = sum(size for _, size in sizes)
+    if total < 2 * SAMPLES * len(_LEARNER) * 16:  # a record has some 500 bytes
+        return None
+    curve = RunCurve()
+    for path, size in sizes:
+        with suppress(OSError), path.open("rb") as file:
+            lines = _spread_lines(file, size, max(1, SAMPLES * size // total))
+            curve.add_all(_batch(list(_records(lines, since))))
+    return curve
+
+
+def _spread_lines(file: BinaryIO, size: int, num: int) -> Iterator[bytes]:
+    """Yield lines at equal distances in a file."""
+    for place in range(num):
+        # pread and not mmap: memory behind the end of a file that its writer cuts off meanwhile is a SIGBUS.
+        piece = os.pread(file.fileno(), 4096, place * size // num)
+        start = piece.find(b"\n") + 1
+        end = piece.find(b"\n", start)
+        if start and end > 0:
+            yield piece[start:end]
+
+
+def _records(lines: Iterable[bytes], since: float) -> Iterator[_LearnerRecord]:
+    for line in lines:
+        if not line.startswith(_LEARNER):
+            continue
+        try:
+            record = _decode(line)
+        except msgspec.MsgspecError:  # a field of another type, or a line that was cut off
+            fields = parse_record(line.decode("utf-8", "replace"))
+            if fields is None:
+                continue
+            record = _checked(fields)
+        if record.time >= since:
+            yield record
+
+
+# --- logs ------------------------------------------------------------------------------------------------------
+async def _read_log(backend: Backend, learner: PodView) -> RunCurve:
+    curve = RunCurve()
+    queries = [LogQuery(previous=True)] if learner.restarts else []
+    for query in (*queries, LogQuery()):
+        # A log that is gone or forbidden leaves a curve of the records that arrive from now on.
+        with suppress(L2RError):
+            async with aclosing(backend.logs(learner, query)) as lines:
+                await _add_lines(lines, curve)
+    curve.is_complete = True
+    return curve
+
+
+async def _add_lines(lines: AsyncGenerator[Any, None], curve: RunCurve) -> None:
+    number_of_lines = 0
+    async for line in lines:
+        record = parse_record(line.text)
+        if record is not None and record["l2r"] == Role.LEARNER:
+            curve.add(curve_record(record))
+        number_of_lines += 1
+        if not number_of_lines % _LINES_PER_TURN:
+            await asyncio.sleep(0)  # a backlog comes in one piece, and keys are answered meanwhile

@@ -1,0 +1,107 @@
+"""Groups of curves for the charts: which runs they are of, and their records from before the app was opened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from l2rtui.domain.curves.chart import CurveGroup, SeedCurve
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.workload import Role
+from l2rtui.services.curves import MAX_RUNS, read_back
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.text import plural
+from l2rtui.ui.widgets.charts import ChartView
+
+_AT_ONCE: Final = 3
+"""Runs that are read back beside each other: each is work for a thread, and a log is a request to its node."""
+
+
+class ChartContent:
+    """Curves of the charts.
+
+    Args:
+        pods_of: Pods of the run of a name.
+    """
+
+    def __init__(self, charts: ChartView, ctx: AppContext, pods_of: Callable[[str], Sequence[PodView]]) -> None:
+        self._charts = charts
+        self._ctx = ctx
+        self._pods_of = pods_of
+        self._shown: tuple[Sequence[RunView], Mapping[str, str]] = (), {}
+        self._reading: set[str] = set()
+        self._tried: set[tuple[str, str]] = set()
+        self._limit = asyncio.Semaphore(_AT_ONCE)
+
+    def show(
+        self, marked: Sequence[RunView], selected: RunView | None, snapshot: ClusterSnapshot, old: Mapping[str, str]
+    ) -> None:
+        """Show the marked runs, or the selected one; grouped by seeds, the experiment of the selected one.
+
+        Args:
+            old: Ages of records that say nothing of the present, by uid of the run.
+        """
+        runs = list(marked) or ([selected] if selected is not None else [])
+        if self._charts.is_grouped and not marked and selected is not None:
+            runs = [run for run in snapshot.runs.values() if run.experiment == selected.experiment]
+        runs = runs[:MAX_RUNS]
+        self._shown = runs, old
+        for run in runs:
+            self._read_back(run)
+        self._draw()
+
+    def _draw(self) -> None:
+        runs, old = self._shown
+        seeds = {run.uid: self._seed(run) for run in runs}
+        if self._charts.is_grouped:
+            names = dict.fromkeys(run.experiment or run.name for run in runs)
+            members = [[run for run in runs if (run.experiment or run.name) == name] for name in names]
+            groups = [
+                CurveGroup(name, tuple(seeds[run.uid] for run in own), _old_of(own, old))
+                for name, own in zip(names, members, strict=True)
+            ]
+        else:
+            groups = [CurveGroup(run.name, (seeds[run.uid],), _old_of([run], old)) for run in runs]
+        self._charts.show(groups)
+
+    def _seed(self, run: RunView) -> SeedCurve:
+        return SeedCurve(run.name, self._ctx.curves.of(run.uid), run.seed, run.experiment, run.created)
+
+    def _read_back(self, run: RunView) -> None:
+        learner = next((pod for pod in self._pods_of(run.name) if pod.role is Role.LEARNER), None)
+        # Tried again once it has another learner: there may have been none before.
+        attempt = run.uid, learner.uid if learner is not None else ""
+        if attempt in self._tried or self._ctx.curves.of(run.uid).is_complete:
+            return
+        self._tried.add(attempt)
+        work = self._read(run, learner)
+        self._ctx.background.start(work, group="curves", what=f"the curves of {run.name}")
+
+    async def _read(self, run: RunView, learner: PodView | None) -> None:
+        store = self._ctx.curves
+        self._reading.add(run.uid)
+        self._say_progress()
+        try:
+            async with self._limit, aclosing(read_back(self._ctx.backend, run, learner)) as curves:
+                async for curve in curves:
+                    store.put_before(run.uid, curve)
+                    self._draw()
+        finally:
+            self._reading.discard(run.uid)
+            self._say_progress()
+
+    def _say_progress(self) -> None:
+        number = len(self._reading)
+        self._charts.note = f"reading {plural(number, 'run')} back" if number else ""
+        if self._charts.is_attached:  # the app may be ending
+            self._charts.post_message(ChartView.Changed())
+
+
+def _old_of(runs: Sequence[RunView], old: Mapping[str, str]) -> str:
+    """Return the age of a run's newest record where it is old; of several runs, how many are."""
+    ages = [old[run.uid] for run in runs if run.uid in old]
+    if len(runs) == 1 or not ages:
+        return f"{ages[0]} old" if ages else ""
+    return f"{len(ages)} of {len(runs)} old"
