@@ -112,7 +112,7 @@ class InspectActions:
 
     def action_help(self) -> None:
         """Show all keys, those of the focused pane first in sight."""
-        contexts = {Pane.SLOTS: KeyContext.GRID, Pane.LOG: KeyContext.LOG}
+        contexts = {Pane.SLOTS: KeyContext.GRID, Pane.LOG: KeyContext.LOG, Pane.CHARTS: KeyContext.CHARTS}
         pane = self._view.panes.focused_pane
         self.help_about(contexts.get(pane, KeyContext.CLUSTER) if pane is not None else KeyContext.CLUSTER)
 
