@@ -56,7 +56,7 @@ class DockerBackend:
     """
 
     name = "docker"
-    location = renderer = volumes = secrets = adopt = None
+    location = renderer = volumes = secrets = adopt = results = None
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class DockerBackend:
         refuse_conflicts(plan.conflicts)
         for run in plan.runs:
             preflight.refuse_impossible(run.spec)
-        async with containers.launch_lock(self._engine):
+        async with containers.launch_lock():
             snapshot = await self.snapshot()
             pods = [pod for run in plan.runs for pod in run.pods]
             refuse_taken_slots(pods, snapshot, plan.overcommitted)
@@ -161,6 +161,7 @@ class DockerBackend:
             try:
                 for run in plan.runs:
                     await containers.create_run(self._engine, run)
+                await containers.refuse_shared_slots(self._engine, {pod.name for pod in pods}, plan.overcommitted)
             except L2RError:
                 await self._undo_launch(plan)
                 raise
@@ -187,17 +188,28 @@ class DockerBackend:
     async def scale(self, plan: ScalePlan, grace_seconds: float | None = None) -> None:
         """Start and stop replicas."""
         refuse_conflicts(plan.conflicts)
-        async with containers.launch_lock(self._engine):
+        async with containers.launch_lock():
             scanned = await containers.scan(self._engine)
             network = scanned.network_of(plan.run)
             existing = scanned.containers_of(network["Labels"][labels.RUN_ID])
             refuse_taken_slots(plan.added, await self.snapshot(), plan.overcommitted)
             run, token = _run_plan(network), await containers.read_token(self._engine, existing)
             created = [await containers.create_container(self._engine, run, pod, token) for pod in plan.added]
+            await self._keep_unshared(created, plan)
         for container in created:
             await self._start(container)
         removed = [container for container in existing if views.name_of(container) in plan.removed]
         await self._stop(removed, self._settings.grace(grace_seconds))
+
+    async def _keep_unshared(self, created: Sequence[str], plan: ScalePlan) -> None:
+        """Remove what a scale has created where another user has taken one of its slots at the same time."""
+        try:
+            names = {pod.name for pod in plan.added}
+            await containers.refuse_shared_slots(self._engine, names, plan.overcommitted)
+        except L2RError:
+            for container in created:
+                await containers.remove_container(self._engine, container)
+            raise
 
     async def kill(self, pods: Sequence[PodView], grace_seconds: float | None = None) -> None:
         """Stop these pods and create others on their slots; returns when those have been started."""
@@ -363,8 +375,8 @@ async def _is_done(task: asyncio.Task[Any], news: asyncio.Event) -> bool:
 
 
 def _require_local(endpoint: DockerEndpoint) -> None:
-    # GPUs are read by this machine's driver, launches are locked on the socket's folder, and ports are forwarded to
-    # addresses of containers: none of that reaches another machine.
+    # GPUs are read by this machine's driver, and ports are forwarded to addresses of containers: none of that
+    # reaches another machine.
     if not endpoint.socket_path:
         raise UsageError(
             f"{endpoint.source} is {endpoint.url}: the docker backend speaks to an Engine of this machine alone.",

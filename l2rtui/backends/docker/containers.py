@@ -15,10 +15,9 @@ import os
 import secrets
 import stat
 import tarfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -26,11 +25,14 @@ import msgspec
 from l2rtui.backends.common.slot_check import lock_file
 from l2rtui.backends.docker import container_config, labels, views
 from l2rtui.cloud.docker_engine import DockerEngine, DockerError, DockerMissingError
+from l2rtui.config import state_dir
+from l2rtui.domain.node import SlotId
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.errors import BackendError, NotFoundError, RefusedError
 from runtime.base.docker_client import CONFLICT
 
 _LOCK_SECONDS: Final = 60.0
+_UNFINISHED: Final = frozenset({"created", "running", "restarting", "paused"})
 _STOP_MARGIN_SECONDS: Final = 60.0
 """From the end of a grace period to the Engine's response: it kills the process and writes its log first."""
 
@@ -67,22 +69,52 @@ async def scan(engine: DockerEngine) -> EngineScan:
 
 
 @contextlib.asynccontextmanager
-async def launch_lock(engine: DockerEngine) -> AsyncIterator[None]:
-    """Hold the lock under which slots and names are given out: one launch at a time for all users of this Engine.
+async def launch_lock() -> AsyncIterator[None]:
+    """Hold the lock under which this user's launches take slots and names, one at a time.
 
-    Raises BackendError where another process has held it for a minute, or the folder cannot be opened.
+    Raises BackendError where another process has held it for a minute, or the file cannot be made.
     """
-    # The folder of the Engine's socket: every user of the Engine can open it, and it is the same for all of them.
-    folder = Path(engine.endpoint.socket_path).parent
+    # A file of this user's own: whatever all users can open, any of them could lock for ever. Launches of several
+    # users at once are told apart afterwards, by `refuse_shared_slots`.
+    path = state_dir() / "docker.lock"
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise BackendError(f"{folder} cannot be locked: {error.strerror}.") from error
+        raise BackendError(f"{path} cannot be locked: {error.strerror}.") from error
     try:
-        await lock_file(descriptor, folder, _LOCK_SECONDS)
+        await lock_file(descriptor, path, _LOCK_SECONDS)
         yield
     finally:
         os.close(descriptor)  # which also unlocks
+
+
+async def refuse_shared_slots(engine: DockerEngine, made: Collection[str], allowed: Collection[SlotId]) -> None:
+    """Refuse when another user's launch has taken a slot of containers that were just created, and are not started.
+
+    Of two launches at the same time at least the later sees both, since each looks after it has created its own;
+    the container that was created first keeps the slot.
+
+    Args:
+        made: Names of the created containers. allowed: Slots that may be shared.
+
+    Raises:
+        RefusedError: names the slot and who has it.
+    """
+    holders: dict[SlotId, Mapping[str, Any]] = {}
+    for container in (await scan(engine)).containers:  # oldest first
+        try:
+            plan = views.plan_of(container)
+        except BackendError:  # a broken record of another run, which the snapshot reports
+            continue
+        for slot in plan.seat.slots if container["State"]["Status"] in _UNFINISHED else ():
+            holder = holders.setdefault(slot, container)
+            name = views.name_of(container)
+            if holder is not container and name in made and slot not in allowed:
+                sentence = (
+                    f"Slot {slot} was taken by {views.name_of(holder)} at the same time, so {name} cannot sit"
+                )
+                raise RefusedError(f"{sentence} there.", "Plan again.")
 
 
 async def create_run(engine: DockerEngine, run: RunPlan) -> None:

@@ -18,6 +18,12 @@ from runtime.base.docker_endpoint import DockerEndpoint
 from tests.fakes.docker_engine import FakeDockerEngine
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test a lock of its own, as each user has."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
 @pytest.fixture
 def fake(tmp_path: Path) -> Iterator[FakeDockerEngine]:
     made = FakeDockerEngine(str(tmp_path / "docker.sock"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import time
 from contextlib import aclosing
 from dataclasses import replace
@@ -10,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.backends.common.liveness import LivenessTiming
-from l2rtui.backends.docker import labels
+from l2rtui.backends.docker import containers, labels
 from l2rtui.backends.docker.backend import DockerBackend
 from l2rtui.config import Settings
 from l2rtui.domain.change import apply
@@ -102,6 +104,39 @@ async def test_a_container_that_does_not_start_is_told_in_its_step(backend, fake
     assert errors[2:] == ["", ""]
 
 
+async def test_nobody_else_can_hold_the_lock_of_launches(backend, fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(containers, "_LOCK_SECONDS", 0.0)
+    # Every user can open the folder of the Engine's socket, and lock it.
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        await launched(backend)
+    finally:
+        os.close(descriptor)
+    lock = tmp_path / "state" / "l2rtui" / "docker.lock"
+    assert lock.stat().st_mode & 0o077 == 0
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(BackendError, match="Another l2rtui has held"):
+            await launched(backend, run_spec("other"))
+
+
+async def test_of_two_users_that_launch_at_once_one_gets_the_slot(backend, fake, monkeypatch):
+    plan = await plan_of(backend, run_spec("late"))
+    before = await backend.snapshot()
+    await launched(backend)
+
+    async def outdated():
+        return before
+
+    # As another user sees it who looked before the first launch had created anything.
+    monkeypatch.setattr(backend, "snapshot", outdated)
+    with pytest.raises(RefusedError, match=r"was taken by run-learner-0 at the same time, so late-learner-0"):
+        [done async for done in backend.launch(plan)]
+    assert not [body for body in fake.containers.values() if body["Name"].startswith("/late")]
+    assert len(fake.networks) == 1
+
+
 async def test_a_name_is_taken_once(backend):
     plan = await plan_of(backend, run_spec())
     other = await plan_of(backend, run_spec("run"))
@@ -125,7 +160,7 @@ async def test_a_kill_replaces_the_container_with_the_same_plan_and_token(backen
         await backend.kill([pod])
 
 
-async def test_a_set_is_scaled_down_and_up(backend, fake):
+async def test_a_set_is_scaled_down_and_up(backend, fake, monkeypatch):
     await launched(backend)
     await backend.scale(ScalePlan("run", "w", 1, (), ("run-w-1",)))
     spec = await backend.spec("run")
@@ -134,6 +169,12 @@ async def test_a_set_is_scaled_down_and_up(backend, fake):
     free = place([run_spec("other", 1)], snapshot.ledger).seats[-1]
     seat = type(free)("run", "w", 1, free.slots)
     await backend.scale(ScalePlan("run", "w", 2, (plan_pod(spec, spec.sets[1], seat, snapshot.nodes),), ()))
+    assert (await backend.spec("run")).sets[1].replicas == 2
+    # A slot that another user took since this one looked: nothing is left of the scale.
+    monkeypatch.setattr(backend, "snapshot", lambda: asyncio.sleep(0, snapshot))
+    late = plan_pod(spec, spec.sets[1], type(free)("run", "w", 2, free.slots), snapshot.nodes)
+    with pytest.raises(RefusedError, match="was taken by run-w-1 at the same time"):
+        await backend.scale(ScalePlan("run", "w", 3, (late,), ()))
     assert (await backend.spec("run")).sets[1].replicas == 2
     assert len({files["/run/l2r/token"][1] for files in fake.files.values()}) == 1
 
