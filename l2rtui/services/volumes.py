@@ -6,29 +6,54 @@ A transfer that was cut continues when it is started again, so no state is kept 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from l2rtui.backends.base import VolumeFiles
 from l2rtui.domain.quantity import counted, format_bytes
+from l2rtui.domain.sanitize import sanitize
 from l2rtui.services.transfer_progress import Counter, Say
+
+_NAMES = 5
 
 
 async def download(files: VolumeFiles, path: str, target: Path, say: Say) -> str:
     """Copy a file, or all under a folder, to this machine; return a sentence about the result."""
-    total = sum(item.size for item in await files.sizes(path))
+    listed = await files.sizes(path)
+    total = sum(item.size for item in listed if item.kind == "file")
     items = await files.get(path, target, Counter(say, total).add)
-    return f"{target} has {counted(items, 'file')}, {format_bytes(total)}"
+    left_out = [item.path for item in listed if item.kind != "file"]
+    return f"{target} has {counted(items, 'file')}, {format_bytes(total)}{_left_out(left_out)}"
 
 
 async def upload(files: VolumeFiles, source: Path, path: str, say: Say) -> str:
     """Copy a file, or all under a folder, to a volume; return a sentence about the result."""
     # A folder may hold a million files; walking it must not stop the screen.
-    total = await asyncio.to_thread(_size, source)
+    total, left_out = await asyncio.to_thread(_look, source)
     items = await files.put(source, path, Counter(say, total).add)
-    return f"{path or '/'} has {counted(items, 'file')}, {format_bytes(total)}"
+    return f"{path or '/'} has {counted(items, 'file')}, {format_bytes(total)}{_left_out(left_out)}"
 
 
-def _size(source: Path) -> int:
-    """Return the bytes of a file, or of all under a folder; 0 if it is missing, which the copy reports better."""
-    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
-    return sum(path.stat().st_size for path in files)
+def _look(source: Path) -> tuple[int, list[str]]:
+    """Return the bytes of a file, or of all under a folder, and the names of what is no file to copy.
+
+    Links to files are copied as files; links to folders and to nothing, sockets and devices are not. 0 bytes if the
+    source is missing, which the copy reports better.
+    """
+    if source.is_file():
+        return source.stat().st_size, []
+    total, left_out = 0, []
+    for path in source.rglob("*"):
+        if path.is_file():
+            total += path.stat().st_size
+        elif path.is_symlink() or not path.is_dir():
+            left_out.append(path.relative_to(source).as_posix())
+    return total, sorted(left_out)
+
+
+def _left_out(names: Sequence[str]) -> str:
+    """Return the end of a sentence that names what was not copied; empty where all was."""
+    if not names:
+        return ""
+    some = ", ".join(sanitize(name) for name in names[:_NAMES])
+    return f"; not copied, since they are links or no files: {some}{', …' * (len(names) > _NAMES)}"

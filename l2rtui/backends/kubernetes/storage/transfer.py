@@ -6,12 +6,14 @@ import asyncio
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES
+from l2rtui.errors import BackendError
 
 # A batch is held in memory and repeated as a whole after a cut.
 _BATCH_BYTES = 32 * 1024 * 1024
@@ -36,19 +38,34 @@ def batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
         yield batch
 
 
-def unpack(stream: io.BytesIO, targets: dict[str, Path]) -> None:
-    """Write the requested files from a tar stream, and no other member of it."""
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
-            target = targets.get(member.name)
-            if target is None or not member.isreg() or (data := archive.extractfile(member)) is None:
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            # Renamed when complete, so that a reader never sees half a file.
-            part = target.with_name(f".part-{target.name}")
-            part.write_bytes(data.read())
-            stamp(part, member.mtime)
-            part.replace(target)
+def unpack(stream: io.BytesIO, targets: dict[str, Path]) -> list[str]:
+    """Write the requested files from a tar stream, and no other member of it; return the names that did not come.
+
+    Raises:
+        BackendError: the stream is no tar archive.
+    """
+    missing = dict(targets)
+    try:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                # tar sends the content of a file with several names once, and the other names as links to it.
+                first = targets.get(member.linkname) if member.islnk() else None
+                target = targets.get(member.name)
+                if target is None or not (member.isreg() or (first is not None and first.is_file())):
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                # Renamed when complete, so that a reader never sees half a file.
+                part = target.with_name(f".part-{target.name}")
+                if first is not None:
+                    shutil.copyfile(first, part)
+                elif (data := archive.extractfile(member)) is not None:
+                    part.write_bytes(data.read())
+                stamp(part, member.mtime)
+                part.replace(target)
+                missing.pop(member.name, None)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise BackendError(f"What the volume's pod sends is no archive: {error}.", "Copy it again.") from error
+    return list(missing)
 
 
 def stamp(path: Path, changed: float) -> None:
@@ -57,11 +74,19 @@ def stamp(path: Path, changed: float) -> None:
 
 
 def pack(batch: Sequence[tuple[str, Path, int]]) -> bytes:
-    """Pack files, given by name, path and size, into one tar stream."""
+    """Pack files, given by name, path and size, into one tar stream.
+
+    Raises:
+        BackendError: a file is gone, or became shorter while it was read.
+    """
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as archive:
+    # Dereferenced: a link would arrive as a link to what is not there, and a second name of a file as none at all.
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, dereference=True) as archive:
         for name, path, _ in batch:
-            archive.add(path, name, recursive=False)
+            try:
+                archive.add(path, name, recursive=False)
+            except OSError as error:
+                raise BackendError(f"{path} changed while it was copied: {error}.", "Copy it again.") from error
     return stream.getvalue()
 
 

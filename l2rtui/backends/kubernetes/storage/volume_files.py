@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 import posixpath
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -25,6 +26,7 @@ from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
 from l2rtui.backends.kubernetes.storage import transfer
 from l2rtui.backends.kubernetes.storage.transfer import Progress
 from l2rtui.backends.kubernetes.streams.exec import BLOCK_BYTES, CutError, pipe
+from l2rtui.domain.quantity import counted
 from l2rtui.domain.volume import FileEntry, Volume
 from l2rtui.errors import BackendError, NotFoundError, UsageError
 
@@ -34,6 +36,8 @@ _LIFE_SECONDS = 6 * 3600
 _ROOT = "/volume"
 _LARGE_BYTES = 4 * 1024 * 1024
 _TRIES = 5
+_SLACK_BYTES: Final = 64 * 1024 * 1024
+_NAMES: Final = 5
 _USER = 10001  # the user of the default images; fsGroup makes the volume writable for it
 
 
@@ -52,8 +56,8 @@ class PodFiles:
         return tuple(sorted(entries, key=lambda entry: (entry.kind != "folder", entry.path)))
 
     async def sizes(self, path: str = "") -> tuple[FileEntry, ...]:
-        """Return every file under a path, at any depth."""
-        return tuple(entry for entry in await self._find(_inside(path), 0) if entry.kind == "file")
+        """Return everything but folders under a path, at any depth; `get` copies what is of kind ``file``."""
+        return tuple(entry for entry in await self._find(_inside(path), 0) if entry.kind != "folder")
 
     async def get(self, path: str, target: Path, progress: Progress) -> int:
         """Copy a file, or all files under a folder, to ``target``; skip those already copied; return their number.
@@ -62,7 +66,7 @@ class PodFiles:
             NotFoundError: there is no such path. BackendError: it could not be read or written.
         """
         inside = _inside(path)
-        entries = await self.sizes(path)
+        entries = [entry for entry in await self.sizes(path) if entry.kind == "file"]
         is_file = len(entries) == 1 and entries[0].path == ""
         if is_file and await asyncio.to_thread(target.is_dir):
             target /= posixpath.basename(inside)
@@ -104,7 +108,18 @@ class PodFiles:
                 small.append((name, local, size))
         for batch in transfer.batches(small, lambda item: item[2]):
             await _retry(partial(self._put_small, inside, batch, progress))
+        if small:
+            await self._compare(inside, small)
         return len(files)
+
+    async def _compare(self, folder: str, sent: Sequence[tuple[str, Path, int]]) -> None:
+        """Raise BackendError where the volume does not have what was sent to it."""
+        arrived = {entry.path: entry.size for entry in await self._find_if_exists(folder) if entry.kind == "file"}
+        wrong = [name for name, _, size in sent if arrived.get(name) != size]
+        if wrong:
+            raise BackendError(
+                f"{counted(len(wrong), 'file')} did not arrive as here: {_some(wrong)}.", "Copy it again."
+            )
 
     # --- transfer ---
     async def _get_large(self, path: str, entry: FileEntry, target: Path, progress: Progress) -> None:
@@ -117,8 +132,11 @@ class PodFiles:
             part.unlink()
             have = 0
         with part.open("ab") as file:
+            limit = 2 * entry.size + _SLACK_BYTES  # it may grow meanwhile, and must not fill this disk
 
             async def on_output(block: bytes) -> None:
+                if file.tell() + len(block) > limit:
+                    raise BackendError(f"{path} sends far more than its {entry.size} bytes.", "Look at the volume.")
                 await asyncio.to_thread(file.write, block)
                 progress(len(block))
 
@@ -130,14 +148,23 @@ class PodFiles:
 
     async def _get_small(self, folder: str, batch: Sequence[tuple[FileEntry, Path]], progress: Progress) -> None:
         stream = io.BytesIO()
+        # Files may grow meanwhile, and names take blocks of 512 bytes; more is no answer, but fills the memory.
+        limit = 2 * sum(entry.size + 8 * len(entry.path) + 4096 for entry, _ in batch) + _SLACK_BYTES
 
         async def on_output(block: bytes) -> None:
+            if stream.tell() + len(block) > limit:
+                raise BackendError("The volume's pod sends far more than it has listed.", "Look at the volume.")
             stream.write(block)
 
         names = [f"./{entry.path}" for entry, _ in batch]
         await self._run(["tar", "-C", folder, "-cf", "-", "--", *names], on_output=on_output)
         stream.seek(0)
-        await asyncio.to_thread(transfer.unpack, stream, {f"./{entry.path}": to for entry, to in batch})
+        targets = {f"./{entry.path}": to for entry, to in batch}
+        if missing := await asyncio.to_thread(transfer.unpack, stream, targets):
+            names = [name.removeprefix("./") for name in missing]
+            raise BackendError(
+                f"{counted(len(names), 'file')} did not come from the volume: {_some(names)}.", "Copy it again."
+            )
         progress(sum(entry.size for entry, _ in batch))
 
     # --- the other way ---
@@ -180,13 +207,7 @@ class PodFiles:
                 relative = path.removeprefix(_ROOT).lstrip("/")
                 raise NotFoundError(f"There is no {relative or '/'} in {self._volume}.") from None
             raise
-        entries = []
-        for line in output.decode("utf-8", "surrogateescape").split("\0")[:-1]:
-            kind, size, changed, name = line.split("\t", 3)
-            entry_kind = {"d": "folder", "f": "file", "l": "link"}.get(kind, "other")
-            if name or entry_kind != "folder":
-                entries.append(FileEntry(name, entry_kind, int(size), float(changed)))
-        return entries
+        return [entry for entry in map(_entry, output.split(b"\0")[:-1]) if entry.path or entry.kind != "folder"]
 
     async def _find_if_exists(self, path: str) -> list[FileEntry]:
         try:
@@ -275,6 +296,24 @@ def _volume_pod(name: str, namespace: str, claim: str, image: str, owner: str, n
     if node:
         pod["spec"]["nodeSelector"] = {labels.HOSTNAME: node}
     return pod
+
+
+def _entry(line: bytes) -> FileEntry:
+    """Return an entry of the listing. Raises BackendError for what `find` does not print."""
+    try:
+        kind, size, changed, name = line.decode("utf-8", "surrogateescape").split("\t", 3)
+        entry_kind = {"d": "folder", "f": "file", "l": "link"}.get(kind, "other")
+        entry = FileEntry(name, entry_kind, int(size), float(changed))
+    except ValueError as error:
+        raise BackendError("What the volume's pod lists cannot be read.", "Name another image: --image.") from error
+    if entry.size < 0 or not math.isfinite(entry.changed):
+        raise BackendError("What the volume's pod lists cannot be read.", "Name another image: --image.")
+    return entry
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names of many."""
+    return ", ".join(names[:_NAMES]) + (", …" if len(names) > _NAMES else "")
 
 
 # --- pieces ---------------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ _STDIN_BYTES = 65_536
 _MAX_CAPTURED_BYTES = 16 << 20
 """Of each stream of a captured command; the rest is dropped."""
 _MAX_COMPLAINT_BYTES = 4096
+_MAX_PIPED_BYTES = 64 << 20
+"""Of a piped command's output where nobody takes it block by block: a list of half a million files."""
 
 
 class CutError(BackendError):
@@ -114,8 +116,14 @@ async def pipe(
                 await on_output(data[1:])
             elif data[0] == websocket.STDOUT:
                 output += data[1:]
+                if len(output) > _MAX_PIPED_BYTES:
+                    raise BackendError(
+                        f"{argv[0]} writes more than {_MAX_PIPED_BYTES >> 20} MiB in the volume's pod.",
+                        "Name a folder below it.",
+                    )
             elif data[0] == websocket.STDERR:
-                complaint += data[1 : 1 + _MAX_COMPLAINT_BYTES]
+                complaint += data[1:]
+                del complaint[:-_MAX_COMPLAINT_BYTES]  # its last line is what is shown
     raise CutError(f"The connection to {pod} was cut.", "Try again: what has come over is kept.")
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import tarfile
 
 import pytest
 
 from l2rtui.backends.kubernetes.storage import volume_files
 from l2rtui.backends.kubernetes.storage.volume_files import CutError, PodFiles
 from l2rtui.errors import BackendError, NotFoundError, UsageError
+from l2rtui.services import volumes
 
 pytestmark = pytest.mark.process
 
@@ -123,3 +126,90 @@ async def test_a_part_of_another_version_is_found_by_its_digest(files, pod, loca
 async def test_nothing_to_copy_is_said(files, tmp_path):
     with pytest.raises(UsageError, match="to copy, or no file in it"):
         await files.put(tmp_path / "none", "x", lambda _: None)
+
+
+async def test_second_names_of_a_file_arrive_in_both_directions(files, pod, local, tmp_path):
+    os.link(local / "small", local / "sub" / "second name")
+    assert await files.put(local, "copy", lambda _: None) == 4
+    assert contents(pod.root / "copy") == contents(local)
+    os.link(pod.root / "copy" / "small", pod.root / "copy" / "third name")
+    assert await files.get("copy", tmp_path / "back", lambda _: None) == 5
+    assert contents(tmp_path / "back") == contents(pod.root / "copy")
+    assert len(contents(tmp_path / "back")) == 5
+
+
+async def test_a_link_to_a_file_is_sent_as_the_file(files, pod, local, tmp_path):
+    (tmp_path / "elsewhere").write_bytes(b"weights")
+    (local / "link").symlink_to(tmp_path / "elsewhere")
+    await files.put(local, "copy", lambda _: None)
+    assert not (pod.root / "copy" / "link").is_symlink()
+    assert (pod.root / "copy" / "link").read_bytes() == b"weights"
+
+
+async def test_what_is_no_file_is_named_in_both_directions(files, pod, local, tmp_path):
+    (local / "gone").symlink_to(tmp_path / "nothing")
+    (local / "folder link").symlink_to(local / "sub")
+    os.mkfifo(local / "pipe")
+    say = lambda *_args, **_options: None  # noqa: E731
+    sentence = await volumes.upload(files, local, "copy", say)
+    assert sentence.endswith(
+        "3 files, 2.96Ki; not copied, since they are links or no files: folder link, gone, pipe"
+    )
+    (pod.root / "copy" / "latest").symlink_to("small")
+    sentence = await volumes.download(files, "copy", tmp_path / "back", say)
+    assert sentence.endswith("3 files, 2.96Ki; not copied, since they are links or no files: latest")
+    assert contents(tmp_path / "back") == {
+        name: data for name, data in contents(local).items() if "link" not in name
+    }
+
+
+async def test_a_file_that_does_not_arrive_in_the_volume_is_named(files, pod, local, monkeypatch):
+    honest = pod.pipe
+
+    async def lossy(*arguments, on_output=None, stdin=None):
+        answer = await honest(*arguments, on_output=on_output, stdin=stdin)
+        if stdin is not None:
+            (pod.root / "copy" / "small").unlink(missing_ok=True)
+        return answer
+
+    monkeypatch.setattr(volume_files, "pipe", lossy)
+    with pytest.raises(BackendError, match=r"1 file did not arrive as here: small\."):
+        await files.put(local, "copy", lambda _: None)
+
+
+async def test_a_pod_that_sends_something_else_is_a_sentence(files, pod, local, tmp_path, monkeypatch):
+    await files.put(local, "copy", lambda _: None)
+    honest = pod.pipe
+
+    def sending(answer):
+        async def hostile(*arguments, on_output=None, stdin=None):
+            if on_output is None or arguments[3][0] != "tar":
+                return await honest(*arguments, on_output=on_output, stdin=stdin)
+            await on_output(answer)
+            return b""
+
+        return hostile
+
+    monkeypatch.setattr(volume_files, "_SLACK_BYTES", 0)
+    empty = io.BytesIO()
+    tarfile.open(fileobj=empty, mode="w").close()
+    for answer, sentence in (
+        (b"no archive at all" * 100, "is no archive"),
+        (empty.getvalue(), "2 files did not come from the volume: small, sub"),
+        (bytes(1 << 20), "far more than it has listed"),
+    ):
+        monkeypatch.setattr(volume_files, "pipe", sending(answer))
+        with pytest.raises(BackendError, match=sentence):
+            await files.get("copy", tmp_path / "back", lambda _: None)
+        assert not (tmp_path / "back" / "small").exists()
+
+
+async def test_a_listing_that_cannot_be_read_is_a_sentence(files, pod, monkeypatch):
+    for answer in (b"f\tx\t1\tname\0", b"f\t1\t\0", b"f\t-1\t1\tname\0", b"f\t1\tnan\tname\0", b"\xff\0"):
+
+        async def pipe(*_arguments, answer=answer, **_options):
+            return answer
+
+        monkeypatch.setattr(volume_files, "pipe", pipe)
+        with pytest.raises(BackendError, match="cannot be read"):
+            await files.sizes("x")
