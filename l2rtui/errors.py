@@ -13,6 +13,10 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 3
 EXIT_LEFT_BEHIND = 4
+EXIT_OUT_OF_REACH = 5
+"""`wait`: a run can no longer come to the condition."""
+EXIT_TIMEOUT = 124
+"""`wait`: the time is over, as ``timeout(1)`` says it."""
 
 
 class L2RError(Exception):

@@ -9,6 +9,27 @@ from typing import Any, NoReturn
 
 from l2rtui.errors import UsageError
 
+_OPTIONS_OF_OTHERS = {
+    "-A": "Namespaces are named: -n NS1,NS2.",
+    "--all-namespaces": "Namespaces are named: -n NS1,NS2.",
+    "--all": "Every run of yours: `l2rtui destroy --all-mine`.",
+    "--replicas": "Write `l2rtui scale RUN/SET N`.",
+    "--grace-period": "Write --grace S.",
+    "-9": "Write --grace 0: no time between SIGTERM and SIGKILL.",
+    "--now": "Write --grace 0.",
+    "--dry-run": "Write `l2rtui plan -f SPEC`.",
+    "--cascade": "A destroy takes all that a run owns.",
+    "--follow": "Write -w, or --watch.",
+    "-f": "Write -w to follow; a file is for `launch` and `plan`.",
+    "-u": "Write --owner NAME, or --mine.",
+    "--user": "Write --owner NAME, or --mine.",
+    "--show-labels": "Write -o json: its `labels`.",
+    "--field-selector": "Write --node NODE, --state STATE or --filter EXPR.",
+    "--sort-by": "Write -o json, and sort that; the app sorts by `.`.",
+    "--idle-minutes-to-autostop": "A run goes on until `l2rtui destroy RUN`.",
+}
+"""Next steps for options of other programs that no verb has, or not this one."""
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with errors as sentences, the nearest right word in them, and no abbreviations."""
@@ -48,6 +69,7 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse, or raise UsageError with the nearest option for each unknown one."""
+        self._require_file_option(words)
         arguments, unknown = self.parse_known_intermixed_args(words)
         if not unknown:
             return arguments
@@ -55,8 +77,14 @@ class Parser(argparse.ArgumentParser):
         if not word.startswith("-"):
             raise UsageError(f"{self._name} takes no further argument {word!r}.", self.hint or self._see())
         name = word.partition("=")[0]
-        hint = nearest(name, self.options) or self._see()
+        hint = _OPTIONS_OF_OTHERS.get(name) or nearest(name, self.options) or self._see()
         raise UsageError(f"{self._name or 'l2rtui without a verb'} has no option {name}.", hint)
+
+    def _require_file_option(self, words: Sequence[str]) -> None:
+        """Name the option for a file that stands there without it, as SkyPilot and Ray take it."""
+        file = next((word for word in words if word.endswith((".yaml", ".yml"))), "")
+        if file and "--file" in self.options and not any(word.startswith(("-f", "--file")) for word in words):
+            raise UsageError(f"{self._name} takes its file by -f.", f"Write `{self.prog} -f {file}`.")
 
     def error(self, message: str) -> NoReturn:
         """Turn argparse's complaint into ours."""

@@ -5,10 +5,26 @@ from __future__ import annotations
 from typing import Final
 
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
-    "nodes": ("l2rtui nodes -o wide",),
-    "slots": ("l2rtui slots", "l2rtui slots -o json --context phoebe"),
-    "pods": ("l2rtui pods -n l2r,shared",),
-    "runs": ("l2rtui runs -o name",),
+    "nodes": (
+        "l2rtui nodes -o wide",
+        "l2rtui nodes 'phortx*' --state cordoned",
+        "l2rtui nodes -l nvidia.com/gpu.product=NVIDIA-A100-SXM4-80GB -w",
+    ),
+    "slots": (
+        "l2rtui slots phortx1/3",
+        "l2rtui slots --state free --node 'phortx*' -o name",
+        "l2rtui slots --mine --filter 'gpu<5'",
+    ),
+    "pods": (
+        "l2rtui pods racing-sac/w",
+        "l2rtui pods --owner alice,bob --state failing -o wide",
+        "l2rtui pods -l l2rtui.io/role=learner -w",
+    ),
+    "runs": (
+        "l2rtui runs --mine -w",
+        "l2rtui runs 'racing-*' --state stalled,diverged -o name",
+        "l2rtui runs -o json -w",
+    ),
     "plan": (
         "l2rtui plan -f manifests/racing-sac.yaml",
         "l2rtui plan -f manifests/worker-pods.yaml --seeds 0-11 --on phortx1/0-7,phortx2/0-3 -o yaml",
@@ -29,7 +45,16 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui logs racing-sac/w --since 10m --timestamps",
         "l2rtui logs racing-sac/w/0 --previous --tail 50",
     ),
-    "metrics": ("l2rtui metrics racing-sac --watch", "l2rtui metrics racing-sac -o json"),
+    "metrics": (
+        "l2rtui metrics racing-sac --watch",
+        "l2rtui metrics --mine --filter 'return>200'",
+        "l2rtui metrics racing-sac-s0 -o json",
+    ),
+    "wait": (
+        "l2rtui wait racing-sac --for=done --timeout 12h",
+        "l2rtui wait 'racing-sac-s*' --for=learned=200 --any",
+        "l2rtui wait racing-sac-s3 --for=gone",
+    ),
     "exec": ("l2rtui exec racing-sac/w/0 -- nvidia-smi",),
     "describe": ("l2rtui describe racing-sac/w/0", "l2rtui describe phortx1"),
     "events": ("l2rtui events", "l2rtui events racing-sac"),

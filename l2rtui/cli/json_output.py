@@ -10,6 +10,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from l2rtui.backends.kubernetes import labels
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
 from l2rtui.domain.metrics import is_old
 from l2rtui.domain.node import CPU
@@ -79,6 +80,7 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
         "gpus": gpus,
         "taints": [asdict(taint) for taint in node.taints],
         "labels": dict(node.labels),
+        "ip": node.ip or None,
         "message": node.message or None,
     }
 
@@ -132,7 +134,18 @@ def pod_document(pod: PodView) -> dict[str, Any]:
         "pid": pod.pid,
         "created": when(pod.created),
         "started": when(pod.started),
+        "ip": pod.ip or None,
+        "labels": _labels(pod, pod.set_name, str(pod.role) if pod.role else "") | dict(pod.labels),
     }
+
+
+def _labels(view: PodView | RunView, set_name: str = "", role: str = "") -> dict[str, str]:
+    """Labels of a run's objects, the same on every backend; none of an object that l2rtui did not launch."""
+    run = view.name if isinstance(view, RunView) else view.run
+    if not run:
+        return {}
+    pairs = {labels.RUN: run, labels.OWNER: view.owner, labels.SEED: str(view.seed)}
+    return pairs | {key: value for key, value in ((labels.SET, set_name), (labels.ROLE, role)) if value}
 
 
 def learning_document(learning: LearningState) -> dict[str, Any]:
@@ -170,6 +183,7 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
         "message": run.message or None,
         "silent_since": when(run.silent_since or snapshot.silent_since),
         "created": when(run.created),
+        "labels": _labels(run) | {labels.EXPERIMENT: run.experiment},
         **learning_document(learning),
     }
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from l2rtui.cli.other_words import translated, without_kind
 from l2rtui.cli.parser import VERBS, app_parser, find_verb, split_verb, verb_parser
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, L2RError
 
@@ -96,9 +97,17 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _run_verb(name: str, words: list[str]) -> int:
-    if name not in VERBS and {"--help", "-h"} & set(words):
-        return _open_app(["--help"])
-    verb = find_verb(name)
+    if name not in VERBS:
+        if meant := translated(name, words):
+            # For people: a script that says `get pods` shall stay as quiet as one that says `pods`.
+            if sys.stderr.isatty():
+                _say(f"→ l2rtui {' '.join(meant)}")
+            return _run(meant)
+        if {"--help", "-h"} & set(words):
+            return _open_app(["--help"])
+    verb = find_verb(name, words)
+    if name == "describe":
+        words = without_kind(words)
     command: list[str] = []
     if verb.name == "exec" and "--" in words:
         cut = words.index("--")
@@ -151,9 +160,13 @@ def _configure_log(args: Namespace, *, is_app: bool = False) -> None:
 
 
 def _complain(sentence: str) -> None:
+    _say(f"l2rtui: {sentence}")
+
+
+def _say(sentence: str) -> None:
     from contextlib import suppress
 
     from l2rtui.domain.sanitize import sanitize
 
     with suppress(OSError):  # nobody listens
-        print(f"l2rtui: {sanitize(sentence)}", file=sys.stderr)
+        print(sanitize(sentence), file=sys.stderr)

@@ -37,6 +37,7 @@ class Column:
         is_wide: Shown with ``-o wide`` alone.
         is_number: Aligned to the right.
         level: Colour by meaning; None leaves the cell plain.
+        is_volatile: Differs at every look, such as an age: that alone is no change of the object.
     """
 
     header: str
@@ -44,6 +45,7 @@ class Column:
     is_wide: bool = False
     is_number: bool = False
     level: Callable[[Document], Level | None] | None = None
+    is_volatile: bool = False
 
     def cell(self, document: Document) -> object:
         """Return the value of this column in a document."""
@@ -62,9 +64,14 @@ class View:
         return str(document[self.name]) if isinstance(self.name, str) else self.name(document)
 
 
+def is_screen(stream: TextIO) -> bool:
+    """Return True if a stream is a terminal on which the cursor can be moved."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
 def has_colours(stream: TextIO) -> bool:
     """Return True if colour sequences may be written to a stream."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
+    return is_screen(stream) and not os.environ.get("NO_COLOR")
 
 
 def can_ask() -> bool:
@@ -83,6 +90,7 @@ class Output:
         self.form = form
         self.stream = stream or sys.stdout
         self.has_colours = has_colours(self.stream)
+        self.is_screen = is_screen(self.stream)
         self._widths: list[int] = []
 
     def show_all(self, view: View, documents: Sequence[Document]) -> None:
@@ -100,6 +108,11 @@ class Output:
             self.dump(document)
         else:
             self.show_all(view, [document])
+
+    def start_stream(self, view: View, documents: Sequence[Document]) -> None:
+        """Write the header of an endless table, as wide as these rows need it; they are not written."""
+        if self.form in ("table", "wide") and documents:
+            self._open_stream(self._columns(view), documents)
 
     def stream_one(self, view: View, document: Document) -> None:
         """Write one of an endless row of objects: a line of JSON, a document of YAML, a row of the table."""
@@ -133,32 +146,63 @@ class Output:
     def _columns(self, view: View) -> list[Column]:
         return [column for column in view.columns if self.form == "wide" or not column.is_wide]
 
-    def _table(self, view: View, documents: Sequence[Document]) -> None:
+    def stable_cells(self, view: View, document: Document) -> tuple[str, ...]:
+        """Return the cells of a row by which a change of its object shows."""
+        return tuple(cell_text(column.cell(document)) for column in self._columns(view) if not column.is_volatile)
+
+    def table_lines(self, view: View, documents: Sequence[Document], limit: int | None = None) -> list[str]:
+        """Return a table as lines, header first.
+
+        Args:
+            limit: Characters of a line, without its colours; what is longer is cut with a sign.
+        """
         columns = self._columns(view)
-        rows = [[_cell(column.cell(document)) for column in columns] for document in documents]
+        rows = [[cell_text(column.cell(document)) for column in columns] for document in documents]
         widths = [max([len(column.header), *(len(row[n]) for row in rows)]) for n, column in enumerate(columns)]
-        self.line(self._aligned(columns, widths, [column.header for column in columns]))
-        for row, document in zip(rows, documents, strict=True):
-            self.line(self._aligned(columns, widths, row, document))
+        header = self._aligned(columns, widths, [column.header for column in columns], limit=limit)
+        pairs = zip(rows, documents, strict=True)
+        return [header, *(self._aligned(columns, widths, row, document, limit) for row, document in pairs)]
+
+    def _table(self, view: View, documents: Sequence[Document]) -> None:
+        for line in self.table_lines(view, documents):
+            self.line(line)
 
     def _row_of_stream(self, view: View, document: Document) -> None:
         columns = self._columns(view)
-        row = [_cell(column.cell(document)) for column in columns]
-        if not self._widths:  # later rows are not known: leave room for growing numbers
-            self._widths = [
-                max(len(column.header), len(cell) + 2, _NUMBER_WIDTH * column.is_number)
-                for column, cell in zip(columns, row, strict=True)
-            ]
-            self.line(self._aligned(columns, self._widths, [column.header for column in columns]))
-        self.line(self._aligned(columns, self._widths, row, document))
+        if not self._widths:
+            self._open_stream(columns, [document])
+        self.line(
+            self._aligned(columns, self._widths, [cell_text(column.cell(document)) for column in columns], document)
+        )
+
+    def _open_stream(self, columns: Sequence[Column], documents: Sequence[Document]) -> None:
+        # Later rows are not known: leave room for growing numbers.
+        self._widths = [
+            max(
+                len(column.header),
+                _NUMBER_WIDTH * column.is_number,
+                2 + max(len(cell_text(column.cell(document))) for document in documents),
+            )
+            for column in columns
+        ]
+        self.line(self._aligned(columns, self._widths, [column.header for column in columns]))
 
     def _aligned(
-        self, columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], document: Document | None = None
+        self,
+        columns: Sequence[Column],
+        widths: Sequence[int],
+        row: Sequence[str],
+        document: Document | None = None,
+        limit: int | None = None,
     ) -> str:
-        cells = []
+        cells: list[str] = []
+        room = sys.maxsize if limit is None else limit
         for column, width, text in zip(columns, widths, row, strict=True):
-            # Aligned before it is coloured: escape sequences have a length but no width.
-            cell = text.rjust(width) if column.is_number else text.ljust(width)
+            if room <= 0:
+                break
+            # Aligned, and cut, before it is coloured: escape sequences have a length but no width.
+            cell = _cut(text.rjust(width) if column.is_number else text.ljust(width), room)
+            room -= width + 2
             if document is not None and column.level is not None:
                 cell = self.coloured(cell, column.level(document))
             cells.append(cell)
@@ -176,7 +220,7 @@ class StderrReporter:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._is_live = self._stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+        self.is_live = is_screen(self._stream)
         self._has_live_line = False
         self._last_progress = ""
 
@@ -186,7 +230,7 @@ class StderrReporter:
 
     def progress(self, text: str) -> None:
         """Write how far something is: over the last such line on a terminal, as a line of its own elsewhere."""
-        if self._is_live:
+        if self.is_live:
             # One column less than the terminal: a full line wraps, and the carriage return would overwrite its tail
             # only.
             self._write(sanitize(text)[: _columns_of_terminal() - 1])
@@ -195,9 +239,19 @@ class StderrReporter:
             self.say(text)
         self._last_progress = text
 
+    def live(self, text: str) -> None:
+        """Write how far something is where a line can be overwritten, and nothing elsewhere."""
+        if self.is_live:
+            self.progress(text)
+
+    def clear(self) -> None:
+        """Take away the line that is overwritten, before something else is printed."""
+        if self._has_live_line:
+            self._write("")
+
     def step(self, text: str, *, is_step: bool) -> None:
         """Write how far something is; where no line can be overwritten, only what is a step of its own."""
-        if self._is_live or is_step:
+        if self.is_live or is_step:
             self.progress(text)
 
     def ask(self, question: str, word: str = "") -> bool:
@@ -222,7 +276,13 @@ def _columns_of_terminal() -> int:
     return shutil.get_terminal_size().columns
 
 
-def _cell(value: object) -> str:
+def _cut(cell: str, room: int) -> str:
+    """Return a cell that fits, with a sign where text is lost."""
+    return cell[:room] if len(cell.rstrip()) <= room else f"{cell[: room - 1]}…"
+
+
+def cell_text(value: object) -> str:
+    """Return a value as a table shows it."""
     match value:
         case None | "" | ():
             return "-"

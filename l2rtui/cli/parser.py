@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from l2rtui import __version__
 from l2rtui.cli import parser_groups as groups
+from l2rtui.cli import parser_selection as selection
 from l2rtui.cli.argument_parser import Parser, nearest
 from l2rtui.cli.examples import epilog
+from l2rtui.cli.other_words import advice
 from l2rtui.errors import UsageError
 
 FORMATS = ("table", "wide", "json", "yaml", "name")
@@ -131,19 +133,17 @@ def _logs(parser: Parser) -> None:
     parser.flag("--follow", "go on with new lines", short="-f")
     parser.option("--since", metavar="WHEN", help="only lines later than: 10m, 2h, or an RFC 3339 time")
     parser.option("--tail", type=_count, metavar="N", help="only the last N lines; --grep chooses among those")
-    parser.flag("--previous", "of the process before the present one")
+    parser.option("-c", "--container", default="", metavar="NAME", help="only of this container of the pods")
+    parser.flag("--previous", "of the process before the present one", short="-p")
     parser.text("--grep", "RE", "only lines in which this pattern is found")
     parser.text("--exclude", "RE", "no lines in which this pattern is found")
     parser.flag("--timestamps", "begin each line with its time, UTC")
 
 
-def _metrics(parser: Parser) -> None:
-    parser.option("run", metavar="RUN", help="the run")
-    parser.flag("--watch", "one line now and one for each new record", short="-w")
-
-
 def _exec(parser: Parser) -> None:
     parser.option("target", metavar="TARGET", help="one pod: its name, or RUN/SET/INDEX")
+    parser.flag("--stdin", "as kubectl has it: the terminal is the command's anyway", short="-i")
+    parser.flag("--tty", "the same", short="-t")
     parser.hint = "Write `l2rtui exec TARGET -- CMD`."
     parser.usage = "%(prog)s [options] TARGET -- CMD [ARGUMENT ...]"
 
@@ -210,10 +210,10 @@ def _yes(parser: Parser) -> None:
 VERBS = {
     verb.name: verb
     for verb in (
-        Verb("nodes", "list", "nodes with their GPUs and load", _nothing),
-        Verb("slots", "list", "every slot of every GPU, and who holds it", _nothing),
-        Verb("pods", "list", "pods: everybody's, with their slots and state", _nothing),
-        Verb("runs", "list", "runs with their sets", _nothing),
+        Verb("nodes", "list", "nodes with their GPUs and load", selection.nodes),
+        Verb("slots", "list", "every slot of every GPU, and who holds it", selection.slots),
+        Verb("pods", "list", "pods: everybody's, with their slots and state", selection.pods),
+        Verb("runs", "list", "runs with their sets", selection.runs),
         Verb("plan", "launch", "print what a launch would create, and what speaks against it", _plan),
         Verb("launch", "launch", "start a run, or one for each seed", _launch),
         Verb("relaunch", "launch", "launch again what was destroyed", _relaunch),
@@ -222,7 +222,8 @@ VERBS = {
         Verb("destroy", "destroy", "remove runs and all they own, and prove it", _destroy),
         Verb("leaks", "list", "what runs that are gone have left behind", _nothing),
         Verb("logs", "logs", "lines of one or many pods, in the order of time", _logs),
-        Verb("metrics", "logs", "where the training of a run stands", _metrics),
+        Verb("metrics", "metrics", "where the training of runs stands", selection.metrics),
+        Verb("wait", "wait", "block until runs come to a condition, for scripts", selection.wait),
         Verb("exec", "scale_kill_exec", "run a command beside a pod's process", _exec, ()),
         Verb(
             "describe", "inspect", "all that is known of one pod, run or node", _describe, ("table", "json", "yaml")
@@ -264,7 +265,8 @@ def app_parser() -> Parser:
         usage="l2rtui [options]            open the app\n       l2rtui VERB [options]       do one thing",
         description="Reinforcement learning on shared GPU machines: place, launch, watch, kill and destroy.",
         epilog=f"verbs:\n{verbs}\n\n`l2rtui VERB --help` explains one.\n"
-        "exit codes: 0 done, 1 failed, 2 usage, 3 refused by preflight, 4 something was left behind",
+        "exit codes: 0 done, 1 failed, 2 usage, 3 refused by preflight, 4 something was left behind,\n"
+        "            5 out of reach and 124 timeout (wait), 128 + n stopped by signal n",
     )
     parser.option("--version", action="version", version=f"l2rtui {__version__}")
     _common(parser)
@@ -301,46 +303,17 @@ def _common(parser: Parser) -> None:
     parser.flag("--debug", "log everything, to stderr and to the log file")
 
 
-_ELSEWHERE: dict[str, str] = {
-    "get": "Write the list alone: `l2rtui pods`, `nodes`, `runs`, `events`, `slots`.",
-    "delete": "Write `l2rtui destroy RUN` for a run, `l2rtui kill POD` for a pod.",
-    "rm": "Write `l2rtui destroy RUN` for a run, `l2rtui kill POD` for a pod.",
-    "down": "Write `l2rtui destroy RUN`.",
-    "stop": "Write `l2rtui destroy RUN`, or `l2rtui scale RUN/SET 0`.",
-    "cancel": "Write `l2rtui destroy RUN`.",
-    "apply": "Write `l2rtui launch -f SPEC`; `l2rtui plan -f SPEC --diff` shows the difference.",
-    "create": "Write `l2rtui launch -f SPEC`; volumes, secrets and clusters: `l2rtui volume create`.",
-    "run": "Write `l2rtui launch -f SPEC`.",
-    "up": "Write `l2rtui launch -f SPEC`.",
-    "submit": "Write `l2rtui launch -f SPEC`.",
-    "install": "Write `l2rtui launch -f SPEC`.",
-    "top": "Write `l2rtui nodes` for load, `l2rtui metrics RUN -w` for learning; the app shows both.",
-    "status": "Write `l2rtui runs`, `l2rtui describe NAME`, or `l2rtui check` for this setup.",
-    "ps": "Write `l2rtui pods` or `l2rtui runs`.",
-    "ls": "Write `l2rtui runs`, `pods`, `nodes` or `slots`.",
-    "list": "Write `l2rtui runs`, `pods`, `nodes` or `slots`.",
-    "queue": "Write `l2rtui runs`.",
-    "wait": "Write `l2rtui launch --wait`; `l2rtui metrics RUN -w` follows a run.",
-    "rollout": "Write `l2rtui runs`, or `l2rtui relaunch RUN`.",
-    "restart": "Write `l2rtui relaunch RUN`, or `l2rtui kill POD`: its set replaces it.",
-    "diff": "Write `l2rtui plan -f SPEC --diff`.",
-    "attach": "Write `l2rtui logs -f POD`, or `l2rtui exec POD -- CMD`.",
-    "ssh": "Write `l2rtui exec POD -- bash`.",
-    "cp": "Write `l2rtui volume get` or `l2rtui volume put`; checkpoints: `l2rtui artifacts get`.",
-    "config": "Contexts are those of kubectl: `--context NAME`; `l2rtui check` looks at this setup.",
-    "help": "Write `l2rtui --help`, or `l2rtui VERB --help`.",
-}
-"""Next steps for words of kubectl, helm, SkyPilot and shells, by which people look for a verb."""
-
-
-def find_verb(word: str) -> Verb:
+def find_verb(word: str, others: Sequence[str] = ()) -> Verb:
     """The verb with this name.
+
+    Args:
+        others: The other words of the command line, for the sentence.
 
     Raises:
         UsageError: there is none; names the verb for a word of other tools, else the nearest.
     """
     if word not in VERBS:
-        hint = _ELSEWHERE.get(word) or nearest(word, VERBS) or f"The verbs are {', '.join(VERBS)}."
+        hint = advice(word, others) or nearest(word, VERBS) or f"The verbs are {', '.join(VERBS)}."
         raise UsageError(f"There is no verb {word!r}.", hint)
     return VERBS[word]
 

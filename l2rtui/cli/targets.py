@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from l2rtui.cli.argument_parser import nearest
+from l2rtui.cli.other_words import KINDS
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.errors import NotFoundError, UsageError
@@ -20,7 +21,8 @@ def pods_named(snapshot: ClusterSnapshot, targets: Sequence[str]) -> tuple[PodVi
     """
     matches: dict[str, PodView] = {}
     for target in targets:
-        pods = snapshot.select(target)
+        # `pod/NAME` is kubectl's; a run of that name has precedence.
+        pods = snapshot.select(target) or snapshot.select(_bare(target))
         if not pods:
             raise _nothing(target, snapshot)
         matches.update((pod.uid, pod) for pod in pods)
@@ -48,11 +50,17 @@ def runs_named(snapshot: ClusterSnapshot, targets: Sequence[str]) -> tuple[RunVi
     """
     matches: dict[str, RunView] = {}
     for target in targets:
-        runs = snapshot.runs_matching(target)
+        runs = snapshot.runs_matching(target) or snapshot.runs_matching(_bare(target))
         if not runs:
             raise _no_run(target, snapshot)
         matches.update((run.uid, run) for run in runs)
     return tuple(matches.values())
+
+
+def _bare(target: str) -> str:
+    """Return a name without the kind before it: ``pod/NAME`` is ``NAME``."""
+    kind, _, name = target.partition("/")
+    return name if kind in KINDS else target
 
 
 def _nothing(target: str, snapshot: ClusterSnapshot) -> NotFoundError:

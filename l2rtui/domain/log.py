@@ -16,6 +16,7 @@ class LogQuery:
         previous: The log of the process before the last restart.
         seam: With ``follow``: yield one LogLine with ``is_seam`` between the backlog and the live lines. A reader
             of many pods sorts the backlog by time and passes live lines on, over one stream per pod.
+        container: Only of this container, where pods have several; empty for all of them.
     """
 
     follow: bool = False
@@ -23,6 +24,7 @@ class LogQuery:
     since: float | None = None
     previous: bool = False
     seam: bool = False
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,28 @@ def _centre(run: RunView, pods: Sequence[PodView]) -> list[PodView]:
     return [pod for pod in pods if not roles or pod.role in roles]
 
 
+LOST_RESTARTS: Final = 3
+"""Restarts after which a pod that fails again and again is not expected to recover by itself."""
+
+
+def lost_pod(run: RunView, pods: Sequence[PodView]) -> PodView | None:
+    """Return the pod for whose sake a run can no longer finish; None while it can.
+
+    That is a pod that learns, has failed for good, and has no successor: a group is lost with the last of them.
+    """
+    centre = _centre(run, pods)
+    # A controller may leave a failed pod beside the one that replaced it.
+    alive = {(pod.set_name, pod.index) for pod in centre if not _has_failed_for_good(pod)}
+    lost = [pod for pod in centre if (pod.set_name, pod.index) not in alive]
+    if not lost or (run.kind in _GROUPS and len(lost) < len(centre)):
+        return None
+    return lost[0]
+
+
+def _has_failed_for_good(pod: PodView) -> bool:
+    return pod.is_failing and (pod.phase is Phase.FAILED or pod.restarts >= LOST_RESTARTS)
+
+
 def _by_records(run: RunView, pods: Sequence[PodView], reports: RunReports, now: float) -> LearningState:
     learner = next((pod for pod in pods if pod.role is Role.LEARNER and pod.ready), None)
     if learner is None:

@@ -49,9 +49,9 @@ async def run_destroy(session: Session) -> int:
     if failures and not receipts:
         raise failures[0]
     documents = [json_output.receipt_document(receipt) for receipt in receipts]
-    for receipt in receipts:
-        results = f"; results kept in {receipt.results_location}" if receipt.results_location else ""
-        session.talk.say(f"{receipt.sentence}{results}")
+    session.talk.clear()
+    for failure in failures[1:]:
+        session.talk.say(str(failure))
     if len(scopes) > 1 or args.all_mine or len(args.targets) > 1:
         session.out.show_all(table_output.RECEIPTS, documents)
     elif documents:
@@ -110,7 +110,7 @@ def _question(session: Session, snapshot: ClusterSnapshot, scopes: Sequence[Scop
 
 
 class _Destroyer:
-    """Concurrent destroys with one line of progress."""
+    """Concurrent destroys: on a terminal with one line that moves, elsewhere a line for each that has ended."""
 
     def __init__(self, session: Session, scopes: Sequence[Scope]) -> None:
         self._session = session
@@ -152,7 +152,18 @@ class _Destroyer:
                     case Receipt():
                         self._left.pop(name, None)
                         self._receipts[name] = item
+                        self._tell_end(item)
 
     def _tell(self) -> None:
-        waiting = ", ".join(f"{name} ({count} left)" for name, count in self._left.items())
-        self._session.talk.progress(f"destroying {waiting}")
+        gone = f"{len(self._receipts)} of {len(self._scopes)} gone: " if len(self._scopes) > 1 else ""
+        waiting = listed(f"{name} ({count} left)" for name, count in self._left.items())
+        self._session.talk.live(f"destroying {gone}{waiting}")
+
+    def _tell_end(self, receipt: Receipt) -> None:
+        talk = self._session.talk
+        # On a terminal the table of many receipts says the same; what is left behind is worth its sentence.
+        if talk.is_live and len(self._scopes) > 1 and not receipt.left:
+            self._tell()
+            return
+        results = f"; results kept in {receipt.results_location}" if receipt.results_location else ""
+        talk.say(f"{receipt.sentence}{results}")

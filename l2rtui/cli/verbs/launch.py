@@ -11,9 +11,10 @@ from typing import Any
 
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.session import Session
+from l2rtui.cli.targets import listed
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.placement import PlacementPolicy
-from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.plan import LaunchPlan, StepDone
 from l2rtui.domain.preflight import Finding, Severity, cpu_sets, refusals
 from l2rtui.domain.quantity import counted
 from l2rtui.domain.sanitize import sanitize
@@ -69,11 +70,16 @@ async def _prepare_again(session: Session) -> launcher.CheckedPlan:
 
 
 def _say(session: Session, findings: Iterable[Finding]) -> None:
-    sentences = {Severity.WARNING: "warning", Severity.REFUSAL: "refused"}
+    """Say warnings and refusals; the same of many subjects, such as the seeds of an experiment, once."""
+    heads = {Severity.WARNING: "warning", Severity.REFUSAL: "refused"}
+    groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
-        if finding.severity in sentences:
-            hint = f" {finding.hint}" if finding.hint else ""
-            session.talk.say(f"{sentences[finding.severity]}: {finding.subject}: {finding.sentence}.{hint}")
+        if finding.severity in heads:
+            sentence = finding.sentence.replace(finding.subject, "") if finding.subject else finding.sentence
+            groups.setdefault((heads[finding.severity], sentence, finding.hint), []).append(finding)
+    for (head, _, hint), (first, *others) in groups.items():
+        same = f" The same of {listed(finding.subject for finding in others)}." if others else ""
+        session.talk.say(f"{head}: {first.subject}: {first.sentence}.{same}{f' {hint}' if hint else ''}")
 
 
 async def run_plan(session: Session) -> int:
@@ -130,7 +136,7 @@ async def _launch(session: Session, prepared: launcher.CheckedPlan, *, is_one: b
     try:
         await _carry_out(session, prepared)
         if session.args.wait:
-            session.talk.progress(f"waiting for {', '.join(names)} to run")
+            session.talk.progress(f"waiting for {listed(names)} to run")
             snapshot = await launcher.wait_running(session.backend, names, session.args.timeout)
             launched = _launched_documents(snapshot, names)
         elif session.backend.renderer is not None:  # its pods show when their controllers have made them
@@ -143,7 +149,9 @@ async def _launch(session: Session, prepared: launcher.CheckedPlan, *, is_one: b
         if await _take_back(session, plan):
             return EXIT_LEFT_BEHIND
         raise
-    session.talk.say(f"launched {', '.join(names)}: {counted(sum(len(run.pods) for run in plan.runs), 'pod')}")
+    session.talk.clear()
+    if session.talk.is_live:  # elsewhere each run was said when it was there
+        session.talk.say(f"launched {listed(names)}: {counted(sum(len(run.pods) for run in plan.runs), 'pod')}")
     if is_one:
         session.out.show_one(table_output.LAUNCHED, launched[0])
     else:
@@ -171,15 +179,53 @@ def _question(session: Session, plan: LaunchPlan) -> str:
 
 
 async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> None:
-    total = len(prepared.plan.steps())
+    progress = _Progress(session, prepared.plan)
     async with aclosing(launcher.launch(session.backend, prepared)) as steps:
-        number = 0
         async for done in steps:
-            number += 1
-            how = f" failed: {done.error}" if done.error else ""
-            session.talk.progress(f"[{number}/{total}] {done.step.verb} {done.step.kind} {done.step.name}{how}")
+            progress.tell(done)
             # Steps of a fast backend may come without a single await, so the signal is looked at here.
             session.stop_if_asked()
+
+
+class _Progress:
+    """Progress of a launch: on a terminal one line that moves, elsewhere a line for each run that is there."""
+
+    def __init__(self, session: Session, plan: LaunchPlan) -> None:
+        self._talk = session.talk
+        self._total = len(plan.steps())
+        self._number = 0
+        self._left = {run.spec.name: len(run.pods) for run in plan.runs}
+        self._ends = _last_steps(plan)
+
+    def tell(self, done: StepDone) -> None:
+        """Say one step."""
+        step = done.step
+        how = f" failed: {done.error}" if done.error else ""
+        for name in self._ends.get(self._number, ()):
+            pods = self._left.pop(name)
+            if not self._talk.is_live and not done.error:
+                self._talk.say(f"launched {name}: {counted(pods, 'pod')}")
+        self._number += 1
+        waiting = f"{counted(len(self._left), 'run')} to go, " if len(self._left) > 1 else ""
+        self._talk.live(
+            f"launching: {waiting}[{self._number}/{self._total}] {step.verb} {step.kind} {step.name}{how}"
+        )
+
+
+def _last_steps(plan: LaunchPlan) -> dict[int, list[str]]:
+    """Return the names of the runs that are complete after each step, by its number from 0."""
+    names = sorted((run.spec.name for run in plan.runs), key=len, reverse=True)
+    steps = plan.steps()
+    last = dict.fromkeys(names, len(steps) - 1)  # of a run without an object of its name: the end of the launch
+    for number, step in enumerate(steps):
+        # Objects begin with the name of their run, and the longest name that fits is theirs.
+        owner = next((name for name in names if step.name == name or step.name.startswith(f"{name}-")), None)
+        if owner is not None:
+            last[owner] = number
+    ends: dict[int, list[str]] = {}
+    for run in plan.runs:
+        ends.setdefault(last[run.spec.name], []).append(run.spec.name)
+    return ends
 
 
 async def _take_back(session: Session, plan: LaunchPlan) -> bool:

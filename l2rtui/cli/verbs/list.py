@@ -4,66 +4,134 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from l2rtui.cli import json_output, table_output
+from l2rtui.cli import json_output, table_output, watching
+from l2rtui.cli.listings import NODES, PODS, RUNS, SLOTS, Listing
+from l2rtui.cli.output import Document
+from l2rtui.cli.selection import Selection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.config import state_dir
 from l2rtui.domain.preflight import Finding, Severity, refusals
-from l2rtui.domain.runstatus import NO_REPORTS, learning_state
-from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.runstatus import LearningState
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND
 from l2rtui.services.learning import learning_states
 
-
-async def _look(session: Session) -> ClusterSnapshot:
-    snapshot = await session.backend.snapshot()
-    for problem in snapshot.problems:
-        session.talk.say(f"warning: {problem}. See `l2rtui check`.")
-    return snapshot
+_LEARNING_SECONDS = 5.0
+"""Age at which the learning of followed runs is read again: their logs are requests."""
 
 
 async def run_nodes(session: Session) -> int:
     """List the nodes."""
-    snapshot = await _look(session)
-    documents = [json_output.node_document(node, snapshot.ledger) for node in snapshot.nodes.values()]
-    session.out.show_all(table_output.NODES, documents)
-    return EXIT_DONE
+    return await _Lister(session, NODES).run()
 
 
 async def run_slots(session: Session) -> int:
     """List the slots."""
-    snapshot = await _look(session)
-    slots = [(slot, snapshot.nodes[slot.id.node]) for slot in snapshot.ledger.slots.values()]
-    session.out.show_all(table_output.SLOTS, [json_output.slot_document(*slot_and_node) for slot_and_node in slots])
-    for problem in snapshot.ledger.problems:
-        session.talk.say(f"Mismatch: {problem}.")
-    return EXIT_DONE
+    return await _Lister(session, SLOTS).run()
 
 
 async def run_pods(session: Session) -> int:
     """List the pods, those of a run together."""
-    snapshot = await _look(session)
-    pods = sorted(snapshot.pods.values(), key=lambda pod: (pod.run == "", pod.run))
-    runs = dict.fromkeys(pod.run for pod in pods if pod.run)
-    ordered = [*(pod for run in runs for pod in snapshot.pods_of(run)), *(pod for pod in pods if not pod.run)]
-    session.out.show_all(table_output.PODS, [json_output.pod_document(pod) for pod in ordered])
-    return EXIT_DONE
+    return await _Lister(session, PODS).run()
 
 
 async def run_runs(session: Session) -> int:
     """List the runs."""
-    snapshot = await _look(session)
-    runs = sorted(snapshot.runs.values(), key=lambda run: (run.experiment, run.seed, run.name))
-    now = time.time()
-    # Names alone need no log: of a large cluster they must come at once.
-    if session.out.form == "name":
-        learning = {run.uid: learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, now) for run in runs}
-    else:
-        learning = await learning_states(session.backend, snapshot, runs, now)
-    documents = [json_output.run_document(run, snapshot, learning[run.uid]) for run in runs]
-    session.out.show_all(table_output.RUNS, documents)
-    return EXIT_DONE
+    return await _RunLister(session, RUNS).run()
+
+
+class _Lister:
+    """Listing of one kind, once or followed."""
+
+    def __init__(self, session: Session, listing: Listing) -> None:
+        self.session = session
+        self.listing = listing
+        self.selection = Selection(session.args, listing)
+        self.candidates: Sequence[Document] = ()
+        """Documents as they are once more is read of them than a snapshot holds."""
+        self._is_first = True
+        self._last: tuple[object, Sequence[Document]] = (None, ())
+
+    async def run(self) -> int:
+        """Print what the command's words choose; with ``--watch`` until it is stopped."""
+        listing, out = self.listing, self.session.out
+        # Before the backend is asked: a typo must cost no login.
+        filtered(self.session.args.filter, listing.view, ())
+        if self.session.args.watch:
+            face = watching.face_of(self.session, listing.view, listing.key, listing.volatile)
+            return await watching.follow(self.session, face, self._followed)
+        snapshot = await self.session.backend.snapshot()
+        for problem in snapshot.problems:
+            self.session.talk.say(f"warning: {problem}. See `l2rtui check`.")
+        out.show_all(listing.view, await self.chosen(snapshot))
+        if listing is SLOTS:
+            for problem in snapshot.ledger.problems:
+                self.session.talk.say(f"Mismatch: {problem}.")
+        return EXIT_DONE
+
+    async def chosen(self, snapshot: ClusterSnapshot) -> Sequence[Document]:
+        """Return the chosen documents; say why there are none where the words are to blame."""
+        every = self.listing.documents(snapshot)
+        if self._is_first:
+            self.selection.require_names(snapshot, every)
+        documents = await self.narrowed(snapshot, every)
+        is_unexplained = not documents and self._is_first
+        if is_unexplained and (why := self.selection.why_empty(snapshot, self.candidates or every)):
+            self.session.talk.say(why)
+        self._is_first = False
+        return documents
+
+    async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
+        """Return the documents that the words choose."""
+        return self.filtered(self.selection.choose(snapshot, every))
+
+    def filtered(self, documents: Sequence[Document]) -> Sequence[Document]:
+        """Return the documents that pass ``--filter``."""
+        text = self.session.args.filter
+        return filtered(text, self.listing.view, documents) if text else documents
+
+    def stamp(self, snapshot: ClusterSnapshot) -> object:
+        """Return a value that differs when the documents may."""
+        return snapshot.revision
+
+    async def _followed(self, snapshot: ClusterSnapshot) -> Sequence[Document]:
+        stamp = self.stamp(snapshot)
+        if self._last[0] != stamp:
+            self._last = stamp, await self.chosen(snapshot)
+        return self._last[1]
+
+
+class _RunLister(_Lister):
+    """Listing of runs, whose learning is in their logs."""
+
+    def __init__(self, session: Session, listing: Listing) -> None:
+        super().__init__(session, listing)
+        self._states: dict[str, LearningState] = {}
+
+    async def narrowed(self, snapshot: ClusterSnapshot, every: Sequence[Document]) -> Sequence[Document]:
+        """Return the chosen documents with their learning; only logs of runs that may be among them are read."""
+        # Names alone need no log: of a large cluster they must come at once.
+        if self.session.out.form == "name" and not (self.session.args.state or self.session.args.filter):
+            return self.selection.choose(snapshot, every)
+        documents = self.selection.choose(snapshot, every, skip={"state"})
+        now = time.time()
+        runs = [snapshot.runs[document["uid"]] for document in documents]
+        states = await learning_states(self.session.backend, snapshot, runs, now)
+        self._states = {run.uid: self._continued(run, states[run.uid]) for run in runs}
+        self.candidates = [json_output.run_document(run, snapshot, self._states[run.uid]) for run in runs]
+        return self.filtered(self.selection.by_state(self.candidates))
+
+    def _continued(self, run: RunView, state: LearningState) -> LearningState:
+        """Return a state that began when its predecessor of the same kind did."""
+        before = self._states.get(run.uid)
+        return replace(state, since=before.since) if before is not None and before.state is state.state else state
+
+    def stamp(self, snapshot: ClusterSnapshot) -> object:
+        """Return a value that differs when a snapshot does, or its learning may."""
+        return snapshot.revision, int(time.monotonic() / _LEARNING_SECONDS)
 
 
 async def run_leaks(session: Session) -> int:

@@ -1,4 +1,4 @@
-"""logs and metrics."""
+"""logs: lines of pods, merged in the order of time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 
-from l2rtui.cli import json_output, table_output
+from l2rtui.cli import json_output
 from l2rtui.cli.output import Column, View, to_json
 from l2rtui.cli.session import Session
-from l2rtui.cli.targets import pods_named, runs_named
+from l2rtui.cli.targets import pods_named
 from l2rtui.domain.log import LogLine, LogQuery
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.errors import EXIT_DONE, NotFoundError, UsageError
-from l2rtui.services import job_status, logs, metrics
+from l2rtui.errors import EXIT_DONE, UsageError
+from l2rtui.services import logs
 
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -47,7 +47,11 @@ async def run_logs(session: Session) -> int:
         tail=args.tail,
         since=since(args.since, time.time()) if args.since else None,
         previous=args.previous,
+        container=args.container,
     )
+    if args.container and session.backend.name != "kubernetes":
+        sentence = f"Pods of the {session.backend.name} backend have one container each."
+        raise UsageError(sentence, "Leave out --container.")
     for text, option in ((args.grep, "--grep"), (args.exclude, "--exclude")):
         # Checked before the backend is asked, so that a typo costs no login.
         logs.pattern(text, option)
@@ -59,11 +63,15 @@ async def run_logs(session: Session) -> int:
         return EXIT_DONE
     write = _writer(session, [pod.name for pod in pods], has_more=args.follow and bool(runs))
     lines = logs.merged(session.backend, pods, query, include=args.grep, exclude=args.exclude, targets=runs)
+    has_lines = False
     async with aclosing(lines) as stream:
         async for line in stream:
             write(line)
+            has_lines = True
             if args.follow:
                 session.out.stream.flush()
+    if args.container and not has_lines:
+        session.talk.say(f"No line of a container {args.container!r}: `l2rtui describe POD` lists its containers.")
     return EXIT_DONE
 
 
@@ -84,7 +92,7 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
         if line.pod not in colours:
             colours[line.pod] = _PREFIX_COLOURS[len(colours) % len(_PREFIX_COLOURS)]
         who = f"{line.pod}/{line.container}" if line.container else line.pod
-        if len(names) > 1 or has_more or line.container:
+        if len(names) > 1 or has_more or (line.container and not session.args.container):
             prefix, colour = f"{sanitize(who):<{width}} | ", colours[line.pod]
             parts.append(f"\x1b[{colour}m{prefix}\x1b[0m" if out.has_colours else prefix)
         # Colours of the program may stay on a terminal; every other escape sequence of a log goes.
@@ -96,54 +104,3 @@ def _writer(session: Session, names: list[str], *, has_more: bool) -> Callable[[
         out.line("".join(parts))
 
     return write
-
-
-async def _progress(session: Session) -> int:
-    """Print the progress of a run without a learner: one table for each part, or one document."""
-    document = json_output.progress_document(await job_status.standing(session.backend, session.args.run))
-    if session.out.form in ("json", "yaml"):
-        session.out.dump(document)
-        return EXIT_DONE
-    parts = [
-        (table_output.STEPS, document["steps"]),
-        (table_output.ELASTIC, document["nodes"]),
-        (table_output.PEERS, document["peers"]),
-    ]
-    if (evaluation := document["evaluation"]) is not None:
-        rows = [{"class": "all", "accuracy": evaluation["accuracy"]}]
-        rows += [{"class": name, "accuracy": value} for name, value in evaluation["classes"].items()]
-        parts.append((table_output.ACCURACY, rows))
-    filled = [part for part in parts if part[1]]
-    for number, (view, rows) in enumerate(filled):
-        if number and session.out.form != "name":
-            session.out.line("")
-        session.out.show_all(view, rows)
-    if not filled:
-        session.talk.say(f"The pods of {session.args.run} have printed no record yet.")
-    return EXIT_DONE
-
-
-async def run_metrics(session: Session) -> int:
-    """Print the metrics of a run, once or for each record."""
-    snapshot = await session.backend.snapshot()
-    if not session.args.watch:
-        if not metrics.has_learner(snapshot, session.args.run):
-            return await _progress(session)
-        run_metrics = await metrics.latest(session.backend, session.args.run)
-        is_learning = metrics.learner_of(snapshot, session.args.run).ready
-        document = json_output.metrics_document(run_metrics, time.time(), is_learning=is_learning)
-        session.out.show_one(table_output.METRICS, document)
-        return EXIT_DONE
-    (run, *_) = runs_named(snapshot, [session.args.run])
-    learner = metrics.learner_of(snapshot, run.name)
-    try:
-        # The backlog is read again by the stream; only the newest record of it is printed.
-        newest = (await metrics.latest(session.backend, run.name)).time
-    except NotFoundError:
-        newest = 0.0
-    async with aclosing(metrics.follow(session.backend, run, learner)) as stream:
-        async for run_metrics in stream:
-            if run_metrics.time >= newest:  # records of the backlog that are older than the newest are skipped
-                document = json_output.metrics_document(run_metrics, time.time())
-                session.out.stream_one(table_output.METRICS, document)
-    return EXIT_DONE

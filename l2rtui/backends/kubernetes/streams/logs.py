@@ -68,16 +68,20 @@ async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = D
     """Yield the lines of all containers of one pod.
 
     Raises:
-        NotFoundError: the pod is gone, and its log with it.
+        NotFoundError: the pod is gone, and its log with it; or it has no such container.
         ApiError: the user may not read it, or (without ``follow``) the server does not give it.
     """
     source = _Pod(api, pod, timing)
     pod_struct = await source.read_pod()
     if pod_struct is None:
         raise NotFoundError(f"The pod {pod.name} is gone, and its log with it.", "Look at the pods again.")
-    names = container_names(pod_struct)
+    every = container_names(pod_struct)
+    names = (query.container,) if query.container else every
+    if query.container and query.container not in every:
+        sentence = f"The pod {pod.name} has no container {query.container}: it has {', '.join(every)}."
+        raise NotFoundError(sentence, "Name one of them by -c.")
     inner = replace(query, seam=query.follow)
-    streams = [_Container(source, pod_struct, name, is_only=len(names) == 1).read(inner) for name in names]
+    streams = [_Container(source, pod_struct, name, is_only=len(every) == 1).read(inner) for name in names]
     async with aclosing(merge_streams(streams)) as lines:
         if query.tail is None or len(names) == 1:
             async for line in lines:

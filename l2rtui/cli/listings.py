@@ -1,0 +1,146 @@
+"""Listings: the documents of each kind, and the names, states and labels by which a user may choose among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from l2rtui.cli import json_output, table_output
+from l2rtui.cli.output import Document, View
+from l2rtui.domain.runstatus import NO_REPORTS, learning_state
+from l2rtui.domain.snapshot import ClusterSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One kind of objects that a verb lists.
+
+    Attributes:
+        noun: Singular, for sentences.
+        key: Field that identifies an object while it exists.
+        documents: All objects of a snapshot, in the order of the list.
+        names: Names by which a document is chosen.
+        states: States in which it is, each as ``--state`` takes it.
+        nodes: Nodes on which it is. labels: labels that ``-l`` tests.
+        volatile: Fields that differ at every look, so that they alone are no change.
+    """
+
+    noun: str
+    view: View
+    key: str
+    documents: Callable[[ClusterSnapshot], list[Document]]
+    names: Callable[[Document, ClusterSnapshot], Iterable[str]]
+    states: Callable[[Document], Iterable[str]]
+    nodes: Callable[[Document, ClusterSnapshot], Iterable[str]]
+    labels: Callable[[Document, ClusterSnapshot], Mapping[str, str]]
+    volatile: frozenset[str] = frozenset()
+
+
+def _own_node(document: Document, _: ClusterSnapshot) -> Iterable[str]:
+    return (document["node"] or "",)
+
+
+def _own_labels(document: Document, _: ClusterSnapshot) -> Mapping[str, str]:
+    labels: Mapping[str, str] = document["labels"]
+    return labels
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------
+def _node_documents(snapshot: ClusterSnapshot) -> list[Document]:
+    return [json_output.node_document(node, snapshot.ledger) for node in snapshot.nodes.values()]
+
+
+def _node_states(document: Document) -> Iterable[str]:
+    yield "ready" if document["ready"] else "notready"
+    if not document["schedulable"]:
+        yield "cordoned"
+    if not document["use_known"]:
+        yield "unknown"
+
+
+NODES = Listing(
+    "node", table_output.NODES, "node", _node_documents, _own_node, _node_states, _own_node, _own_labels
+)  # fmt: skip
+
+
+# --- slots -----------------------------------------------------------------------------------------------------
+def _slot_documents(snapshot: ClusterSnapshot) -> list[Document]:
+    slots = [(slot, snapshot.nodes[slot.id.node]) for slot in snapshot.ledger.slots.values()]
+    return [json_output.slot_document(slot, node) for slot, node in slots]
+
+
+def _slot_names(document: Document, _: ClusterSnapshot) -> Iterable[str]:
+    """The slot itself, its device and its node, as ``--on`` takes them."""
+    return document["id"], document["id"].rpartition(".")[0], document["node"]
+
+
+def _labels_of_node(document: Document, snapshot: ClusterSnapshot) -> Mapping[str, str]:
+    return dict(snapshot.nodes[document["node"]].labels)
+
+
+SLOTS = Listing(
+    "slot",
+    table_output.SLOTS,
+    "id",
+    _slot_documents,
+    _slot_names,
+    lambda document: (document["state"],),
+    _own_node,
+    _labels_of_node,
+)
+
+
+# --- pods ------------------------------------------------------------------------------------------------------
+def _pod_documents(snapshot: ClusterSnapshot) -> list[Document]:
+    """Documents of the pods, those of a run together."""
+    pods = sorted(snapshot.pods.values(), key=lambda pod: (pod.run == "", pod.run))
+    runs = dict.fromkeys(pod.run for pod in pods if pod.run)
+    ordered = [*(pod for run in runs for pod in snapshot.pods_of(run)), *(pod for pod in pods if not pod.run)]
+    return [json_output.pod_document(pod) for pod in ordered]
+
+
+def _pod_names(document: Document, snapshot: ClusterSnapshot) -> Iterable[str]:
+    """Its name, and ``RUN``, ``RUN/SET`` and ``RUN/SET/INDEX`` of its run and experiment."""
+    yield document["pod"]
+    if document["run"]:
+        view = snapshot.run_named(document["run"])
+        for head in dict.fromkeys((document["run"], view.experiment if view else document["run"])):
+            yield head
+            yield f"{head}/{document['set']}"
+            yield f"{head}/{document['set']}/{document['index']}"
+
+
+def _pod_states(document: Document) -> Iterable[str]:
+    yield from (document["status"], document["phase"])
+    if document["level"] == "bad":
+        yield "failing"
+
+
+PODS = Listing(
+    "pod", table_output.PODS, "uid", _pod_documents, _pod_names, _pod_states, _own_node, _own_labels
+)  # fmt: skip
+
+
+# --- runs ------------------------------------------------------------------------------------------------------
+def _run_documents(snapshot: ClusterSnapshot) -> list[Document]:
+    """Documents of the runs with the learning that their pods alone show: no log is read."""
+    runs = sorted(snapshot.runs.values(), key=lambda run: (run.experiment, run.seed, run.name))
+    states = {run.uid: learning_state(run, snapshot.pods_of(run.name), NO_REPORTS, run.created) for run in runs}
+    return [json_output.run_document(run, snapshot, states[run.uid]) for run in runs]
+
+
+def _nodes_of_run(document: Document, snapshot: ClusterSnapshot) -> Iterable[str]:
+    return {pod.node for pod in snapshot.pods_of(document["run"])}
+
+
+RUNS = Listing(
+    "run",
+    table_output.RUNS,
+    "uid",
+    _run_documents,
+    lambda document, _: (document["run"], document["experiment"]),
+    lambda document: (document["state"], document["learning"]),
+    _nodes_of_run,
+    _own_labels,
+    frozenset({"learning_since", "learning_reason"}),
+)

@@ -1,0 +1,249 @@
+"""Words of kubectl, helm, docker, SkyPilot, Ray and shells, by which people look for a verb.
+
+Those that only look do what is meant: ``get pods`` is ``pods``. Those that change something point to the command to
+type and do nothing, since the same word means something else here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+KINDS: Final = {
+    **dict.fromkeys(("po", "pod", "pods", "container", "containers", "ps", "worker", "workers", "actors"), "pods"),
+    **dict.fromkeys(("no", "node", "nodes"), "nodes"),
+    **dict.fromkeys(("run", "runs", "job", "jobs", "all", "task", "tasks", "release", "releases"), "runs"),
+    **dict.fromkeys(("sts", "statefulset", "statefulsets", "rs", "replicaset", "replicasets"), "runs"),
+    **dict.fromkeys(("deploy", "deployment", "deployments", "experiment", "experiments", "cluster"), "runs"),
+    **dict.fromkeys(("slot", "slots", "gpu", "gpus"), "slots"),
+    **dict.fromkeys(("ev", "event", "events"), "events"),
+    **dict.fromkeys(("secret", "secrets"), "secret ls"),
+    **dict.fromkeys(("pv", "pvc", "persistentvolumeclaims", "volume", "volumes"), "volume ls"),
+    **dict.fromkeys(("image", "images"), "image ls"),
+}
+"""Verb that lists the objects of a kind, by the names that other tools have for it."""
+
+_LISTS: Final = {
+    "get": "",
+    "list": "runs",
+    "ls": "runs",
+    "ps": "pods",
+    "queue": "runs",
+    "squeue": "runs",
+    "status": "runs",
+    "show": "runs",
+    "jobs": "runs",
+    "workers": "pods",
+    "gpus": "slots",
+}
+"""Words that list, with the verb that they mean without a kind behind them."""
+_SAME: Final = {
+    "log": "logs",
+    "run": "runs",
+    "pod": "pods",
+    "node": "nodes",
+    "slot": "slots",
+    "event": "events",
+    "version": "--version",
+    "doctor": "check",
+    "info": "check",
+    "cluster-info": "check",
+    "diff": "plan --diff",
+}
+"""Words that are another spelling of a verb that only looks; ``run`` is one where no file follows it."""
+_VALUE_OPTIONS: Final = frozenset(
+    [
+        "--backend",
+        "--kubeconfig",
+        "--context",
+        "-n",
+        "--namespace",
+        "--config",
+        "-o",
+        "--output",
+        "-l",
+        "--selector",
+        "-f",
+        "--file",
+        "--filename",
+        "-c",
+        "--container",
+        "--grace-period",
+        "--grace",
+        "--replicas",
+        "--timeout",
+        "--image",
+        "--as",
+        "--as-group",
+    ]
+)
+"""Options of this program and of others whose value is the next word."""
+_FILES: Final = (".yaml", ".yml", ".json")
+
+
+def translated(verb: str, words: Sequence[str]) -> list[str]:
+    """Return the command line that was meant by a word of another tool; empty where it only looks like one.
+
+    Args:
+        verb: A word that is no verb. words: the other words, in their order.
+    """
+    kind, rest = _split_kind(words)
+    match verb:
+        case "help":
+            return [*words, "--help"]
+        case "top" if KINDS.get(kind, "nodes") == "nodes":
+            return ["nodes", *(rest if kind else words), "-o", "wide"]
+        case "top" if KINDS.get(kind) == "pods":
+            return ["slots", *rest, "--state", "busy,failed", "-o", "wide"]
+        case "run" if _file(words):
+            return []
+        case _ if verb in _SAME:
+            return [*_SAME[verb].split(), *words]
+        case _ if verb in _LISTS and kind in KINDS:
+            return [*KINDS[kind].split(), *rest]
+        case _ if _LISTS.get(verb):
+            return [_LISTS[verb], *words]
+    return []
+
+
+def without_kind(words: Sequence[str]) -> list[str]:
+    """Return the words of ``describe`` without a kind before the name: ``pod NAME`` is ``NAME``."""
+    names = _positionals(words)
+    if len(names) == 2 and names[0] in KINDS:
+        cut = list(words).index(names[0])
+        return [*words[:cut], *words[cut + 1 :]]
+    return list(words)
+
+
+def advice(verb: str, words: Sequence[str]) -> str:
+    """Return the command to type for a word of another tool that changes something; empty for an unknown word."""
+    make = _ADVICE.get(verb)
+    return make(words) if make is not None else ""
+
+
+# --- what changes something ------------------------------------------------------------------------------------
+def _delete(words: Sequence[str]) -> str:
+    kind, rest = _split_kind(words)
+    names = " ".join(_positionals(rest if kind else words))
+    match KINDS.get(kind, ""):
+        case "pods":
+            return f"Write `l2rtui kill {names or 'POD'}`: its set replaces it. For the run: `l2rtui destroy RUN`."
+        case "secret ls":
+            return f"Write `l2rtui secret delete {names or 'NAME'}`."
+        case "volume ls":
+            return f"Write `l2rtui volume delete {names or 'NAME'}`."
+        case "nodes":
+            return "Nodes are the cluster's: `l2rtui cluster scale` gives a group fewer."
+    if file := _file(words):
+        return f"Write `l2rtui destroy RUN` with the name that stands in {file}."
+    return f"Write `l2rtui destroy {names or 'RUN'}` for a run, `l2rtui kill {names or 'POD'}` for a pod."
+
+
+def _launch(words: Sequence[str]) -> str:
+    file = _file(words) or "SPEC"
+    return f"Write `l2rtui launch -f {file}`; `l2rtui plan -f {file} --diff` shows the difference."
+
+
+def _create(words: Sequence[str]) -> str:
+    kind, rest = _split_kind(words)
+    names = " ".join(_positionals(rest))
+    match KINDS.get(kind, ""):
+        case "secret ls":
+            name = _positionals(rest)[-1:] or ["NAME"]
+            return f"Write `l2rtui secret create {name[0]} --prompt KEY`."
+        case "volume ls":
+            return f"Write `l2rtui volume create {names or 'NAME'} --size 50Gi`."
+    return f"{_launch(words)} Others: `l2rtui volume create`, `secret create`, `cluster create`."
+
+
+def _destroy(words: Sequence[str]) -> str:
+    return f"Write `l2rtui destroy {' '.join(_positionals(words)) or 'RUN'}`."
+
+
+def _stop(words: Sequence[str]) -> str:
+    name = " ".join(_positionals(words)) or "RUN"
+    return f"Write `l2rtui destroy {name}`, or `l2rtui scale {name}/SET 0`."
+
+
+def _restart(words: Sequence[str]) -> str:
+    names = [word for word in _positionals(words) if word != "restart"]
+    name = " ".join(names).rpartition("/")[2]
+    return (
+        f"Write `l2rtui kill {name or 'POD'}`: its set replaces it. "
+        f"What was destroyed is launched again by `l2rtui relaunch {name or 'RUN'}`."
+    )
+
+
+def _attach(words: Sequence[str]) -> str:
+    name = " ".join(_positionals(words)[:1]) or "POD"
+    return f"Write `l2rtui logs -f {name}`, or `l2rtui exec {name} -- bash`."
+
+
+def _copy(words: Sequence[str]) -> str:
+    parts = " ".join(_positionals(words)[:2])
+    return (
+        f"Write `l2rtui volume get {parts or 'NAME:PATH TO'}` or `l2rtui volume put`; "
+        "checkpoints: `l2rtui artifacts get RUN`."
+    )
+
+
+def _fixed(sentence: str) -> Callable[[Sequence[str]], str]:
+    return lambda _: sentence
+
+
+_ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
+    "get": _fixed("Write `l2rtui pods`, `nodes`, `runs`, `events` or `slots`; `get pods` works as well."),
+    "top": _fixed("Write `l2rtui nodes -o wide` for load, `l2rtui metrics -w` for learning; the app shows both."),
+    **dict.fromkeys(("delete", "del", "rm", "remove"), _delete),
+    **dict.fromkeys(("down", "cancel", "uninstall", "terminate", "teardown", "scancel", "autodown"), _destroy),
+    "stop": _stop,
+    **dict.fromkeys(("apply", "up", "submit", "install", "upgrade", "start", "run", "sbatch", "replace"), _launch),
+    "create": _create,
+    **dict.fromkeys(("rollout", "restart"), _restart),
+    **dict.fromkeys(("attach", "ssh", "shell", "sh", "bash"), _attach),
+    **dict.fromkeys(("cp", "rsync", "scp"), _copy),
+    **dict.fromkeys(("edit", "patch"), _fixed("Write `l2rtui launch -f SPEC --set KEY=VALUE` for a new run.")),
+    **dict.fromkeys(
+        ("cordon", "drain", "uncordon"), _fixed("That is kubectl's. Write `l2rtui nodes` to see them.")
+    ),
+    "watch": _fixed("Write `l2rtui runs -w`, `pods -w` or `metrics -w`."),
+    "history": _fixed("Write `l2rtui relaunch` for what was destroyed last; `l2rtui runs` lists what is there."),
+    "config": _fixed(
+        "Contexts are those of kubectl: `--context NAME`. Write `l2rtui check` to look at this setup."
+    ),
+    "use": _fixed("Contexts are those of kubectl: write `l2rtui --context NAME`."),
+    "login": _fixed("Write `l2rtui image login REGISTRY`; a cluster's login is that of its kubeconfig."),
+    "explain": _fixed("Write `l2rtui schema` for the fields of spec files; `l2rtui VERB --help` explains a verb."),
+    **dict.fromkeys(
+        ("ui", "tui", "app", "open", "dashboard", "dash"),
+        _fixed("Write `l2rtui` alone for the app, `l2rtui serve` for the app in a browser: `l2rtui serve --help`."),
+    ),
+}
+
+
+# --- reading of words ------------------------------------------------------------------------------------------
+def _split_kind(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the kind that is named first, and the other words; ``pod/NAME`` is the kind and the name."""
+    for number, word in enumerate(words):
+        if word.startswith("-"):
+            continue
+        head, slash, name = word.partition("/")
+        if head.casefold() in KINDS and (number == 0 or words[number - 1] not in _VALUE_OPTIONS):
+            others = [*words[:number], *([name] if slash else []), *words[number + 1 :]]
+            return head.casefold(), others
+        return "", list(words)
+    return "", list(words)
+
+
+def _positionals(words: Sequence[str]) -> list[str]:
+    """Return the words that are neither options nor their values."""
+    return [
+        word
+        for number, word in enumerate(words)
+        if not word.startswith("-") and (number == 0 or words[number - 1] not in _VALUE_OPTIONS)
+    ]
+
+
+def _file(words: Sequence[str]) -> str:
+    """Return the first word that is the name of a spec file; empty without one."""
+    return next((word for word in words if word.endswith(_FILES)), "")

@@ -1,0 +1,174 @@
+"""The words by which lists, ``metrics`` and ``wait`` choose among objects, and follow them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from l2rtui.cli.argument_parser import Parser
+
+STATES = {
+    "nodes": ("ready", "notready", "cordoned", "unknown"),
+    "slots": ("free", "busy", "unknown", "off", "failed"),
+    "pods": ("running", "pending", "completed", "failing", "failed", "terminating", "unknown"),
+    "runs": (
+        *("running", "starting", "degraded", "completed", "terminating"),
+        *("live", "slow", "starved", "stalled", "diverged", "done", "failed", "unknown"),
+    ),
+}
+"""States for completion; a backend's own reasons, such as ``ImagePullBackOff``, are taken as well."""
+CONDITIONS = ("running", "learned", "done", "failed", "gone")
+
+
+def nodes(parser: Parser) -> None:
+    """Add the words of ``nodes``."""
+    _names(parser, "NODE", "nodes; * and ? stand for any characters, here as below")
+    _selector(parser, "labels of the node")
+    _state(parser, "nodes")
+    _narrowing(parser)
+
+
+def slots(parser: Parser) -> None:
+    """Add the words of ``slots``."""
+    _names(parser, "SLOT", "node, node/gpu or node/gpu.slot")
+    _selector(parser, "labels of the node")
+    _state(parser, "slots")
+    _whose(parser)
+    parser.text("--run", "RUN", "only what these runs or experiments hold")
+    parser.text("--node", "NODE", "only of these nodes")
+    _narrowing(parser)
+
+
+def pods(parser: Parser) -> None:
+    """Add the words of ``pods``."""
+    _names(parser, "NAME", "pod, RUN, RUN/SET, RUN/SET/INDEX or experiment")
+    _selector(parser, "labels of the pod; l2rtui.io/run, owner, seed, set and role are there on every backend")
+    _state(parser, "pods")
+    _whose(parser)
+    parser.text("--run", "RUN", "only of these runs or experiments")
+    parser.text("--node", "NODE", "only on these nodes")
+    _narrowing(parser)
+
+
+def runs(parser: Parser) -> None:
+    """Add the words of ``runs``."""
+    _names(parser, "RUN", "run or experiment")
+    _selector(parser, "l2rtui.io/run, experiment, owner, seed")
+    _state(parser, "runs")
+    _whose(parser)
+    parser.text("--node", "NODE", "only with pods on these nodes")
+    _narrowing(parser)
+
+
+def metrics(parser: Parser) -> None:
+    """Add the words of ``metrics``."""
+    _names(parser, "RUN", "run or experiment; all runs when left out")
+    _state(parser, "runs")
+    _whose(parser)
+    parser.text("--filter", "EXPR", "as the app filters its tables: 'return>200 lag<3'")
+    parser.flag("--watch", "one line now and one for each new record; on a terminal a table", short="-w")
+
+
+def wait(parser: Parser) -> None:
+    """Add the words of ``wait``."""
+    parser.option("names", nargs="+", metavar="RUN", help="run, experiment, or a pattern with * and ?")
+    parser.option(
+        "--for",
+        dest="condition",
+        required=True,
+        type=_condition,
+        metavar="CONDITION",
+        help="running (every pod runs), learned=VALUE (its return has come to VALUE), done (it has finished "
+        "well), failed, gone (it was destroyed)",
+    )
+    parser.values["--for"] = ("running", "learned=", "done", "failed", "gone")
+    parser.option(
+        "--timeout",
+        type=span,
+        default=None,
+        metavar="SPAN",
+        help="such as 90s, 30m or 2h; 0 looks once (default: no limit)",
+    )
+    parser.flag("--any", "the first run that comes to it is enough")
+
+
+def _names(parser: Parser, metavar: str, sentence: str) -> None:
+    parser.option("names", nargs="*", metavar=metavar, help=f"only these: {sentence}")
+
+
+def _selector(parser: Parser, sentence: str) -> None:
+    parser.option(
+        "-l",
+        "--selector",
+        action="append",
+        default=[],
+        type=_compiled_selector,
+        metavar="LABELS",
+        help=f"KEY=VALUE, KEY!=VALUE, KEY, '!KEY', 'KEY in (A,B)', with commas: {sentence}",
+    )
+
+
+def _state(parser: Parser, verb: str) -> None:
+    parser.text("--state", "STATE", f"with commas: {', '.join(STATES[verb])}")
+    parser.values["--state"] = STATES[verb]
+
+
+def _whose(parser: Parser) -> None:
+    parser.text("--owner", "NAME", "only of these people, with commas")
+    parser.flag("--mine", "only what is yours")
+
+
+def _narrowing(parser: Parser) -> None:
+    parser.text("--filter", "EXPR", "as the app filters its tables: words, and column=, ~, <, >= value")
+    parser.flag("--watch", "follow: a table that is painted in place, in a pipe a line for each change", short="-w")
+
+
+# argparse shows the text of an ArgumentTypeError as it is, after the option's name.
+def _compiled_selector(text: str) -> Any:
+    from l2rtui.domain.selection.label_selector import compile_selector
+
+    try:
+        return compile_selector(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def span(text: str) -> float:
+    """Read a time span: ``90``, ``90s``, ``30m``, ``2h``, ``1d``, ``1h30m``; seconds.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    import re
+
+    match = re.fullmatch(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?", text, re.ASCII)
+    if match is None or not text or not any(match.groups()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time span: write 90s, 30m, 2h or 1h30m")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _condition(text: str) -> tuple[str, float | None]:
+    """Read ``--for``: a condition and the value that ``learned`` takes."""
+    import math
+
+    word, equals, value = text.partition("=")
+    # kubectl's own spellings mean the same here.
+    word, value = {"delete": ("gone", value), "condition": (value.casefold(), "")}.get(word, (word, value))
+    word = {"ready": "running", "complete": "done", "completed": "done", "succeeded": "done"}.get(word, word)
+    if word not in CONDITIONS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no condition: they are running, learned=VALUE, done, failed and gone"
+        )
+    if word != "learned":
+        if value and equals:
+            raise argparse.ArgumentTypeError(f"{word} takes no value")
+        return word, None
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError("learned takes the return to wait for, such as learned=200")
+    return word, number

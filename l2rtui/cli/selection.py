@@ -1,0 +1,164 @@
+"""Choice among the objects of a listing by the words of a command: names, labels, owner, state, run, node, filter.
+
+A name that stands there in full and matches nothing is an error, as a typo must not look like an empty cluster. A
+pattern or an option that matches nothing gives an empty list, and a sentence on stderr that lists what there is.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from l2rtui.cli.argument_parser import nearest
+from l2rtui.cli.listings import Listing
+from l2rtui.cli.output import Document, View, cell_text
+from l2rtui.cli.targets import listed
+from l2rtui.config import user_name
+from l2rtui.domain.quantity import counted
+from l2rtui.domain.selection.filter_language import compile_filter, misread_columns
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.errors import NotFoundError, UsageError
+
+_WILDCARDS = frozenset("*?[")
+
+
+def is_pattern(name: str) -> bool:
+    """Return True if a name has a wildcard of the shell."""
+    return not _WILDCARDS.isdisjoint(name)
+
+
+def matches_any(names: Iterable[str], patterns: Collection[str]) -> bool:
+    """Return True if one of the names matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+class Selection:
+    """Objects of one listing that a command's words choose."""
+
+    def __init__(self, args: Namespace, listing: Listing) -> None:
+        self._listing = listing
+        self._names: Sequence[str] = args.names
+        self._labels = getattr(args, "selector", [])
+        owners = _parts(getattr(args, "owner", ""))
+        self._options = {
+            "owner": [*owners, user_name()] if getattr(args, "mine", False) else owners,
+            "state": [part.casefold() for part in _parts(getattr(args, "state", ""))],
+            "run": _parts(getattr(args, "run", "")),
+            "node": _parts(getattr(args, "node", "")),
+        }
+
+    def choose(
+        self, snapshot: ClusterSnapshot, documents: Sequence[Document], *, skip: Collection[str] = ()
+    ) -> list[Document]:
+        """Return the documents that every word chooses.
+
+        Args:
+            skip: Options that are not looked at.
+        """
+        tests = [test for name, test in self._tests(snapshot) if name not in skip]
+        return [document for document in documents if all(test(document) for test in tests)]
+
+    def by_state(self, documents: Iterable[Document]) -> list[Document]:
+        """Return the documents in a state that was named; all where none was."""
+        if not self._options["state"]:
+            return list(documents)
+        return [document for document in documents if self._is_in(document)]
+
+    def require_names(self, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> None:
+        """Refuse a name that was written in full and is not there.
+
+        Raises:
+            NotFoundError: names what is near.
+        """
+        if not self._names:
+            return
+        there = dict.fromkeys(name for document in documents for name in self._listing.names(document, snapshot))
+        for name in self._names:
+            if name not in there and not is_pattern(name):
+                noun, known = self._listing.noun, _shown_names(self._listing, documents)
+                what = f"the {noun}s are {known}" if known else f"there are no {noun}s"
+                raise NotFoundError(f"There is no {noun} {name!r}: {what}.", nearest(name, there))
+
+    def why_empty(self, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> str:
+        """Return a sentence on the words by which nothing is chosen; empty where there is nothing at all."""
+        if not documents:
+            return ""
+        noun = self._listing.noun
+        for option, test in self._tests(snapshot):
+            if any(map(test, documents)):
+                continue
+            there = sorted(dict.fromkeys(filter(None, self._values(option, snapshot, documents))))
+            what = f": the {option}s are {listed(there)}" if there else ""
+            return f"None of {counted(len(documents), noun)} matches by {option}{what}."
+        return f"None of {counted(len(documents), noun)} matches all of that at once."
+
+    def _tests(self, snapshot: ClusterSnapshot) -> Iterable[tuple[str, Callable[[Document], bool]]]:
+        listing = self._listing
+        experiments = {run.name: run.experiment for run in snapshot.runs.values()} if self._options["run"] else {}
+        if self._names:
+            yield "name", lambda document: matches_any(listing.names(document, snapshot), self._names)
+        if self._labels:
+            yield "label", lambda document: all(test(listing.labels(document, snapshot)) for test in self._labels)
+        if owners := self._options["owner"]:
+            yield "owner", lambda document: matches_any((document["owner"] or "",), owners)
+        if runs := self._options["run"]:
+            yield "run", lambda document: matches_any(_run_names(document, experiments), runs)
+        if nodes := self._options["node"]:
+            yield "node", lambda document: matches_any(listing.nodes(document, snapshot), nodes)
+        if self._options["state"]:
+            yield "state", self._is_in
+
+    def _is_in(self, document: Document) -> bool:
+        return matches_any((state.casefold() for state in self._listing.states(document)), self._options["state"])
+
+    def _values(self, option: str, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> Iterable[str]:
+        """Return what could be chosen by an option."""
+        for document in documents:
+            match option:
+                case "name":
+                    yield self._listing.view.name_of(document)
+                case "state":
+                    yield from self._listing.states(document)
+                case "node":
+                    yield from self._listing.nodes(document, snapshot)
+                case "owner" | "run":
+                    yield document[option] or ""
+
+
+def filtered(text: str, view: View, documents: Sequence[Document]) -> list[Document]:
+    """Return the documents whose row passes a filter, in the language of the app's tables.
+
+    Raises:
+        UsageError: it compares with a column that is not there.
+    """
+    columns = [column_name(column.header) for column in view.columns]
+    if problem := misread_columns(text, columns):
+        raise UsageError(f"--filter {text!r}: {problem}")
+    test = compile_filter(text, columns)
+    if test is None:
+        return list(documents)
+
+    def passes(document: Document) -> bool:
+        cells = [cell_text(column.cell(document)).casefold() for column in view.columns]
+        return test(lambda number: cells[number], " ".join(cells))
+
+    return [document for document in documents if passes(document)]
+
+
+def column_name(header: str) -> str:
+    """Return the name of a column in a filter: its header in lower case, ``gpu_memory`` for ``GPU MEMORY``."""
+    return header.casefold().replace(" ", "_").replace("%", "")
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _run_names(document: Document, experiments: dict[str, str]) -> Iterable[str]:
+    run = document["run"] or ""
+    return run, experiments.get(run, run)
+
+
+def _shown_names(listing: Listing, documents: Sequence[Document]) -> str:
+    return listed(listing.view.name_of(document) for document in documents)

@@ -1,0 +1,151 @@
+"""wait: block until runs come to a condition, for scripts; the exit code says how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+
+from l2rtui.cli.listings import RUNS
+from l2rtui.cli.output import Column, Document, View
+from l2rtui.cli.selection import Selection, is_pattern
+from l2rtui.cli.session import Session
+from l2rtui.domain.quantity import age
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
+from l2rtui.domain.status import Level
+from l2rtui.errors import EXIT_DONE, EXIT_OUT_OF_REACH, EXIT_TIMEOUT, NotFoundError, UsageError
+from l2rtui.services import metrics
+from l2rtui.services.run_waiting import Condition, Goal, Outcome, RunWaiter, Verdict
+
+_LEVELS = {Outcome.REACHED: Level.OK, Outcome.WAITING: Level.WARN, Outcome.OUT_OF_REACH: Level.BAD}
+_VIEW = View(
+    "run",
+    (
+        Column("RUN", "run"),
+        Column("FOR", "condition"),
+        Column("OUTCOME", "outcome", level=lambda document: _LEVELS.get(document["outcome"])),
+        Column("SECONDS", "seconds", is_number=True),
+        Column("WHAT", "reason"),
+    ),
+)
+_NOTE_SECONDS = 30.0
+"""Time after which a pipe is told again what is waited for."""
+
+
+async def run_wait(session: Session) -> int:
+    """Wait; 0 when the runs came to it, 5 when one cannot any more, 124 when the time is over."""
+    word, value = session.args.condition
+    goal = Goal(Condition(word), value or 0.0)
+    snapshot = await session.backend.snapshot()
+    runs = _chosen(session, snapshot, goal)
+    if goal.condition is Condition.LEARNED:
+        for run in runs:
+            if not metrics.has_learner(snapshot, run.name):
+                raise UsageError(f"{run.name} has no learner, and no return.", "Wait --for=done.")
+    with session.interruption("the runs go on."):
+        return await _Wait(session, goal, runs).run()
+
+
+def _chosen(session: Session, snapshot: ClusterSnapshot, goal: Goal) -> list[RunView]:
+    """Return the named runs.
+
+    Raises:
+        NotFoundError: a name matches nothing; for ``gone`` that is what is waited for.
+    """
+    selection, every = Selection(session.args, RUNS), RUNS.documents(snapshot)
+    if goal.condition is not Condition.GONE:
+        selection.require_names(snapshot, every)
+    chosen = [snapshot.runs[document["uid"]] for document in selection.choose(snapshot, every)]
+    there = {name for run in chosen for name in (run.name, run.experiment)}
+    for name in session.args.names:
+        if name not in there and not is_pattern(name):
+            session.talk.say(f"There is no run {name!r}: that counts as gone.")
+    if not chosen and goal.condition is not Condition.GONE:
+        raise NotFoundError(f"No run matches {' '.join(session.args.names)}.", "See `l2rtui runs`.")
+    return chosen
+
+
+class _Wait:
+    """One wait, with its progress."""
+
+    def __init__(self, session: Session, goal: Goal, runs: Sequence[RunView]) -> None:
+        self._session = session
+        self._goal = goal
+        self._runs = runs
+        self._began = time.monotonic()
+        self._seconds: dict[str, float] = {}
+        self._noted = self._began
+        value = f"={goal.value:g}" if goal.condition is Condition.LEARNED else ""
+        self._condition = f"{goal.condition}{value}"
+
+    async def run(self) -> int:
+        """Wait and print the verdicts."""
+        timeout: float | None = self._session.args.timeout
+        # A single look cannot see that pods go on running.
+        settle = {"settle_seconds": 0.0} if timeout == 0 else {}
+        waiter = RunWaiter(self._session.backend, self._runs, self._goal, **settle)
+        code: int | None = None if self._runs else EXIT_DONE
+        verdicts: Mapping[str, Verdict] = {}
+        async with aclosing(waiter.verdicts()) as looks:
+            while code is None:
+                verdicts = await anext(looks)
+                code = self._code(verdicts)
+                if code is None and timeout is not None and time.monotonic() - self._began >= timeout:
+                    code = EXIT_TIMEOUT
+                self._tell(verdicts, waiter.monitor.error)
+        self._print(verdicts)
+        if code == EXIT_TIMEOUT:
+            self._session.talk.say(f"Not {self._condition} within {timeout:g} s.")
+        return code
+
+    def _code(self, verdicts: Mapping[str, Verdict]) -> int | None:
+        """Return the exit code where the verdicts decide it; None to go on."""
+        outcomes = [verdict.outcome for verdict in verdicts.values()]
+        if self._session.args.any:
+            if Outcome.REACHED in outcomes:
+                return EXIT_DONE
+            return None if Outcome.WAITING in outcomes else EXIT_OUT_OF_REACH
+        if Outcome.OUT_OF_REACH in outcomes:
+            return EXIT_OUT_OF_REACH
+        return None if Outcome.WAITING in outcomes else EXIT_DONE
+
+    def _tell(self, verdicts: Mapping[str, Verdict], trouble: str) -> None:
+        """Say what was decided, and on a terminal what is still waited for."""
+        talk, now = self._session.talk, time.monotonic()
+        for run in self._runs:
+            verdict = verdicts[run.uid]
+            if verdict.outcome is not Outcome.WAITING and run.uid not in self._seconds:
+                self._seconds[run.uid] = now - self._began
+                if not talk.is_live and len(self._runs) > 1:
+                    talk.say(f"{run.name}: {verdict.outcome}, {verdict.reason}")
+        waiting = [run for run in self._runs if verdicts[run.uid].outcome is Outcome.WAITING]
+        if not waiting:
+            return
+        first = waiting[0]
+        count = len(self._runs)
+        done = f"{count - len(waiting)} of {count} runs, " if count > 1 else ""
+        lost = f"; {trouble}" if trouble else ""
+        text = f"{self._condition}: {done}{age(now - self._began)}: {first.name} {verdicts[first.uid].reason}{lost}"
+        talk.live(text)
+        if not talk.is_live and now - self._noted >= _NOTE_SECONDS:
+            self._noted = now
+            talk.say(text)
+
+    def _print(self, verdicts: Mapping[str, Verdict]) -> None:
+        documents: list[Document] = []
+        elapsed = time.monotonic() - self._began
+        for run in self._runs:
+            verdict = verdicts[run.uid]
+            documents.append(
+                {
+                    "run": run.name,
+                    "uid": run.uid,
+                    "condition": self._condition,
+                    "outcome": str(verdict.outcome),
+                    "reached": verdict.outcome is Outcome.REACHED,
+                    "seconds": round(self._seconds.get(run.uid, elapsed), 1),
+                    "reason": verdict.reason,
+                }
+            )
+        self._session.talk.clear()
+        self._session.out.show_all(_VIEW, documents)

@@ -1,0 +1,170 @@
+"""Following of a listing: a table that is painted in place on a terminal, one line for each change in a pipe.
+
+The first listing is printed in full, as changes of the kind ``added``. Objects that go are printed once more, as
+``gone``. A watch that is lost is said once, and opened again (``services.monitor``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Protocol
+
+from l2rtui.cli.output import Column, Document, Output, StderrReporter, View
+from l2rtui.cli.session import Session
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.errors import BackendError
+from l2rtui.services.monitor import Monitor
+
+_PERIOD_SECONDS = 0.25
+"""Time between two looks at a cluster that changes all the time."""
+_TICK_SECONDS = 1.0
+"""Time after which ages are painted anew."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_EVENT = Column("EVENT", "event")
+
+Documents = Callable[[ClusterSnapshot], Awaitable[Sequence[Document]]]
+
+
+class Face(Protocol):
+    """Where a followed listing is written."""
+
+    def show(self, documents: Sequence[Document], trouble: str) -> None:
+        """Write what differs from the last call.
+
+        Args:
+            trouble: Reason why the documents may be old; empty while they are not.
+        """
+
+
+def face_of(session: Session, view: View, key: str, volatile: frozenset[str] = frozenset()) -> Face:
+    """Return a table that repaints where stdout is a terminal, and lines elsewhere."""
+    out = session.out
+    if out.is_screen and out.form in ("table", "wide"):
+        return RepaintedTable(out, view)
+    return ChangeLines(out, session.talk, view, key, volatile)
+
+
+async def follow(session: Session, face: Face, documents: Documents) -> int:
+    """Show documents whenever the cluster changes, until the command is stopped.
+
+    Raises:
+        BackendError: the cluster cannot be read at all.
+    """
+    monitor = Monitor(session.backend, period_seconds=_PERIOD_SECONDS)
+    watch = asyncio.ensure_future(monitor.run())
+    try:
+        while True:
+            await _changed(monitor, watch)
+            if monitor.heard_at is not None:
+                face.show(await documents(monitor.snapshot), _trouble(monitor))
+            elif monitor.error:  # later it would be tried again and again: a first failure is for the caller
+                raise BackendError(monitor.error)
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+
+
+async def _changed(monitor: Monitor, watch: asyncio.Future[None]) -> None:
+    """Wait until something has changed, or ages have."""
+    if watch.done():
+        watch.result()  # a defect in the monitor must not look like a quiet cluster
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_TICK_SECONDS), aclosing(monitor.updates()) as updates:
+            await anext(updates)
+            # Not the pause behind each update, which closing the generator skips: it bounds the rate.
+            await asyncio.sleep(_PERIOD_SECONDS)
+
+
+def _trouble(monitor: Monitor) -> str:
+    if monitor.error:
+        return f"the watch is lost, what is listed is old: {monitor.error}"
+    since = monitor.snapshot.silent_since
+    if since is not None:
+        return f"nothing answers since {time.strftime('%H:%M:%S', time.localtime(since))}: what is listed is as old"
+    return "; ".join(monitor.snapshot.problems)
+
+
+class ChangeLines:
+    """One line for each object that is new, has changed, or is gone."""
+
+    def __init__(
+        self, out: Output, talk: StderrReporter, view: View, key: str, volatile: frozenset[str] = frozenset()
+    ) -> None:
+        self._out = out
+        self._talk = talk
+        self._cells = view
+        self._view = replace(view, columns=(_EVENT, *view.columns))
+        self._key = key
+        self._volatile = volatile
+        self._last: dict[str, tuple[object, Document]] | None = None
+        self._documents: Sequence[Document] | None = None
+        self._trouble = ""
+
+    def show(self, documents: Sequence[Document], trouble: str) -> None:
+        """Write a line for each difference."""
+        if documents is self._documents and trouble == self._trouble:
+            return
+        self._documents = documents
+        if trouble != self._trouble:
+            self._talk.say(f"warning: {trouble}" if trouble else "What is listed is of this moment again.")
+            self._trouble = trouble
+        now = {str(document[self._key]): (self._signature(document), document) for document in documents}
+        if self._last is None:
+            self._out.start_stream(self._view, [{**document, "event": "added"} for document in documents])
+            last: dict[str, tuple[object, Document]] = {}
+        else:
+            last = self._last
+        for key, (signature, document) in now.items():
+            before = last.get(key)
+            if before is None or before[0] != signature:
+                self._write(document, "added" if before is None else "changed")
+        for key, (_, document) in last.items():
+            if key not in now:
+                self._write(document, "gone")
+        self._last = now
+
+    def _write(self, document: Document, event: str) -> None:
+        self._out.stream_one(self._view, {**document, "event": event})
+
+    def _signature(self, document: Document) -> object:
+        """Return what must differ for a line: fields, or for a table the cells that it shows."""
+        if self._out.form in ("table", "wide"):
+            return self._out.stable_cells(self._cells, document)
+        return {name: value for name, value in document.items() if name not in self._volatile}
+
+
+class RepaintedTable:
+    """Table on a terminal that is painted over itself; what does not fit is counted below it."""
+
+    def __init__(self, out: Output, view: View) -> None:
+        self._out = out
+        self._view = view
+        self._painted: list[str] = []
+
+    def show(self, documents: Sequence[Document], trouble: str) -> None:
+        """Paint the table again where anything differs."""
+        columns, rows = shutil.get_terminal_size()
+        room = max(1, rows - 3)  # beside the header, the notes, and the line of the cursor
+        lines = self._out.table_lines(self._view, documents[:room], columns)
+        notes = [f"▲ {sanitize(trouble)}"] if trouble else []
+        notes += [f"… {len(documents) - room} more: a taller terminal shows them"] if len(documents) > room else []
+        if notes:
+            lines.append(" · ".join(notes)[:columns])
+        if lines == self._painted:
+            return
+        # A narrower terminal has wrapped the lines that stand there: the cursor must climb over all of their rows.
+        height = sum(max(1, math.ceil(len(_COLOUR.sub("", line)) / columns)) for line in self._painted)
+        climb = f"\x1b[{height}A" if height else ""
+        body = "".join(f"{line}\x1b[K\n" for line in lines)
+        # Without automatic wrap a character of double width at the edge cannot change the number of rows.
+        self._out.stream.write(f"\x1b[?7l{climb}\r{body}\x1b[J\x1b[?7h")
+        self._out.stream.flush()
+        self._painted = lines

@@ -1,0 +1,220 @@
+"""Waiting until runs come to a condition: they run, have learned, are done, have failed, or are gone.
+
+A run that can no longer come to it ends the wait at once instead of at its timeout: a learner that failed for good
+never gets to a return. Outages of the backend are waited through (``services.monitor``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from l2rtui.backends.base import Backend
+from l2rtui.domain.runstatus import NO_REPORTS, Learning, learning_state, lost_pod, run_status
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.status import Phase
+from l2rtui.domain.workload import Role
+from l2rtui.errors import L2RError
+from l2rtui.services import metrics
+from l2rtui.services.launcher import SETTLE_SECONDS
+from l2rtui.services.monitor import Monitor
+
+_LOOK_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 2.0
+"""Time until a log that could not be read is opened again."""
+
+
+class Condition(StrEnum):
+    """State that a run is to come to."""
+
+    RUNNING = "running"
+    LEARNED = "learned"
+    DONE = "done"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+class Outcome(StrEnum):
+    """How a run stands to its condition."""
+
+    WAITING = "waiting"
+    REACHED = "reached"
+    OUT_OF_REACH = "out of reach"
+
+
+class Verdict(NamedTuple):
+    """Outcome of one run, with a sentence without its name."""
+
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Condition to wait for.
+
+    Attributes:
+        value: Return that has to be reached; for ``learned`` alone.
+    """
+
+    condition: Condition
+    value: float = 0.0
+
+
+@dataclass(slots=True)
+class ReturnReading:
+    """Returns of one run, as its learner's log is read.
+
+    Attributes:
+        newest, best: None before the first.
+        is_read: The log was read to its end, as its learner has ended.
+    """
+
+    newest: float | None = None
+    best: float | None = None
+    is_read: bool = False
+
+    def add(self, value: float) -> None:
+        """Add one more."""
+        self.newest, self.best = value, value if self.best is None else max(self.best, value)
+
+
+def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: ReturnReading, now: float) -> Verdict:
+    """Return how a run stands to a condition.
+
+    Args:
+        run: None once it is gone. pods: those of the run.
+        now: Seconds since the epoch.
+    """
+    if goal.condition is Condition.GONE:
+        return _gone(run, pods)
+    if run is None:
+        return Verdict(Outcome.OUT_OF_REACH, "was destroyed")
+    learning = learning_state(run, pods, NO_REPORTS, now)
+    is_done = learning.state is Learning.DONE
+    if goal.condition is Condition.LEARNED and reading.best is not None and reading.best >= goal.value:
+        return Verdict(Outcome.REACHED, f"its return has come to {reading.best:.4g}")
+    if goal.condition is Condition.DONE and is_done:
+        return Verdict(Outcome.REACHED, "has finished")
+    if goal.condition is Condition.RUNNING and _all_run(run, pods):
+        return Verdict(Outcome.REACHED, "has finished" if is_done else f"all {len(pods)} pods run")
+    if (lost := lost_pod(run, pods)) is not None:
+        sentence = f"{lost.name} {lost.status.sentence}"
+        return Verdict(Outcome.REACHED if goal.condition is Condition.FAILED else Outcome.OUT_OF_REACH, sentence)
+    # The last records may be the best: a learner that is done is judged once its log is read to the end.
+    if (
+        is_done
+        and goal.condition in (Condition.FAILED, Condition.LEARNED)
+        and (goal.condition is Condition.FAILED or reading.is_read)
+    ):
+        return Verdict(Outcome.OUT_OF_REACH, f"has finished{_best(reading)}")
+    status = run_status(run, pods)
+    figure = "" if reading.newest is None else f", return {reading.newest:.4g} of {goal.value:.4g}"
+    return Verdict(Outcome.WAITING, f"{status.sentence}{figure}")
+
+
+def _gone(run: RunView | None, pods: Sequence[PodView]) -> Verdict:
+    if run is None and not pods:
+        return Verdict(Outcome.REACHED, "is gone")
+    return Verdict(Outcome.WAITING, run_status(run, pods).sentence if run is not None else f"{len(pods)} pods left")
+
+
+def _all_run(run: RunView, pods: Sequence[PodView]) -> bool:
+    required = sum(worker_set.replicas for worker_set in run.sets)
+    present = [pod for pod in pods if not pod.is_terminating]
+    return 0 < required <= sum(pod.ready or pod.phase is Phase.SUCCEEDED for pod in present)
+
+
+def _best(reading: ReturnReading) -> str:
+    return "" if reading.best is None else f" with a best return of {reading.best:.4g}"
+
+
+class RunWaiter:
+    """Verdicts on some runs, renewed as the cluster changes.
+
+    Attributes:
+        monitor: Watch of the backend; its ``error`` says why nothing new is known.
+    """
+
+    def __init__(
+        self, backend: Backend, runs: Sequence[RunView], goal: Goal, *, settle_seconds: float = SETTLE_SECONDS
+    ) -> None:
+        self.monitor = Monitor(backend)
+        self._backend = backend
+        self._runs = tuple(runs)
+        self._goal = goal
+        self._settle = settle_seconds if goal.condition is Condition.RUNNING else 0.0
+        self._readings = {run.uid: ReturnReading() for run in runs}
+        self._processes: dict[str, tuple[frozenset[tuple[str, int]], float]] = {}
+        self._final: dict[str, Verdict] = {}
+
+    async def verdicts(self) -> AsyncGenerator[dict[str, Verdict], None]:
+        """Yield the verdict on each run by uid, several times a second; the caller ends it."""
+        tasks = [asyncio.ensure_future(self.monitor.run())]
+        if self._goal.condition is Condition.LEARNED:
+            tasks += [asyncio.ensure_future(self._read_returns(run)) for run in self._runs]
+        try:
+            while True:
+                for task in tasks:
+                    if task.done():
+                        task.result()  # a defect must not look like a run that never gets there
+                if self.monitor.heard_at is not None:
+                    yield {run.uid: self._verdict(run) for run in self._runs}
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _verdict(self, run: RunView) -> Verdict:
+        if run.uid in self._final:
+            return self._final[run.uid]
+        snapshot = self.monitor.snapshot
+        present, pods = snapshot.runs.get(run.uid), _pods_of(snapshot, run)
+        verdict = judge(self._goal, present, pods, self._readings[run.uid], time.time())
+        if verdict.outcome is Outcome.REACHED and not self._has_settled(run, pods):
+            return Verdict(Outcome.WAITING, "its pods have only just started")
+        if verdict.outcome is not Outcome.WAITING:
+            self._final[run.uid] = verdict
+        return verdict
+
+    def _has_settled(self, run: RunView, pods: Sequence[PodView]) -> bool:
+        """Return True if the same processes have run for a moment: one that dies at once was Running, too."""
+        if not self._settle:
+            return True
+        # Restarts are compared too: a pod that crashed and came back is Running again, with another count.
+        processes = frozenset((pod.uid, pod.restarts) for pod in pods)
+        before, since = self._processes.get(run.uid, (None, 0.0))
+        if before != processes:
+            since = time.monotonic()
+            self._processes[run.uid] = processes, since
+        return time.monotonic() - since >= self._settle
+
+    async def _read_returns(self, run: RunView) -> None:
+        """Follow the log of a run's learner, and of those that replace it."""
+        reading, uid = self._readings[run.uid], ""
+        while True:
+            learner = next((pod for pod in _pods_of(self.monitor.snapshot, run) if pod.role is Role.LEARNER), None)
+            if learner is not None and learner.phase is not Phase.PENDING and learner.uid != uid:
+                uid, reading.is_read = learner.uid, False
+                try:
+                    async with aclosing(metrics.follow(self._backend, run, learner)) as records:
+                        async for record in records:
+                            if record.reported_return is not None:
+                                reading.add(record.reported_return)
+                    reading.is_read = True
+                except L2RError:
+                    uid = ""  # an outage: the same log is opened again
+                    await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _pods_of(snapshot: ClusterSnapshot, run: RunView) -> tuple[PodView, ...]:
+    """Return the pods of a run; none of a later one that has its name."""
+    namesake = snapshot.run_named(run.name)
+    return () if namesake is not None and namesake.uid != run.uid else snapshot.pods_of(run.name)
