@@ -31,6 +31,7 @@ class TextStyle(Enum):
     WAIT = "wait"
     WARN = "warn"
     BAD = "bad"
+    FAULT = "fault"
     DONE = "done"
     ACCENT = "accent"
     STAGED = "staged"
@@ -56,7 +57,8 @@ class Span(NamedTuple):
 Line = tuple[Span, ...]
 
 GLYPHS: Final = {Level.OK: "●", Level.WAIT: "◌", Level.WARN: "▲", Level.BAD: "✖", Level.DONE: "✔"}
-_LEVEL_STYLES: Final = {level: TextStyle(level.value) for level in Level}
+# A state that needs somebody is a block of light; a sentence about it is none, or a page of them would hide it.
+_LEVEL_STYLES: Final = {**{level: TextStyle(level.value) for level in Level}, Level.BAD: TextStyle.FAULT}
 _BARS: Final = "▁▂▃▄▅▆▇█"
 NOTHING: Final = "-"
 """Text in place of an unknown value."""

@@ -20,7 +20,7 @@ _COLOURS: Final = {
     "accent": ("#7aa2d8", "#2f5f9e", "#ffff00"),
     "success": ("#86b878", "#3f7d32", "#00ff00"),
     "warning": ("#d9a65a", "#9a6200", "#ffaf00"),
-    "error": ("#e06c75", "#b3303a", "#ff5f5f"),
+    "error": ("#f2777f", "#b3303a", "#ff5f5f"),
     "foreground": ("#c8ced6", "#24292f", "#ffffff"),
     "background": ("#12161b", "#fbfbf9", "#000000"),
     "surface": ("#171c22", "#f3f3f0", "#000000"),
@@ -54,6 +54,7 @@ _PLAIN: Final = str.maketrans(
     {
         **dict(zip("●◌▲✖✔▸✓·─━│┃…░▐▾←→↑↓", "*o!X+>*.--||~:|v<>^v", strict=True)),
         **dict(zip("▁▂▃▄▅▆▇█", "_..--==#", strict=True)),
+        **dict(zip("▏▎▍▌▋▊▉○", "||||###o", strict=True)),
         **dict(zip("┤┬", "++", strict=True)),
         **{chr(code): "*" for code in range(0x2801, 0x2900)},  # braille dots of the plots
         **{chr(0x2800 + dots): ":" for dots in (0x01, 0x20, 0x21)},  # and those of a spread, which is lighter
@@ -76,6 +77,7 @@ _VARIABLES: Final = {
     TextStyle.WAIT: "secondary",
     TextStyle.WARN: "warning",
     TextStyle.BAD: "error",
+    TextStyle.FAULT: "error",
     TextStyle.DONE: "l2r-dim",
     TextStyle.ACCENT: "accent",
     TextStyle.STAGED: "warning",
@@ -87,6 +89,7 @@ Palette = Mapping[TextStyle, Style]
 
 
 _CONTRASTS: Final = {
+    TextStyle.FAULT: 1.0,
     TextStyle.BAD: 1.0,
     TextStyle.WARN: 0.92,
     TextStyle.STAGED: 0.92,
@@ -124,10 +127,11 @@ def _palette(colours: tuple[str, ...]) -> Palette:
         text_style: Style(color=Color.parse(colour).rich_color)
         for text_style, colour in zip(_VARIABLES, colours, strict=True)
     }
-    # Bold and underline carry the meaning where a terminal shows no colours.
+    # Bold and reverse carry the meaning where a terminal shows no colours.
     for text_style in (TextStyle.STRONG, TextStyle.BAD):
         styles[text_style] += Style(bold=True)
-    styles[TextStyle.STAGED] += Style(bold=True, underline=True)
+    for text_style in (TextStyle.FAULT, TextStyle.STAGED):
+        styles[text_style] += Style(bold=True, reverse=True)
     return styles
 
 
@@ -135,6 +139,17 @@ def colour(variables: Mapping[str, str], name: str) -> Style:
     """Return the background style of a variable: ``l2r-cursor``, ``l2r-cursor-focus``."""
     fallback = "primary-muted" if name == "l2r-cursor-focus" else "panel"
     return _background(variables.get(name) or variables.get(fallback) or "ansi_default")
+
+
+def cursor_style(variables: Mapping[str, str]) -> Style:
+    """Return the style of the cursor in the slot grid: dark on the strongest light, whatever lies under it."""
+    return _inverse(_colour(variables, "l2r-strong"), variables.get("background") or "ansi_default")
+
+
+@lru_cache(maxsize=16)
+def _inverse(light: str, dark: str) -> Style:
+    style = Style(color=Color.parse(dark).rich_color, bgcolor=Color.parse(light).rich_color)
+    return style + Style(bold=True, reverse=False)
 
 
 @lru_cache(maxsize=16)

@@ -21,11 +21,11 @@ from l2rtui.config import user_name
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
-from l2rtui.domain.workload import Role
 from l2rtui.ui.home.chart_content import ChartContent
 from l2rtui.ui.home.layout import LISTS, LOWER, PaneLayout
 from l2rtui.ui.home.log_stream import LogSelection
 from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.home.slot_figures import SlotFigures
 from l2rtui.ui.keys.table import KeyContext
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.connection_status import ConnectionStatus
@@ -34,9 +34,10 @@ from l2rtui.ui.state.messages import LearningChanged
 from l2rtui.ui.state.record_ages import WORKER_INTERVAL_SECONDS, RecordAges
 from l2rtui.ui.state.record_streams import PodRecordStream
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
-from l2rtui.ui.text import GLYPHS, Line, Span, style_of_level
+from l2rtui.ui.text import Line
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.charts import ChartView
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import Choice
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.node_table import node_row
@@ -79,6 +80,7 @@ class PaneContent:
         self._learning = LearningStates(self._ages)
         self._record_stream = PodRecordStream(ctx, self.take_records)
         self._run_rows = RunRows()
+        self._slot_figures = SlotFigures(panes.slots)
         self._curves = ChartContent(panes.charts, ctx, self.pods_of)
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
         self._listed_runs: tuple[list[RunView], tuple[str, ...]] = [], ()
@@ -99,7 +101,7 @@ class PaneContent:
         await asyncio.to_thread(work)
         self._index = index
         self._panes.slots.snapshot = snapshot
-        self._panes.fit_rows()
+        self._panes.sizes.fit()
         # The slots in one paint, the lists in the next: keys are handled between the two.
         painted = asyncio.Event()
         self._panes.screen.call_after_refresh(painted.set)
@@ -134,7 +136,7 @@ class PaneContent:
         self._panes.status.pod_counts = self._index.pod_counts
         self._panes.status.snapshot = self.snapshot
         self._panes.slots.snapshot = self.snapshot
-        self._panes.fit_rows()
+        self._panes.sizes.fit()
         self.show_runs()
         self.show_view(self._panes.lower)
         self.show_detail()
@@ -194,19 +196,11 @@ class PaneContent:
         )
         # The source tuples are compared with those of the last time, so a row is made only where a part differs.
         self._panes.runs.set_sources(items, lambda source: self._run_rows.row(*source[:3], sets, *source[3:]))
+        self._slot_figures.show(
+            self.snapshot, self.metrics, old, self._learning.faults(), self._learning.health, pods_of, now
+        )
         if self._learning.states != before:
-            self._show_faults()
             self._panes.screen.app.post_message(LearningChanged(self._learning.states))
-
-    def _show_faults(self) -> None:
-        """Mark the slots of learners whose learning needs somebody; those of pods that fail are marked already."""
-        self._panes.slots.ghosts = {
-            slot: Span(GLYPHS[state.level], style_of_level(state.level))
-            for _, pods, state in self._learning.faults()
-            for pod in pods
-            if pod.role is Role.LEARNER and pod.ready
-            for slot in pod.slots
-        }
 
     def _old(self) -> dict[str, str]:
         """Return the ages of records that say nothing of the present, by uid of their run or pod."""
@@ -426,6 +420,8 @@ class PaneTitles:
             keys = (*self._ctx.keys.of(KeyContext.CHARTS), *keys)
         elif isinstance(focused, VirtualTable):
             keys = (*keys, *self._ctx.keys.of(KeyContext.TABLE))
+        elif isinstance(focused, GpuGrid):
+            keys = (*self._ctx.keys.of(KeyContext.GRID), *keys)
         forbidden = self._ctx.forbidden
         self._panes.key_bar.choices = tuple(Choice(key, forbidden(key.action)) for key in keys if key.label)
 

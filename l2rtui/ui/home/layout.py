@@ -15,6 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from l2rtui.ui.home.log_panes import LogController, LogPanes
+from l2rtui.ui.home.pane_sizes import PaneSizes
 from l2rtui.ui.home.selection import Pane, Selection
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.widgets.charts import ChartView
@@ -46,6 +47,7 @@ class PaneLayout:
         last_list: List that has the focus, or had it last.
         lower: The visible one of the views that share a position.
         zoomed: The pane that has the whole screen; None while all are visible.
+        sizes: Heights and widths of the panes.
     """
 
     def __init__(self, screen: Screen[None], ctx: AppContext) -> None:
@@ -61,9 +63,10 @@ class PaneLayout:
         self.detail, self.logs = MetricStrip(id="detail"), LogPanes(ctx)
         self._small = Static(id="small", markup=False)
         self._attached: LogController | None = None
-        self._grid_rows = ""
         lists = (self.slots, self.runs, self.pods, self.nodes, self.kube_events, self.leaks, self.charts)
         self._widgets: dict[Pane, Widget] = dict(zip(LISTS, lists, strict=True))
+        self.sizes = PaneSizes(self, ctx)
+        self.slots.set_reactive(GpuGrid.level, self.sizes.level)
 
     def first_widgets(self) -> Iterator[Widget]:
         """Yield the widgets that the first frame of the screen shows; ``mount_rest`` adds the others."""
@@ -88,14 +91,6 @@ class PaneLayout:
         self.screen.set_class(width < TINY[0] or height < TINY[1], "tiny")
         self.screen.set_class(width >= LARGE[0] and height >= LARGE[1], "large")
         self._small.update(f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves.")
-
-    def fit_rows(self) -> None:
-        """Give the slots the lines that they need, at most two fifths of the screen."""
-        height = max(10, min(self.slots.natural_height + 1, self.screen.size.height * 2 // 5))
-        rows = f"{height} 2fr 3fr 4fr"
-        if rows != self._grid_rows:  # assigning a style lays out the whole screen, also when it is the same
-            self._grid_rows = rows
-            self.screen.query_one("#body").styles.grid_rows = rows
 
     def widget(self, pane: Pane) -> Widget:
         """Return the widget of a pane; of the log, the one that has the focus or had it last."""
@@ -149,6 +144,7 @@ class PaneLayout:
         for other in LISTS:
             self.screen.set_class(other is pane, f"on-{other}")
             self.screen.set_class(other is self.lower, f"low-{other}")
+        self.sizes.fit()
 
     def show_zoomed(self, pane: Pane | None) -> None:
         """Give the whole screen to a pane, or with None to all panes."""
@@ -156,6 +152,7 @@ class PaneLayout:
         self.screen.set_class(pane is not None, "zoomed")
         for other in Pane:
             self.screen.set_class(other is pane, f"zoom-{other}")
+        self.sizes.fit()
 
     def focus(self, pane: Pane) -> None:
         """Give a pane the focus."""

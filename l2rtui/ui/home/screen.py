@@ -26,6 +26,7 @@ from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.inspect_actions import InspectActions
 from l2rtui.ui.home.log_actions import LogActions
 from l2rtui.ui.home.navigation import Navigation
+from l2rtui.ui.home.pane_sizes import PaneSizes
 from l2rtui.ui.home.pod_actions import PodActions
 from l2rtui.ui.home.run_actions import RunActions
 from l2rtui.ui.home.selection import Pane
@@ -71,6 +72,7 @@ def performed_by(**parts: type) -> Callable[[type[S]], type[S]]:
     run_actions=RunActions,
     pod_actions=PodActions,
     inspect_actions=InspectActions,
+    sizes=PaneSizes,
 )
 class ClusterScreen(Screen[None]):
     """The cluster on one screen: slots, runs, pods, logs.
@@ -92,6 +94,7 @@ class ClusterScreen(Screen[None]):
         self.ctx = ctx
         self.view = HomeView(self, ctx)
         self.panes, self.content, self.navigation = self.view.panes, self.view.content, self.view.navigation
+        self.sizes = self.panes.sizes
         self.filters, self.log_actions = FilterActions(self.view), LogActions(self.view)
         self.inspect_actions = InspectActions(self.view)
         self.command_line = CommandLine(self.view, self.filters, self.log_actions, self.inspect_actions.help_about)
@@ -114,6 +117,10 @@ class ClusterScreen(Screen[None]):
         """Start the clock of the ages."""
         self.set_interval(AGE_SECONDS, self.content.draw_ages)
         self.app.theme_changed_signal.subscribe(self, lambda _: self._redraw())
+
+    def on_unmount(self) -> None:
+        """Save what was changed a moment ago."""
+        self.sizes.save()
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
         """Skip the refresh of styles when the screen is shown for the first time: they were just computed."""
@@ -222,6 +229,26 @@ class ClusterScreen(Screen[None]):
         if self.panes.lower is Pane.CHARTS:
             self.content.show_charts()  # they follow the marks
         self.content.titles.show()
+        self.sizes.fit()
+
+    @on(GpuGrid.Zoomed)
+    def _zoomed(self, event: GpuGrid.Zoomed) -> None:
+        self.sizes.choose_level(event.level)
+
+    # --- the mouse on the edges of panes -----------------------------------------------------------------------
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Take an edge between two panes."""
+        if self.sizes.press(event.screen_x, event.screen_y):
+            self.query_one("#body").capture_mouse()  # else moves over other widgets would go to these
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Move the edge that was taken."""
+        self.sizes.drag(event.screen_x, event.screen_y)
+
+    def on_mouse_up(self) -> None:
+        """Let go of the edge."""
+        self.sizes.release()
+        self.query_one("#body").release_mouse()
 
     @on(VirtualTable.Chosen)
     def _row_chosen(self, event: VirtualTable.Chosen) -> None:

@@ -34,7 +34,7 @@ class DraftView:
     """
 
     def __init__(self) -> None:
-        self.head, self.grid = MetricStrip(id="head"), GpuGrid(id="grid")
+        self.head, self.grid = MetricStrip(id="head"), GpuGrid(is_exact=True, id="grid")
         self.sets, self.checks = MetricStrip(id="sets"), MetricStrip(id="checks")
         self.command, self.keys = MetricStrip(id="same"), KeyBar()
         self.prompt = PromptInput("field")

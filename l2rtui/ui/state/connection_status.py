@@ -68,7 +68,7 @@ def right_of(problems: Sequence[str], health: ConnectionStatus) -> Line:
         spans.append(Span(" ◌ connecting ", TextStyle.WAIT))
     elif health.unanswered_seconds:
         # Before any partial problem: while nothing answers, all of the screen is as old as this.
-        spans.append(Span(f" ▲ no answer for {age(health.unanswered_seconds)} ", TextStyle.BAD))
+        spans.append(Span(f" ▲ no answer for {age(health.unanswered_seconds)} ", TextStyle.FAULT))
     elif problems:
         spans.append(Span(f" ▲ partial: {shorten(sanitize(problems[0]), 48)} ", TextStyle.WARN))
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Size
@@ -17,18 +18,28 @@ from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.text import Line, Span, TextStyle
-from l2rtui.ui.widgets.grid_layout import EMPTY_GRID, Grid, lay_out
-from l2rtui.ui.widgets.span_renderer import SpanWidget
+from l2rtui.ui.theme import cursor_style
+from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures
+from l2rtui.ui.widgets.grid.lines import EMPTY_GRID, Grid, lay_out
+from l2rtui.ui.widgets.grid.shape import ZoomLevel
+from l2rtui.ui.widgets.span_renderer import NO_STYLE, SpanWidget
 
 _MARGIN = 2
+_FRAME_LINES = 2
+"""Lines beside those of the nodes: header and legend."""
 
 
 class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     """Slots of all nodes; an update redraws only lines that look different.
 
+    Args:
+        is_exact: Each slot has its own cell at every level, so that something can be put on it.
+
     Attributes:
         ghosts: Spans drawn in place of some slots: staged replicas, a range.
         only: Names of the nodes to show; None for all.
+        figures: Rates of runs, idle GPUs, and the age of all of it.
+        level: How near the grid is seen; None is the nearest at which all nodes are in sight.
         cursor_slot: Slot under the cursor, which ``move_to`` sets.
     """
 
@@ -40,6 +51,8 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     snapshot: reactive[ClusterSnapshot] = reactive(EMPTY_SNAPSHOT, repaint=False)
     ghosts: reactive[Mapping[SlotId, Span]] = reactive(dict, repaint=False)
     only: reactive[frozenset[str] | None] = reactive(None, repaint=False)
+    figures: reactive[GridFigures] = reactive(NO_FIGURES, repaint=False)
+    level: reactive[ZoomLevel | None] = reactive(None, repaint=False)
 
     @dataclass
     class SlotMoved(Message):
@@ -54,12 +67,19 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
         slot: SlotId
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
+    @dataclass
+    class Zoomed(Message):
+        """Another level was chosen by a key."""
+
+        level: ZoomLevel
+
+    def __init__(self, *, is_exact: bool = False, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
+        self._is_exact = is_exact
         self._grid: Grid = EMPTY_GRID
         # Made for the next snapshot, with the width that it was made for.
         self._ahead: tuple[int, Grid] = 0, EMPTY_GRID
-        self._laid_width = 0
+        self._laid_width = self._room = 0
         # Lines as they are on the screen, by number: what render_line() returned last.
         self._drawn: dict[int, Line] = {}
         self.cursor_slot: SlotId | None = None
@@ -67,11 +87,23 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     @property
     def natural_height(self) -> int:
         """Number of lines that the whole grid takes: header, nodes, legend."""
-        return self._grid.height + 2
+        return self._grid.height + _FRAME_LINES
+
+    @property
+    def shown_level(self) -> ZoomLevel:
+        """The level that is seen now."""
+        return self._grid.shape.level
+
+    def fit_to_room(self, lines: int) -> None:
+        """Take the level that shows all nodes in so many lines, header and legend included."""
+        if lines != self._room:
+            self._room = lines
+            if self.level is None:
+                self._lay_out_anew()
 
     def between(self, first: SlotId, last: SlotId) -> tuple[SlotId, ...]:
         """The slots from one to another, both included, in the order of the grid."""
-        order = list(self._grid.slots)
+        order = list(self._grid.shape.slots)
         low, high = sorted((order.index(first), order.index(last)))
         return tuple(order[low : high + 1])
 
@@ -79,23 +111,35 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         """Lay out for the snapshot that is assigned next; safe in a thread, since nothing is drawn yet."""
         # A grid that is hidden, as all but one list are on a small terminal, has no width yet to lay out for.
         if width := self._laid_width:
-            self._ahead = width, lay_out(snapshot, width - _MARGIN)
+            room = max(0, self._room - _FRAME_LINES)
+            self._ahead = (
+                width,
+                lay_out(snapshot, width - _MARGIN, level=self.level, room=room, figures=self.figures),
+            )
 
     def move_to(self, slot: SlotId, *, by_user: bool = False) -> None:
         """Put the cursor on a slot, if it is there."""
-        if slot in self._grid.slots:
+        if slot in self._grid.shape.slots:
             self._place(slot, by_user=by_user)
 
     # --- keys -----------------------------------------------------------------------------------------------
     def action_step(self, right: int, down: int) -> None:
         """Move the cursor by one cell or line."""
         if self.cursor_slot is not None:
-            self._place(self._grid.neighbour(self.cursor_slot, right, down), by_user=True)
+            self._place(self._grid.shape.neighbour(self.cursor_slot, right, down), by_user=True)
 
     def action_edge(self, side: int) -> None:
         """Move to the first or last slot."""
-        if self._grid.slots:
-            self._place(list(self._grid.slots)[0 if side < 0 else -1], by_user=True)
+        if self._grid.shape.slots:
+            self._place(list(self._grid.shape.slots)[0 if side < 0 else -1], by_user=True)
+
+    def action_nearer(self, by: int) -> None:
+        """Go to the next level, or with -1 to the one before; at the last one nothing happens."""
+        levels = [level for level in ZoomLevel if not self._is_exact or level is not ZoomLevel.CLUSTER]
+        at = levels.index(self.shown_level) + by
+        if 0 <= at < len(levels):
+            self.level = levels[at]
+            self.post_message(self.Zoomed(levels[at]))
 
     def action_choose(self) -> None:
         """Post SlotChosen for the slot under the cursor."""
@@ -104,11 +148,12 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the slot that was clicked, if there is one."""
-        y = event.y - 1 + self.scroll_offset.y
-        for slot, cell in self._grid.slots.items():
-            if (cell.x + _MARGIN, cell.y) == (event.x, y) and event.y > 0:
-                self._place(slot, by_user=True)
-                return
+        place = event.get_content_offset(self)
+        if place is None or place.y == 0 or place.y == self.size.height - 1:  # header and legend
+            return
+        slot = self._grid.shape.at(place.x - _MARGIN, place.y - 1 + self.scroll_offset.y)
+        if slot is not None:
+            self._place(slot, by_user=True)
 
     # --- inside ---------------------------------------------------------------------------------------------
     def watch_snapshot(self, old: ClusterSnapshot, new: ClusterSnapshot) -> None:
@@ -128,8 +173,19 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         """Draw the lines that differ."""
         self._arrange()
 
+    def watch_figures(self, figures: GridFigures) -> None:
+        """Draw the lines that differ."""
+        old, self._grid = self._grid, replace(self._grid, figures=figures)
+        self._draw_differences()
+        self._draw_edges(old)
+
     def watch_only(self) -> None:
         """Show these nodes alone."""
+        self._lay_out_anew()
+
+    watch_level = watch_only
+
+    def _lay_out_anew(self) -> None:
         self._grid = EMPTY_GRID
         self._arrange(is_other=True)
 
@@ -150,7 +206,17 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         if ahead is not EMPTY_GRID and ahead.snapshot is self.snapshot and is_whole:
             self._grid = ahead
         else:
-            self._grid = lay_out(self.snapshot, width, self.ghosts, self.only, old)
+            self._grid = lay_out(
+                self.snapshot,
+                width,
+                self.ghosts,
+                self.only,
+                old,
+                level=self.level,
+                room=max(0, (self._room or self.size.height) - _FRAME_LINES),
+                is_exact=self._is_exact,
+                figures=self.figures,
+            )
         size = Size(self.size.width, self._grid.height + 2)
         if is_other or size != self.virtual_size:
             self._drawn.clear()
@@ -158,12 +224,15 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             self.refresh()
         else:
             self._draw_differences()
-            if old.header != self._grid.header:  # the first figures of GPUs have come, or the last are gone
-                self.refresh_line(self.scroll_offset.y)
-            if old.legend != self._grid.legend:
-                self.refresh_line(self.size.height - 1 + self.scroll_offset.y)
-        if self.cursor_slot not in self._grid.slots:
-            self._place(next(iter(self._grid.slots), None), by_user=False)
+            self._draw_edges(old)
+        if self.cursor_slot not in self._grid.shape.slots:
+            self._place(next(iter(self._grid.shape.slots), None), by_user=False)
+
+    def _draw_edges(self, old: Grid) -> None:
+        if old.header != self._grid.header:  # the first figures of GPUs have come, or the last are gone
+            self.refresh_line(self.scroll_offset.y)
+        if old.legend != self._grid.legend:
+            self.refresh_line(self.size.height - 1 + self.scroll_offset.y)
 
     def _draw_differences(self) -> None:
         # Lines that were never drawn need no comparison: a large cluster has thousands out of sight.
@@ -175,15 +244,15 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     def _place(self, slot: SlotId | None, *, by_user: bool) -> None:
         old, self.cursor_slot = self.cursor_slot, slot
         if slot is not None:
-            y = self._grid.slots[slot].y
+            y = self._grid.shape.slots[slot].y
             height = self.size.height - 2
             top = self.scroll_offset.y
             if height > 0 and not top <= y < top + height:
                 self._drawn.clear()
                 self.scroll_to(y=y if y < top else y - height + 1, animate=False, immediate=True, force=True)
             self.refresh_line(y + 1)
-        if old is not None and old in self._grid.slots:
-            self.refresh_line(self._grid.slots[old].y + 1)
+        if old is not None and old in self._grid.shape.slots:
+            self.refresh_line(self._grid.shape.slots[old].y + 1)
         if old != slot:
             self.post_message(self.SlotMoved(slot, by_user))
 
@@ -206,20 +275,23 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
             return self._indented((Span(sentence, TextStyle.DIM),))
         self._drawn[line] = self._grid.line(line)
         strip = self._indented(self._drawn[line])
-        if self.cursor_slot is None or self._grid.slots[self.cursor_slot].y != line:
+        if self.cursor_slot is None or self._grid.shape.slots[self.cursor_slot].y != line:
             return strip
-        return self._with_cursor(strip, self._grid.slots[self.cursor_slot].x + _MARGIN)
+        return self._with_cursor(strip, self._grid.shape.slots[self.cursor_slot].x + _MARGIN)
 
     def _indented(self, line: Line) -> Strip:
         return self.strip((Span(" " * _MARGIN), *line), self.size.width)
 
     def _with_cursor(self, strip: Strip, x: int) -> Strip:
-        """Reverse the cell under the cursor, or underline it without focus: visible without colour too.
+        """Put light behind the cell under the cursor, or underline it without focus: visible without colour too.
 
         A resized screen is drawn once before its resize event comes, so the cell may lie beyond the right edge.
         """
-        if x >= strip.cell_length:
+        end = x + self._grid.shape.cell_width
+        if end > strip.cell_length:
             return strip
-        look = Style(reverse=True, bold=True) if self.has_focus else Style(underline=True, bold=True)
-        before, cell, after = strip.divide([x, x + 1, strip.cell_length])
-        return Strip([*before, *cell.apply_style(look), *after], strip.cell_length)
+        before, cell, after = strip.divide([x, end, strip.cell_length])
+        # Not reversed but of its own colours: faults and staged replicas are reversed already.
+        look = cursor_style(self.app.theme_variables) if self.has_focus else Style(underline=True, bold=True)
+        segments = (Segment(segment.text, (segment.style or NO_STYLE) + look) for segment in cell)
+        return Strip([*before, *segments, *after], strip.cell_length)

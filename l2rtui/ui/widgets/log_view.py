@@ -103,8 +103,9 @@ class LogView(SpanWidget):
 
     def on_click(self, event: events.Click) -> None:
         """Scroll to the position that was clicked in the scroll bar."""
-        if event.x >= self.size.width - 1 and self.size.height > 1:
-            self._scroll(round(self._last_top * event.y / (self.size.height - 1)))
+        place = event.get_content_offset(self)
+        if place is not None and place.x >= self.size.width - 1 and self.size.height > 1:
+            self._scroll(round(self._last_top * place.y / (self.size.height - 1)))
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Scroll back with the wheel."""

@@ -197,7 +197,7 @@ def about_slot(
         SlotState.UNKNOWN: (" ? ", TextStyle.WARN, "may be in use: not all pods of its node can be listed"),
         SlotState.OFF: (" ─ ", TextStyle.DIM, "is off: its node takes no pods"),
         SlotState.BUSY: (" ● ", TextStyle.OK, f"is held by {sanitize(slot.pod)}"),
-        SlotState.FAILED: (" ✖ ", TextStyle.BAD, f"is held by {sanitize(slot.pod)}"),
+        SlotState.FAILED: (" ✖ ", TextStyle.FAULT, f"is held by {sanitize(slot.pod)}"),
     }
     glyph, style, sentence = states[slot.state]
     if pod is not None:

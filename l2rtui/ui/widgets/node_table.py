@@ -62,7 +62,7 @@ def node_row(node: Node, slots: Sequence[Slot]) -> Row:
     # A failing pod keeps its slot: the slot counts as busy, too, so that the columns add up.
     busy = states[SlotState.BUSY] + states[SlotState.FAILED]
     if not node.ready:
-        state = Span("✖ not ready", TextStyle.BAD)
+        state = Span("✖ not ready", TextStyle.FAULT)
     elif not node.is_schedulable:
         state = Span("▲ cordoned", TextStyle.WARN)
     else:
@@ -81,7 +81,7 @@ def node_row(node: Node, slots: Sequence[Slot]) -> Row:
             free,
         ),
         (Span(_sum(busy, beside[SlotState.BUSY] + beside[SlotState.FAILED], beside)), busy),
-        (Span(str(failing or NOTHING), TextStyle.BAD if failing else TextStyle.DIM), failing),
+        (Span(str(failing or NOTHING), TextStyle.FAULT if failing else TextStyle.DIM), failing),
         (Span(str(unknown or NOTHING), TextStyle.WARN if unknown else TextStyle.DIM), unknown),
         # Sorted by absolute use and displayed in percent: of equal shares the larger node stands first.
         (Span(percent(node.cpu_used, node.cpu_cores)), node.cpu_used or 0.0),

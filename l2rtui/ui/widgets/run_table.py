@@ -189,7 +189,7 @@ def _set_cell(run: RunView, name: str, own: Sequence[PodView], ready: int, is_fa
         return Span("")
     text = f"{ready}/{worker_set.replicas}"
     if is_failing:
-        return Span(f"{text} {GLYPHS[Level.BAD]}", TextStyle.BAD)
+        return Span(f"{text} {GLYPHS[Level.BAD]}", style_of_level(Level.BAD))
     if ready >= worker_set.replicas:
         return Span(text, TextStyle.OK if ready else TextStyle.DIM)
     if own and all(pod.phase.is_over for pod in own):

@@ -82,7 +82,7 @@ def left_of(
         *((_pair("cpu", f"{slots.cpu_busy}/{slots.cpu_there}"),) if slots.cpu_there else ()),
         _pair("mine", f"{pod_counts.mine}"),
         _pair("runs", f"{len(snapshot.runs)}"),
-        _pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.BAD if failing else TextStyle.PLAIN),
+        _pair("failing", f"{'✖ ' if failing else ''}{failing}", TextStyle.FAULT if failing else TextStyle.PLAIN),
         _pair("pending", f"{pod_counts.waiting}", TextStyle.WAIT if pod_counts.waiting else TextStyle.PLAIN),
         _pair("nodes", f"{sum(node.ready for node in snapshot.nodes.values())}/{len(snapshot.nodes)}"),
     )

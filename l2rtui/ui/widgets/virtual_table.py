@@ -200,9 +200,12 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select the row that was clicked; a click on the header sorts."""
-        if event.y == 0:
-            self._sort_at(event.x)
-        elif (line := event.y - 1 + self.scroll_offset.y) < len(self.model.displayed):
+        place = event.get_content_offset(self)
+        if place is None:  # the frame
+            return
+        if place.y == 0:
+            self._sort_at(place.x)
+        elif (line := place.y - 1 + self.scroll_offset.y) < len(self.model.displayed):
             self._place(line, by_user=True)
             if event.chain == 2:
                 self.action_choose()
@@ -319,6 +322,11 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
                 before = spans[-1]
                 spans[-1] = Span(before.text[:-1], before.style)
                 spans += [Span(fit(f"[{text.strip()}]", cells + 2), TextStyle.STRONG), Span(" " * (_GAP - 1))]
+            elif style is TextStyle.FAULT and text.strip():
+                # It is reversed: blanks beside the text would stand there as a block of their own.
+                cell = fit(text, cells, right=column.right)
+                before, word, after = cell.partition(cell.strip())
+                spans += [Span(before), Span(word, style), Span(f"{after}{'':{_GAP}}")]
             else:
                 spans.append(Span(f"{fit(text, cells, right=column.right)}{'':{_GAP}}", style))
         if not is_cursor:

@@ -13,7 +13,7 @@ from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
-from l2rtui.ui.widgets.grid_layout import lay_out
+from l2rtui.ui.widgets.grid.lines import lay_out
 
 SPEC = """kind: learner-workers
 name: drive
@@ -309,7 +309,7 @@ async def test_a_small_terminal_lays_the_slots_out_for_its_width_and_not_for_tha
         await one.press("1")
         await one.until(lambda: grid.size.width)
         lines = [slot.y for slot in lay_out(one.cluster.snapshot, grid.size.width - 2).slots.values()]
-        assert [cell.y for cell in grid._grid.slots.values()] == lines
+        assert [cell.y for cell in grid._grid.shape.slots.values()] == lines
         assert "a100-0" in one.words() or len(set(lines)) < len(one.cluster.snapshot.ledger.slots) / 4
 
 
@@ -320,7 +320,7 @@ async def test_the_letter_of_a_slot_becomes_large_when_its_pod_runs(desk):
         slot = next(iter(pod.slots))
 
         def letter() -> str:
-            cell = grid._grid.slots[slot]
+            cell = grid._grid.shape.slots[slot]
             return grid.render_line(cell.y + 1).text[cell.x + 2]
 
         was = letter()

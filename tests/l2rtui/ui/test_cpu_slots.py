@@ -12,7 +12,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView
 from l2rtui.domain.status import Phase
 from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.snapshot_index import PodCounts
-from l2rtui.ui.widgets.grid_layout import lay_out
+from l2rtui.ui.widgets.grid.lines import lay_out
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.pod_table import slot_text
 from l2rtui.ui.widgets.status_bar import left_of, slots_of
@@ -59,8 +59,8 @@ def test_each_slot_has_its_cell_and_the_cpu_a_line_of_its_own(width, cpus, gpus)
 
 def test_the_cursor_goes_from_a_gpu_down_to_the_cpu():
     grid = lay_out(ClusterSnapshot({"box": workstation()}), 78)
-    assert grid.neighbour(SlotId("box", 0, 0), 0, 1).gpu == CPU
-    assert grid.neighbour(SlotId("box", 0, 3), 1, 0) == SlotId("box", CPU, 0)
+    assert grid.shape.neighbour(SlotId("box", 0, 0), 0, 1).gpu == CPU
+    assert grid.shape.neighbour(SlotId("box", 0, 3), 1, 0) == SlotId("box", CPU, 0)
 
 
 def test_counts_of_gpus_stay_what_they_are():

@@ -26,7 +26,7 @@ from l2rtui.ui.state.snapshot_index import PodCounts
 from l2rtui.ui.text import HUES
 from l2rtui.ui.theme import THEMES, palette
 from l2rtui.ui.widgets.charts import Curve, chart_lines
-from l2rtui.ui.widgets.grid_layout import lay_out
+from l2rtui.ui.widgets.grid.lines import lay_out
 from l2rtui.ui.widgets.metric_strip import about_slot
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
 from l2rtui.ui.widgets.pod_table import slot_text
@@ -124,16 +124,16 @@ def test_the_legend_counts_the_runs_that_have_no_letter_of_their_own(demo):
 def test_the_cursor_reaches_every_slot_and_stops_at_the_edges(demo):
     grid = lay_out(demo, 60)
     first, last = next(iter(grid.slots)), list(grid.slots)[-1]
-    assert grid.neighbour(first, -1, 0) == first
-    assert grid.neighbour(first, 0, -1) == first
-    assert grid.neighbour(last, 1, 0) == last
-    assert grid.neighbour(last, 0, 1) == last
+    assert grid.shape.neighbour(first, -1, 0) == first
+    assert grid.shape.neighbour(first, 0, -1) == first
+    assert grid.shape.neighbour(last, 1, 0) == last
+    assert grid.shape.neighbour(last, 0, 1) == last
     here, seen = first, {first}
-    while (there := grid.neighbour(here, 1, 0)) != here:
+    while (there := grid.shape.neighbour(here, 1, 0)) != here:
         seen.add(there)
         here = there
     assert seen == set(grid.slots)
-    assert grid.slots[grid.neighbour(first, 0, 1)].x == grid.slots[first].x
+    assert grid.slots[grid.shape.neighbour(first, 0, 1)].x == grid.slots[first].x
 
 
 def test_a_node_that_takes_nothing_says_so(demo):

@@ -1,0 +1,258 @@
+"""Sizes of the home screen's panes: what suits their content, and what somebody has given them.
+
+A pane takes the lines that it can fill, so that a long list gets what an empty log would waste. Keys and the mouse
+set sizes of one's own, as shares of the screen, which the next start takes up again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from textual.timer import Timer
+from textual.widget import Widget
+
+from l2rtui.ui.home.pane_heights import SMALLEST, Need, heights
+from l2rtui.ui.home.selection import Pane
+from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.state.screen_state import LEAST_SHARE, MOST_SHARE, read_screen_state, write_screen_state
+from l2rtui.ui.widgets.grid.shape import ZoomLevel
+from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.virtual_table import VirtualTable
+
+if TYPE_CHECKING:
+    from l2rtui.ui.home.layout import PaneLayout
+
+FRAME: Final = 2
+BARS: Final = 2
+"""Lines of the screen above and below the panes."""
+LOG_LEAST: Final = 5
+LIST_LEAST: Final = 5
+GRID_LEAST: Final = 8
+GRID_WIDTH: Final = 0.62
+"""Share of the width that the grid has beside the details: eight tiles of seven columns fit on a screen of 120."""
+ANY: Final = 10_000
+"""Natural height of what has no end."""
+SHRINK_SECONDS: Final = 5.0
+"""A pane that could do with less keeps its lines so long: the cursor passes over runs with few pods, or no log."""
+SAVE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """Edge that the mouse has taken: between two panes above each other, or beside the grid.
+
+    Attributes:
+        above, below: The panes; both empty for the edge beside the grid.
+        offset: Cells between the pointer and the edge. total: lines or columns that are divided.
+    """
+
+    above: str
+    below: str
+    offset: int
+    total: int
+
+
+class PaneSizes:
+    """Heights and widths of the panes; the actions that change them, and their lasting state."""
+
+    def __init__(self, panes: PaneLayout, ctx: AppContext) -> None:
+        self._panes = panes
+        self._clock = ctx.clock
+        self.state = read_screen_state()
+        self._natural: dict[str, tuple[int, float]] = {Pane.LOG: (ANY, ctx.clock())}
+        self._applied: tuple[str, str, str] = "", "", ""
+        self._edge: _Edge | None = None
+        self._timer: Timer | None = None
+
+    # --- sizes -------------------------------------------------------------------------------------------------
+    def fit(self) -> None:
+        """Give every visible pane its size; nothing is laid out where none has changed."""
+        panes, screen = self._panes, self._panes.screen
+        total = max(1, screen.size.height - BARS)
+        if panes.zoomed is not None:
+            panes.slots.fit_to_room(total - FRAME - 1)
+            self._apply("", "", "1fr")
+        elif screen.has_class("large"):
+            self._fit_large(total)
+        else:
+            self._fit_small(total - 1)  # a line about the selection
+
+    def _fit_large(self, total: int) -> None:
+        share = self.state.heights.get(Pane.SLOTS)
+        room = round(share * total) if share else total // 2
+        self._panes.slots.fit_to_room(room - FRAME)
+        natural = self._panes.slots.natural_height + FRAME
+        # Tiles may have half of the screen; what scrolls anyway leaves more to the lists.
+        least = max(GRID_LEAST, min(natural, room if natural <= room else total * 2 // 5))
+        rows = heights(total, self._large_needs(least))
+        width = self._grid_width()
+        self._apply(" ".join(map(str, rows)), f"{width} 1fr", "100%")
+
+    def _large_needs(self, grid: int) -> tuple[Need, ...]:
+        share = self.state.heights.get
+        return (
+            Need(grid, grid, 1, share(Pane.SLOTS)),
+            Need(LIST_LEAST, self._natural_of(Pane.RUNS), 4, share(Pane.RUNS)),
+            Need(LIST_LEAST, self._natural_of("lower", self._panes.lower), 4, share("lower")),
+            Need(LOG_LEAST, self._natural_of(Pane.LOG), 5),
+        )
+
+    def _fit_small(self, total: int) -> None:
+        self._panes.slots.fit_to_room(total - LOG_LEAST - FRAME)
+        rows = heights(total, self._small_needs())
+        self._apply("", "", str(rows[1]))
+
+    def _small_needs(self) -> tuple[Need, ...]:
+        natural = self._natural_of("list", self._panes.last_list)
+        return (
+            Need(LIST_LEAST, natural, 1, self.state.heights.get("list")),
+            Need(LOG_LEAST, self._natural_of(Pane.LOG), 1),
+        )
+
+    def _natural_of(self, place: str, pane: Pane | None = None) -> int:
+        """Return the lines that the content of a place fills; a lower number counts only after a while."""
+        widget = self._panes.widget(pane or Pane(place))
+        # A place with several views has a height for each.
+        key = f"{place} {pane or ''}"
+        if isinstance(widget, VirtualTable):
+            natural = max(LIST_LEAST, len(widget.model.displayed) + 1 + FRAME)
+        elif isinstance(widget, LogPane):
+            has_lines = any(len(log.pane.ring) for log in self._panes.logs.controllers)
+            natural, key = ANY if has_lines else LOG_LEAST, place
+        else:
+            return self._panes.slots.natural_height + FRAME if pane is Pane.SLOTS else ANY
+        now = self._clock()
+        before, since = self._natural.get(key, (natural, now))
+        # abs(): a clock that was set back must not hold the lines for ever.
+        if natural >= before or abs(now - since) >= SHRINK_SECONDS:
+            self._natural[key] = natural, now
+            return natural
+        return before
+
+    def _grid_width(self) -> int:
+        share = self.state.slots_width or GRID_WIDTH
+        width = self._panes.screen.size.width
+        return max(20, min(width - 20, round(share * width)))
+
+    def _apply(self, rows: str, columns: str, log: str) -> None:
+        # Assigning a style lays out the whole screen, also when it is the same.
+        if (rows, columns, log) == self._applied:
+            return
+        self._applied = rows, columns, log
+        body = self._panes.screen.query_one("#body").styles
+        if rows:
+            body.grid_rows, body.grid_columns = rows, columns
+        self._panes.logs.styles.height = log
+
+    # --- keys --------------------------------------------------------------------------------------------------
+    def action_taller(self, by: int) -> None:
+        """Move the lower edge of the focused pane by lines; of the log, the upper one."""
+        stack = self._stack()
+        focused = self._panes.focused_pane or self._panes.last_list
+        place = next((name for name, widget in stack if widget is self._widget_of(focused)), "")
+        names = [name for name, _ in stack]
+        if place not in names or len(names) < 2:
+            return
+        number = names.index(place)
+        at, by = (number, by) if number + 1 < len(names) else (number - 1, -by)
+        self._move(names[at], names[at + 1], stack[at][1].outer_size.height + by)
+
+    def action_wider(self, by: int) -> None:
+        """Make the grid wider by columns, or narrower."""
+        if self._panes.screen.has_class("large") and self._panes.zoomed is None:
+            self._set_width(self._grid_width() + by)
+
+    def action_usual_sizes(self) -> None:
+        """Give up all sizes of one's own, and the level of the grid."""
+        self._panes.slots.level = None
+        self._change(heights={}, slots_width=None, level="")
+
+    # --- mouse -------------------------------------------------------------------------------------------------
+    def press(self, x: int, y: int) -> bool:
+        """Take the edge at a position of the screen; return False where there is none."""
+        self._edge = self._edge_at(x, y)
+        return self._edge is not None
+
+    def drag(self, x: int, y: int) -> None:
+        """Move the edge that was taken to a position of the screen."""
+        edge = self._edge
+        if edge is None:
+            return
+        if not edge.above:
+            self._set_width(x - edge.offset)
+            return
+        top = dict(self._stack())[edge.above].region.y
+        self._move(edge.above, edge.below, y - edge.offset - top)
+
+    def release(self) -> None:
+        """Let go of the edge."""
+        self._edge = None
+
+    def _edge_at(self, x: int, y: int) -> _Edge | None:
+        panes = self._panes
+        stack, screen = self._stack(), panes.screen
+        slots = panes.slots.region
+        is_beside = slots.y <= y < slots.bottom and x in (slots.right - 1, slots.right)
+        if is_beside and screen.has_class("large") and panes.zoomed is None:
+            return _Edge("", "", x - slots.right, screen.size.width)
+        for (above, widget), (below, _) in pairwise(stack):
+            # The lower line of one frame and the upper one of the next are the same edge.
+            if y in (widget.region.bottom - 1, widget.region.bottom):
+                return _Edge(above, below, y - widget.region.bottom, screen.size.height - BARS)
+        return None
+
+    # --- inside ------------------------------------------------------------------------------------------------
+    def _stack(self) -> list[tuple[str, Widget]]:
+        """Return the places above each other that are visible, from top to bottom."""
+        panes = self._panes
+        lower, logs = self._widget_of(panes.lower), panes.logs
+        if panes.zoomed is not None:
+            return []
+        if panes.screen.has_class("large"):
+            return [(Pane.SLOTS, panes.slots), (Pane.RUNS, panes.runs), ("lower", lower), (Pane.LOG, logs)]
+        return [("list", self._widget_of(panes.last_list)), (Pane.LOG, logs)]
+
+    def _widget_of(self, pane: Pane) -> Widget:
+        return self._panes.logs if pane is Pane.LOG else self._panes.widget(pane)
+
+    def _move(self, above: str, below: str, height: int) -> None:
+        """Give the upper of two panes this height, and the lower one the rest of both; the log has no share."""
+        sizes = {name: widget.outer_size.height for name, widget in self._stack()}
+        total = sum(sizes.values())
+        both = sizes[above] + sizes[below]
+        if both < 2 * SMALLEST:
+            return
+        height = max(SMALLEST, min(both - SMALLEST, height))
+        given = {above: height} if below == Pane.LOG else {above: height, below: both - height}
+        shares = {name: min(MOST_SHARE, max(LEAST_SHARE, lines / total)) for name, lines in given.items()}
+        self._change(heights={**self.state.heights, **shares})
+
+    def _set_width(self, columns: int) -> None:
+        share = columns / max(1, self._panes.screen.size.width)
+        self._change(slots_width=min(MOST_SHARE, max(LEAST_SHARE, share)))
+
+    # --- lasting state -----------------------------------------------------------------------------------------
+    @property
+    def level(self) -> ZoomLevel | None:
+        """Level of the grid that was chosen; None for the one that fits."""
+        return next((level for level in ZoomLevel if level == self.state.level), None)
+
+    def choose_level(self, level: ZoomLevel) -> None:
+        """Keep a level of the grid."""
+        self._change(level=str(level))
+
+    def _change(self, **changes: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **changes)
+        self.fit()
+        if self._timer is None:  # a key that repeats, or a mouse that moves, is written once
+            self._timer = self._panes.screen.set_timer(SAVE_SECONDS, self.save)
+
+    def save(self) -> None:
+        """Write what has changed since the last time."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+            write_screen_state(self.state)

@@ -1,0 +1,71 @@
+"""Figures of the slot grid: rates of runs, idle holders, faults of learners, and the age of all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from l2rtui.domain.metrics import RunMetrics
+from l2rtui.domain.quantity import age
+from l2rtui.domain.runstatus import LearningState
+from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
+from l2rtui.domain.status import Level
+from l2rtui.domain.workload import Role
+from l2rtui.ui.state.connection_status import ConnectionStatus
+from l2rtui.ui.state.idle_gpus import IdleGpus
+from l2rtui.ui.text import GLYPHS, Span, style_of_level
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.grid.figures import GridFigures, RunFigure
+from l2rtui.ui.widgets.run_table import is_learning
+
+Fault = tuple[RunView, Sequence[PodView], LearningState]
+
+
+class SlotFigures:
+    """What the grid shows beside the slots themselves."""
+
+    def __init__(self, grid: GpuGrid) -> None:
+        self._grid = grid
+        self._idle = IdleGpus()
+
+    def show(
+        self,
+        snapshot: ClusterSnapshot,
+        metrics: Mapping[str, RunMetrics],
+        old: Mapping[str, str],
+        faults: Iterable[Fault],
+        health: ConnectionStatus,
+        pods_of: Callable[[str], Sequence[PodView]],
+        now: float,
+    ) -> None:
+        """Bring the figures up to date; the grid draws the lines that differ."""
+        faults = tuple(faults)
+        if not health.outage:  # of the time without an answer nothing is known, idleness included
+            self._idle.take(snapshot, now)
+        states = {run.uid: state for run, _, state in faults}
+        ages = ((key, _short(seconds)) for key, seconds in self._idle.long_idle(now).items())
+        since = age(health.outage_seconds) if health.outage else ""
+        runs = {
+            run.name: _figure(metrics.get(run.uid), old.get(run.uid, ""), states.get(run.uid), pods_of(run.name))
+            for run in snapshot.runs.values()
+        }
+        self._grid.figures = GridFigures(runs, dict(ages), since)
+        self._grid.ghosts = {
+            slot: Span(GLYPHS[state.level], style_of_level(state.level))
+            for _, pods, state in faults
+            for pod in pods
+            if pod.role is Role.LEARNER and pod.ready
+            for slot in pod.slots
+        }
+
+
+def _figure(record: RunMetrics | None, old: str, state: LearningState | None, pods: Sequence[PodView]) -> RunFigure:
+    level, word = (state.level, str(state.state)) if state is not None else (Level.OK, "")
+    # A learner that hangs, or is gone, has no rate.
+    is_live = record is not None and not old and is_learning(pods)
+    return RunFigure(record.env_steps_per_second if record and is_live else None, old, level, word)
+
+
+def _short(seconds: float) -> str:
+    """Write the leading part of a time span: ``3h`` of three hours and a half."""
+    text = age(seconds)
+    return next(f"{text.partition(unit)[0]}{unit}" for unit in "dhms" if unit in text)

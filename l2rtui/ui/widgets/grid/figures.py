@@ -1,0 +1,94 @@
+"""Figures beside the slots: rates of runs, idle GPUs, and the age of all of it; and how a tile writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from l2rtui.domain.status import Level
+from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, style_of_level
+
+UNKNOWN: Final = Span("?", TextStyle.DIM)
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_SUFFIXES: Final = ("", "k", "M", "G")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigure:
+    """Speed of a run.
+
+    Attributes:
+        rate: Env steps a second; None if unknown.
+        age: Age of its last record where that says nothing of the present; else empty.
+        level, word: State of its learning where that needs somebody; level is OK else.
+    """
+
+    rate: float | None = None
+    age: str = ""
+    level: Level = Level.OK
+    word: str = ""
+
+
+@dataclass(frozen=True)
+class GridFigures:
+    """Figures that change while no slot moves.
+
+    Attributes:
+        runs: By name of the run.
+        idle: Time for which a held GPU has done nothing, by node and index; only where that is long.
+        age: Age of everything that is shown while the backend does not answer; else empty.
+    """
+
+    runs: Mapping[str, RunFigure] = field(default_factory=dict)
+    idle: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    age: str = ""
+
+
+NO_FIGURES: Final = GridFigures()
+
+
+def compact(number: float) -> str:
+    """Write a number of at least 0 in at most four characters: ``1.9k``."""
+    for suffix in _SUFFIXES:
+        if number < 9.95 and suffix:
+            return f"{number:.1f}{suffix}"
+        if number < 999.5:
+            return f"{number:.0f}{suffix}"
+        number /= 1000
+    return ">999G"[:4]
+
+
+def gauge(share: float | None, width: int, style: TextStyle) -> tuple[Span, ...]:
+    """Draw a share of 0 to 1 as a bar with its percentage, together so many columns; ``?`` where it is unknown."""
+    if share is None:
+        return (Span(" " * (width - 1), TextStyle.DIM), UNKNOWN)
+    share = min(1.0, max(0.0, share))
+    room = width - 5
+    eighths = round(share * room * 8)
+    # Anything that is not nothing shows.
+    eighths = max(eighths, 1 if share > 0 else 0)
+    full, rest = divmod(eighths, 8)
+    bar = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return Span(bar, style), Span("▁" * (room - len(bar)), TextStyle.DIM), Span(f"{share:>5.0%}")
+
+
+def rate_of(letters: Sequence[Span], figures: Sequence[RunFigure], width: int) -> tuple[Span, ...]:
+    """Write the speed of the runs on a GPU after their letters; a run that needs somebody goes before numbers."""
+    heads = tuple(letters) if len(letters) < 3 else (letters[0], Span("…", TextStyle.DIM))
+    room = max(0, width - len(heads) - 1)
+    worst = max(figures, key=lambda own: (own.level is Level.BAD, own.level is Level.WARN, bool(own.age)))
+    if worst.level in (Level.BAD, Level.WARN):
+        full = f"{GLYPHS[worst.level]} {worst.word}"
+        text = full if len(full) <= room else f"{GLYPHS[worst.level]}{worst.word}"[:room]
+        return (*heads, Span(" " * (width - len(heads) - len(text))), Span(text, style_of_level(worst.level)))
+    if worst.age:
+        text = f"silent {worst.age}" if len(worst.age) + 7 <= room else f"▲{worst.age}"
+        return (*heads, Span(f"{text:>{room + 1}}", TextStyle.WARN))
+    rates = [figure.rate for figure in figures]
+    if any(rate is None for rate in rates):
+        return (*heads, Span(" " * room), UNKNOWN)
+    total = sum(rate for rate in rates if rate is not None)
+    full = f"{count(round(total))}/s"
+    text = full if len(full) <= room else compact(total)
+    return (*heads, Span(f"{text:>{room + 1}}"))

@@ -1,0 +1,98 @@
+"""Letters of runs, glyphs of slots, and the legend that counts both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Final
+
+from l2rtui.domain.ledger import SlotState
+from l2rtui.domain.node import CPU
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.ui.text import HUES, Line, Span, TextStyle, plural, shorten, width_of
+
+LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
+"""One letter a run, in the order of launch; ``x`` is left out, as it marks pods that l2rtui did not launch."""
+FOREIGN: Final = "x"
+MANY: Final = "#"
+"""Letter of all runs after the twenty-fifth; the details of the slot under the cursor name the run."""
+IDLE: Final = "○"
+"""Glyph of a GPU that is held and has done nothing for long."""
+GLYPHS_OF_STATES: Final = {
+    SlotState.FREE: Span("·", TextStyle.DIM),
+    SlotState.FAILED: Span("!", TextStyle.FAULT),
+    SlotState.UNKNOWN: Span("?", TextStyle.WARN),
+    SlotState.OFF: Span("─", TextStyle.DIM),
+}
+"""Cell of a slot without a running pod, in the order of the legend."""
+_WORDS: Final = {SlotState.FAILED: "failing"}
+"""Words of the legend that differ from the name of the state."""
+
+Letters = Mapping[str, tuple[str, TextStyle]]
+"""Letter and hue of each run, by its name."""
+
+
+def letters_of(snapshot: ClusterSnapshot) -> Letters:
+    """Return letter and hue of each run by its name; oldest first, so that a new run changes no other letter."""
+    runs = sorted(snapshot.runs.values(), key=lambda run: (run.created, run.name))
+    return {
+        run.name: (LETTERS[number] if number < len(LETTERS) else MANY, HUES[number % len(HUES)])
+        for number, run in enumerate(runs)
+    }
+
+
+def legend_of(snapshot: ClusterSnapshot, letters: Letters, width: int, num_idle: int = 0) -> Line:
+    """Return runs first, then other pods, then the states that occur; free always.
+
+    Where the line is too narrow, runs are left out and counted: a number that is cut would read as a smaller one.
+    """
+    busy: dict[str, int] = {}
+    states = dict.fromkeys(GLYPHS_OF_STATES, 0)
+    free = failed = cpu_free = 0
+    # Plain counters in one pass: this runs on every change of the cluster.
+    for slot in snapshot.ledger.slots.values():
+        state = slot.state
+        if state is SlotState.FREE:
+            free += 1
+            cpu_free += slot.id.gpu == CPU
+        elif state is SlotState.BUSY or state is SlotState.FAILED:
+            failed += state is SlotState.FAILED
+            busy[slot.run] = busy.get(slot.run, 0) + 1
+        else:
+            states[state] += 1
+    states[SlotState.FREE], states[SlotState.FAILED] = free, failed
+    entries: list[Line] = []
+    if others := sum(slots for name, slots in busy.items() if name not in letters):
+        entries.append(_entry(Span(FOREIGN, TextStyle.DIM), f"others {others}"))
+    for state, glyph in GLYPHS_OF_STATES.items():
+        if states[state] or state is SlotState.FREE:
+            # A GPU is sought more often than a core: its free slots are not hidden in a sum.
+            count = f"{free - cpu_free} + {cpu_free} cpu" if state is SlotState.FREE and cpu_free else states[state]
+            entries.append(_entry(glyph, f"{_WORDS.get(state, state)} {count}"))
+    if num_idle:
+        entries.append(_entry(Span(IDLE, TextStyle.WARN), f"idle {num_idle}"))
+    while len(entries) > 1 and sum(map(width_of, entries)) + len("+99 runs   ") > width:
+        entries.pop(0 if entries[0][0].text == FOREIGN else -1)
+    last = tuple(chain.from_iterable(entries))
+    named = [name for name in letters if name in busy]
+    runs = [
+        _entry(Span(letter, style), f"{shorten(sanitize(name), 20)} {busy[name]}")
+        for name, (letter, style) in list(letters.items())[: len(LETTERS)]
+        if name in busy
+    ]
+    return (*_fitting(runs, len(named), width - width_of(last)), *last)
+
+
+def _entry(glyph: Span, text: str) -> Line:
+    return glyph, Span(f" {text}   ", TextStyle.DIM)
+
+
+def _fitting(entries: Sequence[Line], total: int, width: int) -> Line:
+    """Join the first entries that fit, and count those of all that do not, or that have no entry."""
+    ends = [0, *accumulate(map(width_of, entries))]
+    if len(entries) == total and ends[-1] <= width:
+        return tuple(chain.from_iterable(entries))
+    room = width - len(f"+{total} runs   ")
+    number = sum(end <= room for end in ends[1:])
+    return (*chain.from_iterable(entries[:number]), Span(f"+{plural(total - number, 'run')}   ", TextStyle.DIM))

@@ -1,0 +1,345 @@
+"""Text of the grid's lines: slots, loads and rates at the positions of a shape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from l2rtui.domain.ledger import Slot, SlotState
+from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
+from l2rtui.domain.status import Level
+from l2rtui.ui.text import Line, Span, TextStyle, fit, load_bar, percent, plural
+from l2rtui.ui.widgets.grid.figures import NO_FIGURES, UNKNOWN, GridFigures, RunFigure, gauge, rate_of
+from l2rtui.ui.widgets.grid.legend import (
+    FOREIGN,
+    GLYPHS_OF_STATES,
+    IDLE,
+    MANY,
+    Letters,
+    legend_of,
+    letters_of,
+)
+from l2rtui.ui.widgets.grid.shape import (
+    CELL_WIDTH,
+    HEAD,
+    MARGIN,
+    NO_SHAPE,
+    Cell,
+    NodeLine,
+    OverviewLine,
+    Part,
+    Shape,
+    TileHead,
+    TileLine,
+    TileRow,
+    ZoomLevel,
+    best_shape,
+    gaps_before,
+    shape_of,
+)
+
+_LABELS: Final = {TileRow.SLOTS: "", TileRow.BUSY: "busy", TileRow.MEMORY: "mem", TileRow.RATE: "rate"}
+_HEADERS: Final = {
+    ZoomLevel.CLUSTER: "each GPU: who holds most of it",
+    ZoomLevel.GPU: "each GPU: its slots, how busy, memory, steps/s of its runs",
+}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Grid of one snapshot. Lines are rendered on request: most of a large cluster is out of sight.
+
+    Attributes:
+        ghosts: Spans in place of some slots: staged replicas, a range.
+        width: Columns of its lines.
+    """
+
+    shape: Shape = NO_SHAPE
+    snapshot: ClusterSnapshot = EMPTY_SNAPSHOT
+    letters: Letters = field(default_factory=dict)
+    ghosts: Mapping[SlotId, Span] = field(default_factory=dict)
+    figures: GridFigures = NO_FIGURES
+    width: int = 0
+
+    @property
+    def slots(self) -> Mapping[SlotId, Cell]:
+        """Position of each slot."""
+        return self.shape.slots
+
+    @property
+    def height(self) -> int:
+        """Number of lines, without header and legend."""
+        return len(self.shape.rows)
+
+    @cached_property
+    def legend(self) -> Line:
+        """Meaning of the letters and glyphs, with counts."""
+        return legend_of(self.snapshot, self.letters, self.width, len(self.figures.idle))
+
+    @cached_property
+    def header(self) -> Line:
+        """Header line: what the columns are, and how old, where that is not of this moment."""
+        shape = self.shape
+        text = _HEADERS.get(shape.level, "")
+        if shape.level is ZoomLevel.CLUSTER:
+            text += ", and how busy it is" if self._is_measured else ", and how much of it is held"
+        elif shape.level is ZoomLevel.NODE:
+            head = f"  {'cpu':>4} {'mem':>4}  " if shape.head == HEAD else " " * shape.head
+            busy = ", after its number how busy each GPU is" if self._is_measured else ""
+            text = f"{'node':<{shape.name_width}}{head}slots{busy}"
+        if not self.figures.age:
+            return (Span(text, TextStyle.DIM),)
+        return Span(f"▲ of {self.figures.age} ago  ", TextStyle.WARN), Span(text, TextStyle.DIM)
+
+    @cached_property
+    def _is_measured(self) -> bool:
+        return any(node.gpu_use for node in self.snapshot.nodes.values())
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All lines."""
+        return tuple(self.line(y) for y in range(self.height))
+
+    def line(self, y: int) -> Line:
+        """One line."""
+        row = self.shape.rows[y]
+        if isinstance(row, NodeLine):
+            return self._node_line(row)
+        if isinstance(row, TileLine):
+            return self._tile_line(row)
+        if isinstance(row, TileHead):
+            return self._tile_head(self.snapshot.nodes[row.node])
+        return self._overview_line(row)
+
+    # --- a line a node -----------------------------------------------------------------------------------------
+    def _node_line(self, row: NodeLine) -> Line:
+        node, shape = self.snapshot.nodes[row.node], self.shape
+        name = fit(sanitize(node.name), shape.name_width)
+        spans = (
+            list(_head(node, name, shape.head)) if row.is_first else [Span(" " * (shape.name_width + shape.head))]
+        )
+        for part in row.parts:
+            spans.extend(self._load(node, part.gpu, part.label))
+            spans.extend(self._slots(node, part))
+            spans.append(Span(" " * shape.gap))
+        return tuple(spans)
+
+    def _slots(self, node: Node, part: Part) -> list[Span]:
+        spans: list[Span] = []
+        for index in range(part.first, part.last):
+            blanks = gaps_before(index, part.first) + (part.pitch - 1 if index > part.first else 0)
+            if blanks:
+                spans.append(Span(" " * blanks))
+            spans.append(self._cell(SlotId(node.name, part.gpu.index, index)))
+        if part.pitch > 1:
+            spans.append(Span(" " * (part.pitch - 1)))
+        return spans
+
+    def _cell(self, slot_id: SlotId) -> Span:
+        if ghost := self.ghosts.get(slot_id):
+            return ghost
+        slot = self.snapshot.ledger.slots[slot_id]
+        if slot.state is not SlotState.BUSY:
+            return GLYPHS_OF_STATES[slot.state]
+        letter, style = self.letters.get(slot.run, (FOREIGN, TextStyle.DIM))
+        pod = self.snapshot.pods.get(slot.pod_uid)
+        # Lower case: the pod has its slot but does not run yet. MANY has no lower case.
+        is_waiting = pod is not None and pod.status.level is Level.WAIT
+        return Span(letter.lower() if is_waiting and letter != MANY else letter, style)
+
+    def _load(self, node: Node, gpu: Gpu, label: str) -> Line:
+        """Label of a device, with its load in the place of the blank behind it, where the load is known."""
+        if not label.strip() or not label.endswith(" ") or gpu.is_cpu:
+            return (Span(label, TextStyle.DIM),)
+        load = self._load_glyph(node, gpu, Span(" ", TextStyle.DIM))
+        return Span(label[:-1], TextStyle.DIM), load
+
+    def _load_glyph(self, node: Node, gpu: Gpu, unknown: Span) -> Span:
+        use = node.use(gpu.index)
+        if use is None or use.percent is None:
+            return unknown
+        if (node.name, gpu.index) in self.figures.idle:
+            return Span(IDLE, TextStyle.WARN)
+        return Span(load_bar(use.percent), self._of_now(TextStyle.PLAIN))
+
+    def _of_now(self, style: TextStyle) -> TextStyle:
+        """Return a style, or the one of what is old while nothing answers."""
+        return TextStyle.DIM if self.figures.age else style
+
+    # --- a tile a GPU ------------------------------------------------------------------------------------------
+    def _tile_head(self, node: Node) -> Line:
+        name = Span(sanitize(node.name), TextStyle.STRONG if not _note(node) else TextStyle.DIM)
+        slots = [slot for gpu in node.devices for slot in self.snapshot.ledger.of_gpu(node.name, gpu.index)]
+        free = sum(slot.state is SlotState.FREE for slot in slots)
+        shares = ((label, percent(*pair)) for label, pair in _loads(node))
+        facts = "".join(f"   {label} {share}" for label, share in shares if share != "-")
+        models = {gpu.model for gpu in node.gpus if gpu.model}
+        model = f"   {sanitize(next(iter(models)))}" if len(models) == 1 else ""
+        note = Span(f"   {_note(node)}", TextStyle.WARN) if _note(node) else Span(f"   {plural(free, 'slot')} free")
+        rest = f"{facts}{model}"
+        room = self.width - len(name.text) - len(note.text)
+        return name, note, Span(rest if len(rest) <= room else facts if len(facts) <= room else "", TextStyle.DIM)
+
+    def _tile_line(self, row: TileLine) -> Line:
+        node, width = self.snapshot.nodes[row.node], self.shape.tile
+        spans = [Span(f"{_LABELS[row.row]:<{MARGIN}}", TextStyle.DIM)]
+        for part in row.parts:
+            slots = self.snapshot.ledger.of_gpu(node.name, part.gpu.index)
+            if row.row is TileRow.SLOTS:
+                cells = self._slots(node, part)
+                style = self._owner(slots)
+                used = len(part.label) + sum(len(span.text) for span in cells)
+                spans += [Span(part.label, style), *cells, Span(" " * (width - used))]
+            elif row.row is TileRow.RATE:
+                spans += self._rate(slots, width)
+            else:
+                spans += self._gauge(node, part.gpu, row.row, slots)
+            spans.append(Span(" "))
+        return tuple(spans)
+
+    def _owner(self, slots: Sequence[Slot]) -> TextStyle:
+        """Hue of the run that holds most of a GPU."""
+        return self._holder(slots).style if any(slot.pod_uid for slot in slots) else TextStyle.DIM
+
+    def _holder(self, slots: Sequence[Slot]) -> Span:
+        """Letter of the run that holds most of a GPU."""
+        holders = Counter(slot.run for slot in slots if slot.pod_uid)
+        return self._letter(max(holders, key=lambda run: holders[run]))
+
+    def _letter(self, run: str) -> Span:
+        return Span(*self.letters.get(run, (FOREIGN, TextStyle.DIM)))
+
+    def _gauge(self, node: Node, gpu: Gpu, row: TileRow, slots: Sequence[Slot]) -> Line:
+        width, use = self.shape.tile, node.use(gpu.index)
+        idle = self.figures.idle.get((node.name, gpu.index))
+        if row is TileRow.BUSY and idle:
+            text = f"{IDLE} idle {idle}" if width >= len(idle) + 7 else f"idle{idle}"
+            return (Span(f"{text:>{width}}"[-width:], TextStyle.WARN),)
+        style = self._of_now(self._owner(slots))
+        return gauge(_share(row, gpu, use), width, style)
+
+    def _rate(self, slots: Sequence[Slot], width: int) -> Line:
+        runs = list(dict.fromkeys(slot.run for slot in slots if slot.pod_uid))
+        if not runs:
+            words = {slot.state for slot in slots}
+            word = str(words.pop()) if len(words) == 1 else ""
+            return (Span(f"{word:>{width}}"[:width], TextStyle.DIM),)
+        letters = [self._letter(run) for run in runs]
+        return rate_of(letters, [self.figures.runs.get(run, RunFigure()) for run in runs], width)
+
+    # --- a cell a device ---------------------------------------------------------------------------------------
+    def _overview_line(self, row: OverviewLine) -> Line:
+        spans: list[Span] = []
+        width = self.shape.name_width
+        for name, is_first, gpus in row.nodes:
+            node = self.snapshot.nodes[name]
+            text = fit(sanitize(name), width) if is_first else " " * width
+            spans.append(Span(f"{text} ", TextStyle.WARN if _note(node) else TextStyle.PLAIN))
+            for gpu in gpus:
+                spans.extend(self._device(node, gpu))
+            spans.append(Span(" " * (CELL_WIDTH * (self.shape.tile - len(gpus)) + self.shape.gap)))
+        return tuple(spans)
+
+    def _device(self, node: Node, gpu: Gpu) -> Line:
+        """Two columns for a device: the letter of who holds most of it, or its worst state; then its load."""
+        slots = self.snapshot.ledger.of_gpu(node.name, gpu.index)
+        states = {slot.state for slot in slots}
+        is_held = any(slot.pod_uid for slot in slots)
+        ghost = next((self.ghosts[slot.id] for slot in slots if slot.id in self.ghosts), None)
+        style = self._owner(slots)
+        if ghost is not None or not slots:
+            first = ghost or Span(" ")
+        elif SlotState.FAILED in states:
+            first = GLYPHS_OF_STATES[SlotState.FAILED]
+        elif is_held:
+            first = self._holder(slots)
+        else:
+            first = GLYPHS_OF_STATES[next(state for state in GLYPHS_OF_STATES if state in states)]
+        if self._is_measured:
+            return first, self._load_glyph(node, gpu, UNKNOWN if not gpu.is_cpu else Span(" "))
+        used = sum(slot.pod_uid != "" for slot in slots)
+        return first, Span(load_bar(100 * used / len(slots)) if used else " ", style)
+
+
+EMPTY_GRID: Final = Grid()
+
+
+def lay_out(
+    snapshot: ClusterSnapshot,
+    width: int,
+    ghosts: Mapping[SlotId, Span] | None = None,
+    only: Collection[str] | None = None,
+    before: Grid = EMPTY_GRID,
+    *,
+    level: ZoomLevel | None = ZoomLevel.NODE,
+    room: int = 0,
+    is_exact: bool = False,
+    figures: GridFigures = NO_FIGURES,
+) -> Grid:
+    """Lay the grid out for a terminal of this many columns.
+
+    Args:
+        only: Names of the nodes to show; None shows all.
+        before: Earlier grid of the same width, level and room; its shape is reused while the devices are the same.
+        level: None takes the nearest that shows all nodes in ``room`` lines; with ``is_exact`` that of the nodes or
+            nearer, where each slot has its own cell.
+    """
+    nodes = [node for name, node in snapshot.nodes.items() if only is None or name in only]
+    old = before.snapshot.nodes
+    # Load and state of a node do not move anything; only its devices do.
+    is_same = len(before.shape.nodes) == len(nodes) and all(
+        name == node.name and (earlier := old.get(name)) is not None and earlier.devices == node.devices
+        for name, node in zip(before.shape.nodes, nodes, strict=True)
+    )
+    if is_same and nodes:
+        shape = before.shape
+    else:
+        shape = (
+            shape_of(nodes, width, level)
+            if level is not None
+            else best_shape(nodes, width, room, is_exact=is_exact)
+        )
+    return Grid(shape, snapshot, letters_of(snapshot), ghosts or {}, figures, width)
+
+
+def _share(row: TileRow, gpu: Gpu, use: GpuUse | None) -> float | None:
+    """Share of a GPU's time or memory in use; None if unknown."""
+    if use is None:
+        return None
+    if row is TileRow.BUSY:
+        return None if use.percent is None else use.percent / 100
+    total = use.memory_bytes or gpu.memory_bytes
+    return None if use.memory_used_bytes is None or not total else use.memory_used_bytes / total
+
+
+def _head(node: Node, name: str, width: int) -> Line:
+    """Name, then load or the reason why it takes no pods; exactly ``width`` columns more than the name."""
+    if width < HEAD:
+        if _note(node):
+            return Span(name, TextStyle.DIM), Span(" ▲  ", TextStyle.WARN)
+        pairs = (pair for _, pair in _loads(node))
+        bars = "".join(load_bar(100 * used / total) if used is not None and total else " " for used, total in pairs)
+        return Span(name), Span(f" {bars} ", TextStyle.DIM)
+    if note := _note(node):
+        return (Span(f"{name}  ", TextStyle.DIM), Span(f"{note:<12}", TextStyle.WARN))
+    cpu, memory = (percent(*pair) for _, pair in _loads(node))
+    return (Span(f"{name}  "), Span(f"{cpu:>4} {memory:>4}   ", TextStyle.DIM))
+
+
+def _loads(node: Node) -> tuple[tuple[str, tuple[float | None, float]], ...]:
+    """Use and size of a node's CPU and memory."""
+    return ("cpu", (node.cpu_used, node.cpu_cores)), ("mem", (node.memory_used_bytes, float(node.memory_bytes)))
+
+
+def _note(node: Node) -> str:
+    """Reason why a node takes no pods, in at most eleven columns; empty when it does."""
+    if not node.ready:
+        return "▲ not ready"
+    if not node.is_schedulable:
+        return "▲ cordoned"
+    return "" if node.devices else "no device"

@@ -1,0 +1,362 @@
+"""Positions of all slots in the grid, at three zoom levels.
+
+``CLUSTER`` has one cell a device and several nodes a line; ``NODE`` one line a node, where its devices fit beside
+each other, with a cell a slot; ``GPU`` a tile a GPU under a line for its node. Nothing is ever cut off at the
+right: what does not fit takes another line. The CPU beside GPUs has lines of its own, as narrow as they can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Final, NamedTuple
+
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId
+from l2rtui.domain.sanitize import sanitize
+
+GROUP: Final = 8
+"""Slots between two small gaps on a device with many."""
+HEAD: Final = 14
+"""Columns between the name of a node and its first device: load, or the reason why it takes no pods."""
+SHORT_HEAD: Final = 4
+"""The same where the devices would not fit otherwise: two bars, or a glyph."""
+LONGEST_NAME: Final = 20
+MARGIN: Final = 5
+"""Columns before the tiles: the names of their lines."""
+NARROWEST_TILE: Final = 7
+WIDEST_TILE: Final = 18
+CELL_WIDTH: Final = 2
+"""Columns of a device at the level of the cluster: its holder and its load."""
+_LEAST_ROOM: Final = 12
+
+
+class ZoomLevel(StrEnum):
+    """How much of the grid stands for one thing, from far to near."""
+
+    CLUSTER = "cluster"
+    NODE = "node"
+    GPU = "gpu"
+
+
+class TileRow(IntEnum):
+    """Lines of a tile, from top to bottom."""
+
+    SLOTS = 0
+    BUSY = 1
+    MEMORY = 2
+    RATE = 3
+
+
+class Cell(NamedTuple):
+    """Position of one slot in the grid: column and line."""
+
+    x: int
+    y: int
+
+
+class Part(NamedTuple):
+    """Piece of a device on one line: its label, its first slot, the one behind its last, the columns of each."""
+
+    gpu: Gpu
+    label: str
+    first: int
+    last: int
+    pitch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewLine:
+    """Several nodes on one line; of a node with many devices some of them."""
+
+    nodes: tuple[tuple[str, bool, tuple[Gpu, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """Devices of one node beside each other."""
+
+    node: str
+    is_first: bool
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileHead:
+    """The node that the tiles below belong to."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class TileLine:
+    """One line of some tiles beside each other."""
+
+    node: str
+    row: TileRow
+    parts: tuple[Part, ...]
+
+
+Row = OverviewLine | NodeLine | TileHead | TileLine
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Positions of all nodes, devices and slots; constant while nodes, width and level are.
+
+    Attributes:
+        name_width: Columns of the names of nodes. head: columns behind them, before the first device.
+        gap: Columns between two devices.
+        tile: Columns of a tile; at the level of the cluster the number of devices beside each other.
+        slots: Position of each slot, in the order node, device, slot.
+        by_line: Slots that the cursor stops at, by line; at the level of the cluster the first of each device.
+    """
+
+    level: ZoomLevel = ZoomLevel.NODE
+    nodes: tuple[str, ...] = ()
+    name_width: int = 4
+    head: int = HEAD
+    gap: int = 2
+    tile: int = NARROWEST_TILE
+    rows: tuple[Row, ...] = ()
+    slots: Mapping[SlotId, Cell] = field(default_factory=dict)
+    by_line: Mapping[int, tuple[SlotId, ...]] = field(default_factory=dict)
+
+    @property
+    def cell_width(self) -> int:
+        """Columns that the cursor covers."""
+        return CELL_WIDTH if self.level is ZoomLevel.CLUSTER else 1
+
+    def stop(self, slot: SlotId) -> SlotId:
+        """Return the slot that the cursor stops at for this one."""
+        return SlotId(slot.node, slot.gpu, 0) if self.level is ZoomLevel.CLUSTER else slot
+
+    def at(self, x: int, y: int) -> SlotId | None:
+        """Return the slot at a position, or that of the tile that covers it; None between them."""
+        row = self.by_line.get(y, ())
+        exact = next((slot for slot in row if 0 <= x - self.slots[slot].x < self.cell_width), None)
+        if exact is not None or not 0 <= y < len(self.rows) or not isinstance(line := self.rows[y], TileLine):
+            return exact
+        number, beside = divmod(x - MARGIN, self.tile + 1)
+        if not 0 <= number < len(line.parts) or beside == self.tile:
+            return None
+        return SlotId(line.node, line.parts[number].gpu.index, line.parts[number].first)
+
+    def neighbour(self, slot: SlotId, right: int, down: int) -> SlotId:
+        """Return the next stop to the side, or the nearest on the line above or below; the same slot at an edge."""
+        here, stop = self.slots[slot], self.stop(slot)
+        lines = list(self.by_line)
+        number = lines.index(here.y)
+        if right:
+            row = self.by_line[here.y]
+            at = row.index(stop) + right
+            if 0 <= at < len(row):
+                return row[at]
+            number += right
+            if not 0 <= number < len(lines):
+                return stop
+            return self.by_line[lines[number]][0 if right > 0 else -1]
+        number += down
+        if not 0 <= number < len(lines):
+            return stop
+        return min(self.by_line[lines[number]], key=lambda other: (abs(self.slots[other].x - here.x), other))
+
+
+NO_SHAPE: Final = Shape()
+
+
+def shape_of(nodes: Sequence[Node], width: int, level: ZoomLevel) -> Shape:
+    """Compute the positions of all slots of these nodes for so many columns."""
+    if level is ZoomLevel.CLUSTER:
+        return _overview(nodes, width)
+    return _tiles(nodes, width) if level is ZoomLevel.GPU else _lines(nodes, width)
+
+
+def best_shape(nodes: Sequence[Node], width: int, room: int, *, is_exact: bool = False) -> Shape:
+    """Return the nearest level that shows all nodes in so many lines; that of the nodes where none does.
+
+    Args:
+        is_exact: Only levels with a cell for each slot.
+    """
+    # The comparison saves laying out a large cluster for a level that cannot fit: tiles have four lines and a head.
+    if nodes and len(nodes) * (len(TileRow) + 1) <= room:
+        tiles = _tiles(nodes, width)
+        if len(tiles.rows) <= room and any(isinstance(row, TileLine) for row in tiles.rows):
+            return tiles
+    lines = _lines(nodes, width)
+    if len(lines.rows) > room and not is_exact:
+        overview = _overview(nodes, width)
+        if len(overview.rows) <= room:
+            return overview
+    return lines
+
+
+def label_of(node: Node, gpu: Gpu) -> str:
+    """Return the label before the slots of a device; its last column is blank where there is room for one."""
+    return "cpu " if gpu.is_cpu else f"{gpu.index} " if len(node.gpus) <= 10 else f"{gpu.index:<3}"
+
+
+def gaps_before(index: int, first: int) -> int:
+    """Return the columns of the small gap before a slot of a part that begins with ``first``: 0 or 1."""
+    return 1 if index > first and (index - first) % GROUP == 0 else 0
+
+
+class _Builder:
+    """Cells and lines while they are being laid out."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.cells: dict[SlotId, Cell] = {}
+        self.by_line: dict[int, list[SlotId]] = {}
+
+    def stop(self, slot: SlotId, x: int, y: int) -> None:
+        """Put a slot on a cell that the cursor stops at."""
+        self.cells[slot] = Cell(x, y)
+        self.by_line.setdefault(y, []).append(slot)
+
+    def put_slots(self, node: Node, part: Part, x: int, y: int) -> int:
+        """Put the slots of a part side by side; return the column behind them."""
+        for index in range(part.first, part.last):
+            # Must count columns exactly as the lines are written, or the cursor stands beside its slot.
+            x += gaps_before(index, part.first)
+            self.stop(SlotId(node.name, part.gpu.index, index), x, y)
+            x += part.pitch
+        return x
+
+    def shape(self, nodes: Iterable[Node], level: ZoomLevel, **measures: int) -> Shape:
+        """Return everything as a value."""
+        lines = {y: tuple(slots) for y, slots in self.by_line.items()}
+        names = tuple(node.name for node in nodes)
+        return Shape(level, names, rows=tuple(self.rows), slots=self.cells, by_line=lines, **measures)
+
+
+def _name_width(nodes: Sequence[Node], most: int = LONGEST_NAME) -> int:
+    return min(max([4, *(len(sanitize(node.name)) for node in nodes)]), most)
+
+
+# --- a line a node ---------------------------------------------------------------------------------------------
+def _lines(nodes: Sequence[Node], width: int) -> Shape:
+    """Lay out a line a node: roomy where every node then fits on one line, else as close as can be read."""
+    name_width = _name_width(nodes)
+    for head, pitch, gap in ((HEAD, 2, 2), (HEAD, 1, 2), (HEAD, 1, 1), (SHORT_HEAD, 1, 1)):
+        room = max(_LEAST_ROOM, width - name_width - head)
+        if all(sum(_need(node, gpu, gpu.slots, pitch, gap) for gpu in node.gpus) - gap <= room for node in nodes):
+            break
+    else:  # devices wrap, so that a short head would save nothing
+        head, gap = HEAD, 2
+        room = max(_LEAST_ROOM, width - name_width - head)
+    left, build = name_width + head, _Builder()
+    for node in nodes:
+        for number, row in enumerate(list(_device_rows(node, room, pitch, gap)) or [[]]):
+            y, x = len(build.rows), left
+            build.rows.append(NodeLine(node.name, number == 0, tuple(row)))
+            for part in row:
+                x = build.put_slots(node, part, x + len(part.label), y) + gap
+    return build.shape(nodes, ZoomLevel.NODE, name_width=name_width, head=head, gap=gap)
+
+
+def _device_rows(node: Node, width: int, pitch: int, gap: int) -> Iterator[list[Part]]:
+    """Yield the parts of devices that stand on one line each."""
+    row: list[Part] = []
+    used = 0
+    for gpu in node.devices:
+        label = label_of(node, gpu)
+        if gpu.index == CPU and row:
+            yield row
+            row, used = [], 0
+        for number, (first, last) in enumerate(_parts(gpu.slots, width - len(label))):
+            if number:
+                label = " " * len(label)
+            need = _need(node, gpu, last - first, pitch, gap)
+            if row and used + need - gap > width:
+                yield row
+                row, used = [], 0
+            row.append(Part(gpu, label, first, last, _pitch(gpu, pitch)))
+            used += need
+    if row:
+        yield row
+
+
+def _parts(slots: int, width: int) -> Iterator[tuple[int, int]]:
+    """Split a device with many slots into parts of full groups that fit a width."""
+    # A group of eight takes nine columns with its gap. Full groups keep the gaps of all lines above each other.
+    most = max(GROUP, (width + 1) // (GROUP + 1) * GROUP)
+    for first in range(0, slots, most):
+        yield first, min(slots, first + most)
+
+
+def _pitch(gpu: Gpu, pitch: int) -> int:
+    """Return the columns from slot to slot of a device, where those of GPUs are ``pitch`` apart."""
+    return 1 if gpu.index == CPU else pitch
+
+
+def _need(node: Node, gpu: Gpu, slots: int, pitch: int, gap: int) -> int:
+    """Return the columns that some slots of a device take, with its label and the gap after it."""
+    return len(label_of(node, gpu)) + slots * _pitch(gpu, pitch) + (slots - 1) // GROUP + gap
+
+
+# --- a tile a GPU ----------------------------------------------------------------------------------------------
+def _tiles(nodes: Sequence[Node], width: int) -> Shape:
+    """Lay out tiles of one width, as wide as those of the largest node may be beside each other."""
+    cards = [(node, gpu) for node in nodes for gpu in node.gpus if not gpu.is_cpu]
+    room = max(NARROWEST_TILE, width - MARGIN)
+    least = max([NARROWEST_TILE, *(_slots_width(node, gpu, 1) for node, gpu in cards)])
+    if least > room:  # a GPU with more slots than columns: its slots wrap as those of a line do
+        return _lines(nodes, width)
+    most_beside = max(1, (room + 1) // (least + 1))
+    largest = max([1, *(sum(not gpu.is_cpu for gpu in node.gpus) for node in nodes)])
+    # Rows of equal length: eight GPUs where five fit stand as four and four.
+    beside = -(-largest // -(-largest // most_beside))
+    tile = max(least, min(WIDEST_TILE, (room + 1) // beside - 1))
+    pitch = 2 if all(_slots_width(node, gpu, 2) <= tile for node, gpu in cards) else 1
+    build = _Builder()
+    for node in nodes:
+        build.rows.append(TileHead(node.name))
+        own = [Part(gpu, label_of(node, gpu), 0, gpu.slots, pitch) for gpu in node.gpus if not gpu.is_cpu]
+        for first in range(0, len(own), beside):
+            parts = tuple(own[first : first + beside])
+            for number, part in enumerate(parts):
+                x = MARGIN + number * (tile + 1) + len(part.label)
+                build.put_slots(node, part, x, len(build.rows))
+            build.rows.extend(TileLine(node.name, row, parts) for row in TileRow)
+        for gpu in (gpu for gpu in node.devices if gpu.is_cpu):
+            label = f"{'cpu':<{MARGIN}}"
+            for start, last in _parts(gpu.slots, room):
+                part = Part(gpu, label, start, last)
+                build.put_slots(node, part, MARGIN, len(build.rows))
+                build.rows.append(NodeLine(node.name, False, (part,)))
+                label = " " * MARGIN
+    return build.shape(nodes, ZoomLevel.GPU, name_width=0, head=0, gap=1, tile=tile)
+
+
+def _slots_width(node: Node, gpu: Gpu, pitch: int) -> int:
+    return len(label_of(node, gpu)) + gpu.slots * pitch + (gpu.slots - 1) // GROUP
+
+
+# --- a cell a device -------------------------------------------------------------------------------------------
+def _overview(nodes: Sequence[Node], width: int) -> Shape:
+    """Lay out nodes beside each other, in columns of equal width."""
+    devices = max([1, *(len(node.devices) for node in nodes)])
+    name_width = _name_width(nodes, LONGEST_NAME if width >= 2 * LONGEST_NAME else LONGEST_NAME // 2)
+    fitting = max(1, (width - name_width - 1) // CELL_WIDTH)
+    beside = min(devices, fitting)
+    pitch = name_width + 1 + beside * CELL_WIDTH + 2
+    columns = max(1, (width + 2) // pitch) if devices <= fitting else 1
+    build = _Builder()
+    line: list[tuple[str, bool, tuple[Gpu, ...]]] = []
+    for node in nodes:
+        for first in range(0, max(1, len(node.devices)), beside):
+            own = node.devices[first : first + beside]
+            x, y = len(line) * pitch + name_width + 1, len(build.rows)
+            for number, gpu in enumerate(own):
+                cell = Cell(x + number * CELL_WIDTH, y)
+                if gpu.slots:
+                    build.stop(SlotId(node.name, gpu.index, 0), *cell)
+                    build.cells.update(dict.fromkeys(gpu.slot_ids(), cell))
+            line.append((node.name, first == 0, own))
+            if len(line) == columns:
+                build.rows.append(OverviewLine(tuple(line)))
+                line = []
+    if line:
+        build.rows.append(OverviewLine(tuple(line)))
+    return build.shape(nodes, ZoomLevel.CLUSTER, name_width=name_width, head=1, gap=2, tile=beside)
