@@ -16,8 +16,8 @@ import platform
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from cyclonedx.model import HashAlgorithm, HashType
@@ -50,7 +50,8 @@ def main() -> int:
     if options.image:
         document = bill(image(options.image), of_image(options.image))
     else:
-        program = Component(name="l2rtui", version=version("l2rtui"), type=ComponentType.APPLICATION)
+        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
+        program = Component(name="l2rtui", version=project["version"], type=ComponentType.APPLICATION)
         document = bill(program, of_requirements(options.requirements))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     JsonV1Dot6(document).output_to_file(str(options.out), allow_overwrite=True, indent=2)
