@@ -16,7 +16,6 @@ import platform
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,8 +49,11 @@ def main() -> int:
     if options.image:
         document = bill(image(options.image), of_image(options.image))
     else:
-        project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))["project"]
-        program = Component(name="l2rtui", version=project["version"], type=ComponentType.APPLICATION)
+        # Read, not imported: the environment that builds the one file has its packages and not this one.
+        own = re.search(
+            r'__version__ = "(.+)"', (Path(__file__).parents[1] / "l2rtui/__init__.py").read_text("utf-8")
+        )
+        program = Component(name="l2rtui", version=own and own[1], type=ComponentType.APPLICATION)
         document = bill(program, of_requirements(options.requirements))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     JsonV1Dot6(document).output_to_file(str(options.out), allow_overwrite=True, indent=2)
