@@ -69,7 +69,7 @@ class VolumeFiles(Protocol):
         """List what lies directly under a path, folders first; a file gives itself."""
 
     async def sizes(self, path: str = "") -> tuple[FileEntry, ...]:
-        """List every file under a path, at any depth."""
+        """List everything but folders under a path, at any depth; what is no plain file has another kind."""
 
     async def get(self, path: str, target: Path, progress: Callable[[int], None]) -> int:
         """Copy a file, or all under a folder, to this machine; the number of files. Existing ones are skipped."""

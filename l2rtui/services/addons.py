@@ -45,7 +45,7 @@ def read_addons() -> list[tuple[str, dict[str, Any]]]:
     Raises:
         L2RError: the files are not there.
     """
-    import yaml
+    from l2rtui import bounded_yaml
 
     folder = addons_folder()
     files = sorted(folder.glob("*.yaml"))
@@ -54,7 +54,7 @@ def read_addons() -> list[tuple[str, dict[str, Any]]]:
     return [
         (file.stem, manifest)
         for file in files
-        for manifest in yaml.safe_load_all(file.read_text("utf-8"))
+        for manifest in bounded_yaml.load_all(file.read_text("utf-8"))
         if manifest is not None
     ]
 

@@ -95,13 +95,15 @@ def load_cluster(path: str) -> ClusterSpec:
     """
     import yaml  # here: it takes tens of milliseconds, and other commands need none
 
+    from l2rtui import bounded_yaml
+
     try:
-        data = yaml.safe_load(Path(path).read_text("utf-8"))
+        data = bounded_yaml.load(Path(path).read_text("utf-8"))
     except FileNotFoundError:
         raise SpecError(f"There is no file {path}.", "An example is manifests/cluster.yaml.") from None
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: not YAML: {str(error).splitlines()[0]}.") from None
     try:
         return _cluster(data)

@@ -93,8 +93,10 @@ def _is_ours(document: Mapping[str, Any], name: str) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     import yaml
 
+    from l2rtui import bounded_yaml
+
     try:
-        document = yaml.safe_load(path.read_text("utf-8"))
+        document = bounded_yaml.load(path.read_text("utf-8"))
     except FileNotFoundError:
         document = None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
+from l2rtui import bounded_yaml
 from l2rtui.backends.kubernetes.manifests import import_yaml
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import SpecError
+from l2rtui.services.spec.yaml_lines import MAX_VALUES
 
 _MARK = "l2r-placeholder-{}-"
+_MARKED = re.compile(r"l2r-placeholder-(\d{1,7})-")
 
 
 def load_objects(
@@ -39,13 +43,13 @@ def load_objects(
     # ``{{NAME}}`` without quotes is not valid YAML, so a plain word replaces each placeholder until after parsing.
     try:
         text = import_yaml.PLACEHOLDER.sub(mark, raw.decode("utf-8"))
-        documents = list(yaml.safe_load_all(text))
+        documents = bounded_yaml.load_all(text, max_values=MAX_VALUES)
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not YAML: it is no text in UTF-8.") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise SpecError(f"{path}:{line}: not YAML: {error.problem}.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise SpecError(f"{path}: not YAML: {error}.") from None
     # After parsing, so that a value is text whatever it contains: it cannot add YAML of its own.
     documents = [_unmarked(document, names, values) for document in documents]
@@ -83,9 +87,14 @@ def _refuse_unused(path: str, values: dict[str, str], names: set[str]) -> None:
 def _unmarked(value: Any, names: Sequence[str], values: dict[str, str]) -> Any:
     """Return parsed values with each mark replaced by its value, or by the placeholder where it has none."""
     if isinstance(value, str):
-        for number, name in enumerate(names):
-            value = value.replace(_MARK.format(number), values.get(name, f"{{{{{name}}}}}"))
-        return value
+
+        def text_of(match: re.Match[str]) -> str:
+            if int(match[1]) >= len(names):  # no mark of ours, only a text that looks like one
+                return match[0]
+            name = names[int(match[1])]
+            return values.get(name, f"{{{{{name}}}}}")
+
+        return _MARKED.sub(text_of, value)
     if isinstance(value, list):
         return [_unmarked(item, names, values) for item in value]
     if isinstance(value, dict):

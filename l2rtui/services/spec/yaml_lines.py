@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from l2rtui import bounded_yaml
 from l2rtui.errors import SpecError
 
 MAX_FILE_BYTES = 1_048_576
@@ -84,13 +85,15 @@ def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
         SpecError: it is not YAML, has a key twice, or holds too much.
     """
     try:
+        bounded_yaml.check(raw, _Loader, max_values=MAX_VALUES)
         loader = _Loader(raw)
         try:
             node = loader.get_single_node()
             locations = Locations(path)
             if node is not None:
                 _walk(node, (), locations)
-            return (loader.construct_document(node) if node is not None else None), locations
+            with bounded_yaml.constructing():
+                return (loader.construct_document(node) if node is not None else None), locations
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -99,10 +102,10 @@ def parse_yaml(raw: bytes, path: str) -> tuple[Any, Locations]:
     except yaml.reader.ReaderError as error:
         sentence = f"{path}: not YAML: what stands at byte {error.position} is no text in UTF-8."
         raise SpecError(sentence, "Examples are in manifests/.") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise SpecError(f"{path}: not YAML: {error}.") from None
-    except RecursionError:
+    except bounded_yaml.TooMuchError:
         raise SpecError(f"{path}: {_TOO_MUCH}") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: not YAML: {error}.") from None
 
 
 def _walk(node: yaml.Node, keys: Keys, locations: Locations) -> None:
@@ -137,8 +140,8 @@ def apply_override(data: dict[str, Any], override: str) -> Keys:
     if not equals or not all(keys):
         raise SpecError(f"--set {override}: write it as field.field=value, such as train.batch_size=128.")
     try:
-        value = yaml.load(text, _Loader)  # noqa: S506  (a SafeLoader)
-    except RecursionError:
+        value = bounded_yaml.load(text, _Loader, max_values=MAX_VALUES)
+    except bounded_yaml.TooMuchError:
         raise SpecError(f"--set {where}: {_TOO_MUCH}") from None
     except yaml.YAMLError:
         value = text  # such as ``image=a:b: c``: what is not YAML is meant as text

@@ -1,0 +1,112 @@
+"""YAML from outside as plain values, within bounds: every file that l2rtui reads goes through here.
+
+A few hundred bytes of YAML can stand for gigabytes ("billion laughs": aliases of aliases), and deep nesting ends
+the process itself, since the C loader of PyYAML recurses without a limit. So the events are counted first, which
+takes memory for neither, and values are made of what is within the bounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+MAX_BYTES: Final = 16 * 1_048_576
+MAX_VALUES: Final = 200_000
+"""Values of one document with every alias expanded."""
+MAX_DEPTH: Final = 100
+
+
+class TooMuchError(yaml.YAMLError):
+    """The text is larger, deeper or more than any file of its kind."""
+
+
+def load(text: str | bytes, loader: Any = yaml.SafeLoader, *, max_values: int = MAX_VALUES) -> Any:
+    """Return the value of a single document, None for an empty text. Raises yaml.YAMLError and UnicodeDecodeError.
+
+    Args:
+        loader: A safe loader's class.
+    """
+    check(text, loader, max_values=max_values)
+    with constructing():
+        return yaml.load(text, loader)  # noqa: S506  (safe loaders alone come here)
+
+
+def load_all(text: str | bytes, loader: Any = yaml.SafeLoader, *, max_values: int = MAX_VALUES) -> list[Any]:
+    """Return the value of each document. Raises yaml.YAMLError and UnicodeDecodeError."""
+    check(text, loader, max_values=max_values)
+    with constructing():
+        return list(yaml.load_all(text, loader))
+
+
+@contextlib.contextmanager
+def constructing() -> Iterator[None]:
+    """Turn what PyYAML's constructors raise for a wrong value under an explicit tag into yaml.YAMLError."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        # Such as KeyError for "!!bool x", AttributeError for "!!timestamp x", ValueError for a 13th month.
+        if isinstance(error, UnicodeError):
+            raise
+        raise yaml.YAMLError(f"a value is not what its tag says ({error})") from error
+
+
+def check(text: str | bytes, loader: Any, *, max_values: int = MAX_VALUES) -> None:
+    """Raise TooMuchError for a text beyond the bounds, and yaml.YAMLError for one that is not YAML."""
+    if len(text) > MAX_BYTES:
+        raise TooMuchError(f"it is larger than {MAX_BYTES // 1_048_576} MiB")
+    counter = _Counter(max_values)
+    for event in _events(text, loader):
+        counter.add(event)
+
+
+def _events(text: str | bytes, loader: Any) -> Iterator[yaml.Event]:
+    try:
+        yield from yaml.parse(text, loader)
+    except RecursionError:
+        raise TooMuchError("its values are nested too deeply") from None
+
+
+class _Counter:
+    """Number of values so far, aliases expanded, and how deep the parser is."""
+
+    def __init__(self, max_values: int) -> None:
+        self._max_values = max_values
+        self._open: list[tuple[str | None, int]] = []
+        """Anchor of each collection that is not complete, and the number of values before it."""
+        self._sizes: dict[str, int] = {}
+        self._total = 0
+
+    def add(self, event: yaml.Event) -> None:
+        """Count one event. Raises TooMuchError."""
+        if isinstance(event, yaml.DocumentStartEvent):
+            self._sizes.clear()
+            self._total = 0
+        elif isinstance(event, yaml.AliasEvent):
+            self._add(self._size_of(event.anchor))
+        elif isinstance(event, yaml.ScalarEvent):
+            self._add(1)
+            if event.anchor is not None:
+                self._sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._open.append((event.anchor, self._total))
+            self._add(1)
+            if len(self._open) > MAX_DEPTH:
+                raise TooMuchError(f"its values are nested more than {MAX_DEPTH} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = self._open.pop()
+            if anchor is not None:
+                self._sizes[anchor] = self._total - before
+
+    def _size_of(self, anchor: str) -> int:
+        if any(name == anchor for name, _ in self._open) and anchor not in self._sizes:
+            raise TooMuchError(f"its value {anchor!r} holds itself")
+        # An alias without an anchor is the loader's mistake to report.
+        return self._sizes.get(anchor, 1)
+
+    def _add(self, number: int) -> None:
+        self._total += number
+        if self._total > self._max_values:
+            raise TooMuchError(f"it stands for more than {self._max_values} values")
