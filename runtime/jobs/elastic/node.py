@@ -25,13 +25,14 @@ from runtime.base import contract
 from runtime.base.errors import FailedError
 from runtime.base.metrics import Console, record
 from runtime.base.signals import Stop
+from runtime.exchange.transport.request_reply import RefusedKeysError
 from runtime.jobs.elastic import launch
 from runtime.jobs.elastic.node_folder import node_folder
 from runtime.jobs.elastic.plan import ElasticPlan
 from runtime.jobs.elastic.rendezvous_client import connect
 from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler
 from runtime.jobs.elastic.rendezvous_session import RendezvousSession
-from runtime.jobs.elastic.round_state import FAILED, FINISHED, RoundState
+from runtime.jobs.elastic.round_state import FAILED, FINISHED, RoundState, StateError
 from runtime.jobs.elastic.shared_values import SharedValues
 
 AGAIN_SECONDS: Final = 0.5
@@ -71,6 +72,7 @@ class _Node:
         self._console = console
         self._processes = launch.num_processes(plan)
         self._last_sentence = float("-inf")
+        self._has_met = False
 
     def run(self) -> int:
         """Go to the rendezvous, again and again, until the training is over."""
@@ -80,7 +82,16 @@ class _Node:
             if self._plan.is_done():
                 return self._over(FINISHED)
             try:
-                code = self._train(connect(self._plan))
+                with connect(self._plan) as values:
+                    code = self._train(values)
+            except RefusedKeysError as error:
+                # Before the first meeting that is a wrong token. Later it is somebody else at the rendezvous's
+                # address, who must not be able to end this node while the rendezvous is started anew.
+                if not self._has_met:
+                    raise FailedError(f"{error}; is {contract.ENV_TOKEN_FILE} the same at all nodes?") from error
+                self._say_now_and_then(f"waiting for the rendezvous: {_short(error)}")
+                time.sleep(AGAIN_SECONDS)
+                continue
             except OSError as error:
                 self._say_now_and_then(f"waiting for the rendezvous: {_short(error)}")
                 time.sleep(AGAIN_SECONDS)
@@ -93,7 +104,9 @@ class _Node:
         """Train over one rendezvous; return the exit code, or None to go there again."""
         session = RendezvousSession(values, self._plan, self._processes, self._console)
         try:
-            if word := session.end_of_job():
+            word = session.end_of_job()
+            self._has_met = True
+            if word:
                 return self._over(word)
             session.start()
             handler = RendezvousHandler(session, self._plan, self._report)
@@ -103,8 +116,8 @@ class _Node:
             raise
         except rendezvous.RendezvousClosedError:
             return self._over(session.end_of_job())
-        except rendezvous.RendezvousStateError as error:
-            raise FailedError(f"{error}; is {contract.ENV_TOKEN_FILE} the same at all nodes?") from error
+        except StateError as error:
+            raise FailedError(f"{error}; do all nodes run the same image?") from error
         except DistError as error:  # a value that another node had to write did not come
             self._console.say(f"the round did not come about: {_short(error)}")
             session.leave()
@@ -119,7 +132,7 @@ class _Node:
         """Tell the others how the program ended here, and return the exit code."""
         if word == FINISHED:
             self._plan.mark_done()
-        with contextlib.suppress(OSError, rendezvous.RendezvousStateError):
+        with contextlib.suppress(OSError, StateError):
             session.finish(word)
         return self._over(word)
 

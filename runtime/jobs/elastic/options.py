@@ -21,8 +21,9 @@ examples:
   L2R_ENDPOINT=tcp://127.0.0.1:29400 L2R_RUN_ID=try l2r-runtime rendezvous
   L2R_ENDPOINT=ipc:///tmp/try l2r-runtime rendezvous --backend etcd-v2
 
-It listens where L2R_PEERS says for --set and L2R_INDEX, or else at L2R_ENDPOINT; for ipc:///DIR at a free port of
-this machine alone, which it writes to DIR/rendezvous. It ends with 0 a moment after a node has said that the
+It listens where L2R_PEERS says for --set and L2R_INDEX, or else at L2R_ENDPOINT; for ipc:///DIR at the Unix socket
+DIR/nodes.sock. Nodes prove by the run's token (L2R_TOKEN_FILE) that they belong to it, and all that they say is
+encrypted. It ends with 0 a moment after a node has said that the
 training is done, with 1 when a node has given it up. Started anew it has forgotten everything: the nodes meet
 again, and training goes on from the newest state.
 """
@@ -47,9 +48,14 @@ Exit codes: 0 trained to the end, also by others; 1 given up; 2 wrong use; 143 l
 def add_parser(commands: Commands) -> None:
     """Add both commands and their options."""
     add = add_command(commands, "rendezvous", _RENDEZVOUS, start_rendezvous).add_argument
-    add("--backend", choices=BACKENDS, default="c10d", help="what nodes meet over (%(default)s)")
+    add(
+        "--backend",
+        choices=BACKENDS,
+        default="c10d",
+        help="where the nodes' state is held: in this process, or in an etcd (%(default)s)",
+    )
     add("--set", default="", metavar="NAME", help="set of L2R_PEERS that this is (L2R_SET)")
-    add("--port", type=int, default=0, help="listen at this port instead")
+    add("--port", type=int, default=0, help="listen at this TCP port instead")
     add("--until", default="", metavar="STEP", help="end with 0 when this step of the run is done, too")
 
     usage = "l2r-runtime elastic [--nodes MIN:MAX] [--nproc-per-node N] [options] [-- PROGRAM ARGUMENTS...]"

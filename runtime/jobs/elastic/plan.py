@@ -17,10 +17,8 @@ from runtime.base.endpoint import Endpoint, EndpointError, parse
 from runtime.base.errors import SetupError
 from runtime.base.launch_context import read_token
 
-ADDRESS_FILE: Final = "rendezvous"
-"""In the folder of an ``ipc://`` endpoint: HOST:PORT of the rendezvous on this machine."""
-
-
+_SOCKET: Final = "nodes.sock"
+"""In the folder of an ``ipc://`` endpoint: where the rendezvous listens."""
 MAX_NAME: Final = 63
 """Characters of a node's name."""
 
@@ -52,8 +50,8 @@ class ElasticPlan:
         token = read_token(environ.get(contract.ENV_TOKEN_FILE))
         if not token and not endpoint.is_private():
             raise SetupError(
-                f"the rendezvous {endpoint.data} can be reached from other machines and there is no token to sign "
-                f"what is written there; set {contract.ENV_TOKEN_FILE} to the run's token file"
+                f"the rendezvous {endpoint.data} can be reached from other machines and there is no token by "
+                f"which its nodes prove themselves; set {contract.ENV_TOKEN_FILE} to the run's token file"
             )
         address = environ.get(contract.ENV_POD_IP) or ("127.0.0.1" if endpoint.is_private() else "")
         if not address:
@@ -88,16 +86,6 @@ class ElasticPlan:
                 self.marker.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(self.marker, b"")
 
-    def address(self) -> tuple[str, int] | None:
-        """Return where the rendezvous listens, or None while it has not said so."""
-        if self.endpoint.folder is None:
-            return self.endpoint.host, self.endpoint.port
-        with contextlib.suppress(OSError, ValueError):
-            text = (self.endpoint.folder / ADDRESS_FILE).read_text(encoding="ascii")
-            host, _, port = text.strip().rpartition(":")
-            return host, int(port)
-        return None
-
 
 def node_name(environ: Mapping[str, str]) -> str:
     """Return the name of this node for people: its pod's, or the machine's."""
@@ -120,3 +108,22 @@ def meeting_point(environ: Mapping[str, str], set_name: str, index: int) -> Endp
         return parse(text)
     except EndpointError as error:
         raise SetupError(str(error)) from error
+
+
+def bound_address(endpoint: Endpoint, port: int) -> str:
+    """Return the ZeroMQ address at which the rendezvous listens; `port` is 0 for the endpoint's."""
+    if endpoint.folder is not None:
+        return _socket(endpoint.folder)
+    is_private, is_ipv6 = endpoint.is_private(), ":" in endpoint.host
+    # Other pods are to come in where it is not private: then the endpoint is a name, which resolves to this pod.
+    loopback, everywhere = ("[::1]", "[::]") if is_ipv6 else ("127.0.0.1", "0.0.0.0")  # noqa: S104
+    return f"tcp://{loopback if is_private else everywhere}:{port or endpoint.port}"
+
+
+def node_address(endpoint: Endpoint) -> str:
+    """Return the ZeroMQ address to which nodes connect."""
+    return endpoint.data if endpoint.folder is None else _socket(endpoint.folder)
+
+
+def _socket(folder: Path) -> str:
+    return f"ipc://{folder / _SOCKET}"

@@ -68,7 +68,8 @@ class RendezvousHandler(rendezvous.RendezvousHandler):
         # Not below the state's own key: to etcd that would be a folder and a file at once.
         store = RoundStore(self._session, f"l2r/elastic-rounds/{self._plan.run_id}/{state.round}/")
         first = state.members[0]
-        # Address and port come from the signed state: in torch's own store anybody could lead the ranks elsewhere.
+        # Address and port come from the state that nodes of this run alone can write: in torch's own store anybody
+        # who reaches its port could lead the ranks elsewhere.
         where = rendezvous.RendezvousStoreInfo(first.address, first.port)
         return RendezvousInfo(store, rank, len(state.members), where)
 

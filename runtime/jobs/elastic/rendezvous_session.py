@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 from msgspec.structs import replace
-from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousStateError
+from torch.distributed.elastic.rendezvous import RendezvousClosedError
 
 from runtime.base.metrics import Console
 from runtime.jobs.elastic.plan import ElasticPlan
@@ -24,9 +24,12 @@ from runtime.jobs.elastic.round_state import (
     BeatWatch,
     RendezvousNode,
     RoundState,
+    StateError,
     completed,
+    decode_state,
     ended,
     joined,
+    state_key,
     with_beat,
     without,
 )
@@ -41,19 +44,6 @@ _POLL_SECONDS_ETCD: Final = 0.5
 _SAY_SECONDS: Final = 60.0
 _END_SECONDS: Final = 20.0
 Transition = Callable[[RoundState], RoundState]
-
-
-def state_key(run_id: str) -> str:
-    """Return the key of a job's state."""
-    return f"l2r/elastic/{run_id}"
-
-
-def decode_state(text: str) -> RoundState:
-    """Return the state of its text. Raises RendezvousStateError."""
-    try:
-        return msgspec.json.decode(text, type=RoundState) if text else RoundState()
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise RendezvousStateError(f"the state of the rendezvous cannot be read: {error}") from error
 
 
 class RendezvousSession:
@@ -89,7 +79,7 @@ class RendezvousSession:
     def join(self) -> RoundState:
         """Join the next round and return it once it is complete.
 
-        Raises RendezvousClosedError when the job is over, RendezvousStateError for a state of others' making, and
+        Raises RendezvousClosedError when the job is over, StateError for a state of others' making, and
         OSError when the rendezvous is gone.
         """
         node = replace(self._node, port=_free_port(self._node.address))
@@ -158,7 +148,7 @@ class RendezvousSession:
         self.close()
         try:
             self._exchange(lambda state: without(state, {self.id}))
-        except (OSError, RendezvousStateError):
+        except (OSError, StateError):
             pass
 
     def close(self) -> None:

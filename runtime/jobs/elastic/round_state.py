@@ -18,6 +18,23 @@ FAILED: Final = "failed"
 """Ends of a job."""
 
 
+class StateError(ValueError):
+    """The state at the rendezvous cannot be read."""
+
+
+def state_key(run_id: str) -> str:
+    """Return the key of a job's state."""
+    return f"l2r/elastic/{run_id}"
+
+
+def decode_state(text: str) -> RoundState:
+    """Return the state of its text. Raises StateError."""
+    try:
+        return msgspec.json.decode(text, type=RoundState) if text else RoundState()
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise StateError(f"the state of the rendezvous cannot be read: {error}") from error
+
+
 class RendezvousNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One node at the rendezvous.
 

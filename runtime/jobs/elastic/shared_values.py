@@ -1,130 +1,113 @@
-"""Values that the nodes of a job share: in torch's key-value store, or in an etcd over its v2 interface.
+"""Values that the nodes of a job share: texts in the rendezvous process, that nodes read and replace over CURVE.
 
-Each is text that is replaced only if nobody else replaced it meanwhile (compare and set). Whoever reaches the port
-could write there, so each value carries an HMAC under the run's token, and one without a valid HMAC is refused
-unread. A key that was never set reads as the empty text.
+Each is replaced only if nobody else replaced it meanwhile (compare and set), and nothing can be removed. A key that
+was never set reads as the empty text. torch's own store, which anybody who reaches its port may read, write and
+empty, is not used: a node that cannot prove that it knows the run's token gets no connection at all.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
-import urllib.error
-import urllib.parse
-import urllib.request
-from typing import Final, Protocol
+import threading
+from collections.abc import Sequence
+from typing import Final, Protocol, Self
 
-from torch.distributed import Store  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous import RendezvousStateError
+from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys, from_token
+from runtime.exchange.transport.request_reply import RequestSocket
 
-_ETCD_SECONDS: Final = 15.0
-_ETCD_MISSING, _ETCD_CHANGED = 404, 412
-_ETCD_BYTES: Final = 4 << 20
+LARGEST_BYTES: Final = 4 << 20
+"""Longest frame; the state of a thousand nodes has 0.3 MB."""
+ANSWER_SECONDS: Final = 15.0
+_READ, _REPLACE, _OK, _NO, _ERROR = b"read", b"replace", b"ok", b"no", b"error"
 
 
 class SharedValues(Protocol):
     """Texts by key."""
 
     def read(self, key: str) -> str:
-        """Return a value, or the empty text. Raises OSError if nobody can be asked."""
+        """Return a value, or the empty text. Raises OSError if the rendezvous does not answer."""
 
     def replace(self, key: str, before: str, after: str) -> bool:
         """Set a value if it still is `before`, and say whether it was. Raises OSError."""
 
 
-class StoreValues:
-    """Values in torch's store."""
+class MemoryValues:
+    """Values in this process."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def read(self, key: str) -> str:
-        """Return a value."""
-        # `get` would block until somebody sets the key; this sets the empty text where there is nothing.
-        return self._swap(key, "", "")
-
-    def replace(self, key: str, before: str, after: str) -> bool:
-        """Set a value if it still is `before`."""
-        return self._swap(key, before, after) == after
-
-    def _swap(self, key: str, before: str, after: str) -> str:
-        try:
-            return bytes(self._store.compare_set(key, before, after)).decode()
-        except RuntimeError as error:  # torch's own errors of connections are RuntimeErrors
-            raise OSError(str(error)) from error
-        except UnicodeDecodeError as error:
-            raise RendezvousStateError(f"the rendezvous holds no text: {error}") from error
-
-
-class EtcdValues:
-    """Values in etcd."""
-
-    def __init__(self, host: str, port: int) -> None:
-        url_host = f"[{host}]" if ":" in host else host
-        self._url = f"http://{url_host}:{port}/v2/keys/"
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def read(self, key: str) -> str:
         """Return a value."""
-        try:
-            with urllib.request.urlopen(self._of(key), timeout=_ETCD_SECONDS) as answer:  # noqa: S310  (http, made above)
-                return str(json.loads(answer.read(_ETCD_BYTES))["node"]["value"])
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == _ETCD_MISSING:
-                    return ""
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise OSError(f"etcd answers something else: {error}") from error
+        return self._texts.get(key, "")
 
     def replace(self, key: str, before: str, after: str) -> bool:
         """Set a value if it still is `before`."""
-        condition = {"prevValue": before} if before else {"prevExist": "false"}
-        body = urllib.parse.urlencode({"value": after, **condition}).encode()
-        request = urllib.request.Request(self._of(key), body, method="PUT")  # noqa: S310
-        try:
-            urllib.request.urlopen(request, timeout=_ETCD_SECONDS).close()  # noqa: S310
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code in {_ETCD_MISSING, _ETCD_CHANGED}:
-                    return False
-            raise
-        return True
-
-    def _of(self, key: str) -> str:
-        return self._url + urllib.parse.quote(key)
+        with self._lock:
+            if self._texts.get(key, "") != before:
+                return False
+            self._texts[key] = after
+            return True
 
 
-class SignedValues:
-    """Values that are signed when they are set, and verified when they are read."""
+class RemoteValues:
+    """Values at the rendezvous; any thread may use them. Raises RefusedKeysError where its token is another."""
 
-    def __init__(self, values: SharedValues, token: str, run_id: str) -> None:
-        self._values, self._token, self._run_id = values, token, run_id
+    def __init__(self, socket: RequestSocket) -> None:
+        self._socket = socket
+        self._lock = threading.Lock()
+        self._is_closed = False
 
     def read(self, key: str) -> str:
-        """Return a value. Raises RendezvousStateError if it was not set by a process of this run."""
-        signed = self._values.read(key)
-        if not signed:
-            return ""
-        digest, _, text = signed.partition(" ")
-        # Constant time, so that the comparison tells nothing about the right digest.
-        if not hmac.compare_digest(digest.encode(), self._digest(key, text).encode()):
-            raise RendezvousStateError("the state of the rendezvous is not signed with this run's token")
-        return text
+        """Return a value."""
+        return self._request(_READ, key)[1]
 
     def replace(self, key: str, before: str, after: str) -> bool:
         """Set a value if it still is `before`."""
-        return self._values.replace(key, self._signed(key, before) if before else "", self._signed(key, after))
+        return self._request(_REPLACE, key, before, after)[0] == _OK
 
-    def _signed(self, key: str, text: str) -> str:
-        return f"{self._digest(key, text)} {text}"
+    def _request(self, operation: bytes, *texts: str) -> tuple[bytes, str]:
+        with self._lock:
+            if self._is_closed:
+                raise OSError("the connection to the rendezvous is closed")
+            reply = self._socket.request([operation, *(text.encode() for text in texts)], ANSWER_SECONDS)
+        if len(reply) != 2 or reply[0] not in {_OK, _NO, _ERROR}:
+            raise OSError("the rendezvous answers something else")
+        status, text = reply[0], reply[1].decode(errors="replace")
+        if status == _ERROR:
+            raise OSError(text)
+        return status, text
 
-    def _digest(self, key: str, text: str) -> str:
-        # Run and key are part of the HMAC's key: a value of another run, or of another key, is not valid here.
-        secret = hashlib.sha256(f"l2r rendezvous\0{self._run_id}\0{key}\0{self._token}".encode()).digest()
-        return hmac.digest(secret, text.encode(), "sha256").hex()
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._is_closed = True
+            self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-def signed(values: SharedValues, token: str, run_id: str) -> SharedValues:
-    """Return values that are signed with a token; as they are where there is none, which loopback alone allows."""
-    return SignedValues(values, token, run_id) if token else values
+def answer(values: SharedValues, request: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return the reply to a node's request."""
+    try:
+        operation, *texts = request
+        decoded = [text.decode() for text in texts]
+        if operation == _READ:
+            return _OK, values.read(*decoded).encode()
+        if operation == _REPLACE:
+            return (_OK if values.replace(*decoded) else _NO), b""
+    except OSError as error:
+        return _ERROR, str(error).encode()
+    except (ValueError, TypeError):  # not text, or another number of frames: another version of this program
+        pass
+    return _ERROR, b"the rendezvous does not know this request"
+
+
+def keys_of(token: str) -> tuple[LearnerKeys, PeerKeys] | tuple[None, None]:
+    """Return the keys of rendezvous and nodes; None where there is no token, which this machine alone allows."""
+    # Not the token itself: the exchange derives its keys from that, and a key has one purpose.
+    return from_token(f"l2r rendezvous\0{token}") if token else (None, None)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from runtime.base import contract
-from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, come_and_go
+from runtime.exchange.transport.request_reply import RequestSocket
+from runtime.jobs.elastic.round_state import decode_state
+from runtime.jobs.elastic.shared_values import LARGEST_BYTES, RemoteValues, keys_of
+from tests.runtime.jobs.elastic_jobs import ROUND_PROGRAM, Job, come_and_go, part, together
 from tests.runtime.programs import Program, Programs, wait_for
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
@@ -25,6 +32,12 @@ def programs():
 @pytest.mark.slow
 def test_nodes_and_the_rendezvous_come_and_go_and_in_the_end_all_have_finished(programs):
     come_and_go(programs, "c10d")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def steps(node: Program) -> list[dict]:
@@ -58,6 +71,37 @@ def test_training_goes_on_from_the_snapshot_when_a_node_is_killed(programs):
     assert next(row for row in rows if row[:1] == ["all"])[-1] == f"{100 * record['accuracy']:.1f}%"
     kept = json.loads((programs.folder / "run" / "evaluation.json").read_text())
     assert kept["accuracy"] == pytest.approx(record["accuracy"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_strangers_at_the_rendezvous_s_port_neither_end_nor_move_a_job(programs):
+    (programs.folder / "round.py").write_text(ROUND_PROGRAM)
+    (programs.folder / "token").write_text("the run's token\n")
+    port = free_port()
+    programs.variables[contract.ENV_TOKEN_FILE] = str(programs.folder / "token")
+    programs.variables[contract.ENV_ENDPOINT] = f"tcp://127.0.0.1:{port}"
+    job = Job(programs, "c10d", str(programs.folder / "round.py"), str(programs.folder), "0")
+    node = job.node()
+    wait_for(together(node), "a round", node, job.rendezvous)
+    before = part(node)["time"]
+    # torch's own client, which could list, write and delete all there was in torch's own store.
+    with pytest.raises((RuntimeError, ValueError)):
+        TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=3))
+    for token in ("another token", ""):
+        values = RemoteValues(RequestSocket(f"tcp://127.0.0.1:{port}", LARGEST_BYTES, keys_of(token)[1]))
+        with values, pytest.raises(OSError, match=r"keys|nobody answers"):
+            values.replace("l2r/elastic/test-1", "", '{"end":"finished"}')
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(os.urandom(1000))
+    with RemoteValues(
+        RequestSocket(f"tcp://127.0.0.1:{port}", LARGEST_BYTES, keys_of("the run's token")[1])
+    ) as own:
+        state = decode_state(own.read("l2r/elastic/test-1"))
+    assert (state.round, state.end, len(state.members)) == (0, "", 1)
+    assert (part(node)["state"], part(node)["time"]) == ("training", before)
+    (programs.folder / "over").touch()
+    assert (node.code(), job.rendezvous.code()) == (contract.EXIT_DONE, contract.EXIT_DONE)
 
 
 @pytest.mark.slow
@@ -97,7 +141,7 @@ def test_a_rendezvous_ends_with_the_step_that_it_is_for(programs):
     where = {"L2R_PEERS": json.dumps({"train-rdzv": [f"ipc://{programs.folder}/y"]}), "L2R_SET": "train-rdzv"}
     words = ("rendezvous", "--until", "train")
     first = programs.start(*words, **where)
-    wait_for((programs.folder / "y" / "rendezvous").exists, "it to listen", first)
+    wait_for((programs.folder / "y" / "nodes.sock").exists, "it to listen", first)
     assert programs.run("step", "train", "--", "true").process.returncode == 0
     assert first.code() == contract.EXIT_DONE
     assert "step train is done" in first.text()

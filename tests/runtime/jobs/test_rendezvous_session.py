@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from torch.distributed import DistStoreError, HashStore
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, rendezvous_handler_registry
 from torch.distributed.elastic.utils import store as store_util
 
@@ -21,7 +21,7 @@ from runtime.jobs.elastic.plan import ElasticPlan
 from runtime.jobs.elastic.rendezvous_handler import GivenUpError, RendezvousHandler
 from runtime.jobs.elastic.rendezvous_session import RendezvousSession
 from runtime.jobs.elastic.round_state import FAILED, FINISHED
-from runtime.jobs.elastic.shared_values import StoreValues
+from runtime.jobs.elastic.shared_values import MemoryValues
 from tests.runtime.programs import wait_for
 
 
@@ -35,7 +35,7 @@ def plan(name="a", min_nodes=2, max_nodes=2, max_restarts=3) -> ElasticPlan:
 
 @pytest.fixture
 def sessions():
-    store = StoreValues(HashStore())
+    store = MemoryValues()
     made = []
 
     def make(name, processes=1, **limits) -> RendezvousSession:

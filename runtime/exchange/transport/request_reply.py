@@ -1,0 +1,187 @@
+"""Requests and replies over ZeroMQ, for small services of a run such as a rendezvous.
+
+A ROUTER answers, DEALERs request. With keys both ends prove themselves by CURVE before a byte of a request is read:
+each message is encrypted and authenticated under keys of that connection, so that a recorded one is worth nothing
+in another. Every request has a number, and a reply with another number (to a request that was given up) is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final, Self
+
+import zmq
+
+from runtime.base.endpoint import EndpointError
+from runtime.exchange.transport.curve_keys import LearnerKeys, PeerKeys
+from runtime.exchange.transport.zap_auth import ZapAuthenticator, configure_client
+
+HANDSHAKE_MS: Final = 10_000
+"""A connection without a complete handshake is closed after this time."""
+HANDSHAKE_BYTES: Final = 1_024
+"""Added to the longest frame: libzmq's bound includes CURVE's handshake and its overhead on each message."""
+BACKLOG: Final = 256
+HEARTBEAT_MS: Final = 2_000
+HEARTBEAT_TIMEOUT_MS: Final = 10_000
+CONNECT_SECONDS: Final = 3.0
+MAX_HANDSHAKE_FAILURES: Final = 5
+"""Handshakes that fail in succession for no stated reason until wrong keys are assumed."""
+MOST_AT_ONCE: Final = 256
+_EVENTS: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_DISCONNECTED
+)
+Answer = Callable[[Sequence[bytes]], Sequence[bytes]]
+"""Makes the frames of a reply from those of a request; raises nothing."""
+
+
+class RefusedKeysError(OSError):
+    """Both ends are there and do not accept each other's keys."""
+
+
+def _new(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, largest_bytes: int, *, ipv6: bool
+) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, largest_bytes + HANDSHAKE_BYTES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.setsockopt(zmq.IPV6, int(ipv6))
+    return socket
+
+
+class ReplySocket:
+    """Answering end, bound at a ZeroMQ address. Belongs to one thread. Raises EndpointError if it cannot listen."""
+
+    def __init__(self, address: str, largest_bytes: int, keys: LearnerKeys | None) -> None:
+        self._context = zmq.Context()
+        self._socket = _new(self._context, zmq.ROUTER, largest_bytes, ipv6="[" in address)
+        self._socket.setsockopt(zmq.BACKLOG, BACKLOG)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._zap = None if keys is None else ZapAuthenticator(self._context, keys)
+        if self._zap is not None:
+            self._zap.guard(self._socket)
+            self._poller.register(self._zap.socket, zmq.POLLIN)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise EndpointError(f"cannot listen at {address}: {error.strerror}") from error
+        self.address = self._socket.get_string(zmq.LAST_ENDPOINT)
+        """Address with the port that the system chose, where `address` left it open."""
+
+    @property
+    def refused_keys(self) -> int:
+        """Number of connections that were refused for their key."""
+        return self._zap.refused_keys if self._zap is not None else 0
+
+    def serve(self, timeout_seconds: float, answer: Answer) -> None:
+        """Answer waiting requests, at most `MOST_AT_ONCE`; wait up to `timeout_seconds` for the first."""
+        ready = dict(self._poller.poll(math.ceil(timeout_seconds * 1000)))
+        if self._zap is not None and self._zap.socket in ready:
+            self._zap.answer_requests()
+        for _ in range(MOST_AT_ONCE):
+            try:
+                route, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if not frames:
+                continue
+            number, *request = frames
+            # A requester that has gone meanwhile is no error: a ROUTER drops what nobody can get.
+            self._socket.send_multipart([route, number, *answer(request)], zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        if self._zap is not None:
+            self._zap.close()
+        self._socket.close()
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RequestSocket:
+    """Requesting end. Belongs to one thread at a time; libzmq connects and reconnects in the background."""
+
+    def __init__(self, address: str, largest_bytes: int, keys: PeerKeys | None) -> None:
+        self._address, self._number, self._failures = address, 0, 0
+        self._context = zmq.Context()
+        self._socket = _new(self._context, zmq.DEALER, largest_bytes, ipv6="[" in address)
+        configure_client(self._socket, b"r" + uuid.uuid4().bytes, keys)
+        # libzmq reports a failed handshake only here; without it a wrong key looks like an absent server.
+        self._monitor = self._socket.get_monitor_socket(_EVENTS)
+        self._poller = zmq.Poller()
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._socket.connect(address)
+
+    def request(self, frames: Sequence[bytes], timeout_seconds: float) -> list[bytes]:
+        """Return the reply to a request. Raises OSError if there is none in time, and RefusedKeysError."""
+        self._number += 1
+        number = self._number.to_bytes(8, "big")
+        self._wait(zmq.POLLOUT, CONNECT_SECONDS, f"nobody answers at {self._address}")
+        try:
+            self._socket.send_multipart([number, *frames], zmq.NOBLOCK)
+        except zmq.Again as error:  # the connection ended since the poll
+            raise OSError(f"{self._address} has closed the connection") from error
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            self._wait(zmq.POLLIN, left, f"{self._address} does not answer within {timeout_seconds:g} s")
+            reply = self._socket.recv_multipart(zmq.NOBLOCK)
+            if reply[0] == number:
+                return reply[1:]
+
+    def _wait(self, event: int, seconds: float, sentence: str) -> None:
+        """Wait until the socket can send or has received; raise OSError with the sentence if it never can."""
+        deadline = time.monotonic() + seconds
+        self._poller.register(self._socket, event)
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            ready = dict(self._poller.poll(math.ceil(left * 1000)))
+            is_lost = self._monitor in ready and self._read_events()
+            if self._socket in ready:
+                return
+            # While it connects, a lost connection is one that libzmq replaces; afterwards the request went with it.
+            if is_lost and event == zmq.POLLIN:
+                raise OSError(f"{self._address} has closed the connection")
+            if time.monotonic() >= deadline:
+                raise OSError(sentence)
+
+    def _read_events(self) -> bool:
+        """Read libzmq's events and say whether a connection was lost. Raises RefusedKeysError."""
+        is_lost = False
+        while self._monitor.poll(0):
+            frames = self._monitor.recv_multipart()
+            event = int.from_bytes(frames[0][:2], sys.byteorder)
+            if event == zmq.EVENT_DISCONNECTED:
+                is_lost = True
+                continue
+            self._failures = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._failures + 1
+            # A server that ends during a handshake looks like one that refuses: once is no proof.
+            is_certain = event in {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL}
+            if is_certain or self._failures >= MAX_HANDSHAKE_FAILURES:
+                raise RefusedKeysError(f"{self._address} and this process do not accept each other's keys")
+        return is_lost
+
+    def close(self) -> None:
+        """Close the socket and its monitor."""
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+        self._context.term()
