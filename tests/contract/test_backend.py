@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ from l2rtui.domain.receipt import DestroyProgress, Receipt
 from l2rtui.domain.secret import Secret, SecretKind
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, RunView
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
-from l2rtui.errors import NotFoundError, RefusedError
+from l2rtui.errors import BackendError, NotFoundError, RefusedError
 from runtime.base.docker_endpoint import DockerEndpoint
 from tests.cluster.conftest import IMAGE, kubeconfig, namespace
 from tests.fakes.docker_engine import FakeDockerEngine
@@ -234,14 +236,59 @@ async def test_parts_that_a_backend_lacks_are_none(backend):
     assert backend.acts_on().startswith("on ")
     assert set(await backend.denied()) <= {"launch", "kill", "scale", "destroy", "exec", "forward"}
     snapshot = await backend.snapshot()
-    if backend.inspector is not None:
-        assert await backend.inspector.describe(next(iter(snapshot.nodes.values())))
-        assert isinstance(await backend.inspector.events(), tuple)
+    if backend.results is not None:
+        assert await backend.results("nothing") is None
+    assert backend.inspector is not None
+    assert await backend.inspector.describe(next(iter(snapshot.nodes.values())))
+    assert isinstance(await backend.inspector.events(), tuple)
     if backend.volumes is not None:
         assert len({volume.name for volume in await backend.volumes.list()}) == len(await backend.volumes.list())
     if backend.adopt is not None:
         with pytest.raises(NotFoundError):
             await backend.adopt("nothing")
+
+
+async def test_pods_runs_and_nodes_are_described_with_what_happened_to_them(backend, monkeypatch):
+    # The stand-in nodes of the test cluster start nothing; its real kubelet does, and says so.
+    monkeypatch.setitem(PINS, "kubernetes", parse_pins("phortx0/6-7"))
+    snapshot = await launched(backend)
+    inspector, run, pod = backend.inspector, snapshot.run_named("run"), snapshot.select("run/w/0")[0]
+    for target in (run, pod, snapshot.nodes[pod.node]):
+        lines = await inspector.describe(target)
+        assert target.name in "\n".join(lines)
+        assert not any("\n" in line for line in lines)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        # A cluster writes its events some moments after what they are about.
+        while "Started" not in {event.reason for event in await inspector.events(pod)}:
+            await asyncio.sleep(0.05)
+    events = await inspector.events(pod)
+    assert [event.time for event in events] == sorted(event.time for event in events)
+    assert all(time.time() - 600 < event.time < time.time() + 60 for event in events)
+    assert all(event.level in ("Normal", "Warning") for event in events)
+    assert {event.object for event in events} == {f"Pod {pod.name}"}
+    of_all = {(event.object, event.reason) for event in await inspector.events()}
+    assert {(event.object, event.reason) for event in await inspector.events(run)} <= of_all
+    assert (f"Pod {pod.name}", "Started") in of_all
+    await destroyed(backend, run)
+    for target in (run, pod):
+        with pytest.raises(NotFoundError):
+            await inspector.describe(target)
+
+
+async def test_a_port_that_nobody_listens_at_says_so_for_each_connection(backend, monkeypatch):
+    monkeypatch.setitem(PINS, "kubernetes", parse_pins("phortx0/6-7"))
+    snapshot = await launched(backend)
+    pod = snapshot.select("run/w/0")[0]
+    async with asyncio.timeout(DEADLINE_SECONDS), aclosing(backend.inspector.forward(pod, 0, 9)) as sentences:
+        if isinstance(backend, FakeBackend):
+            with pytest.raises(BackendError, match="no processes"):
+                await anext(sentences)
+            return
+        address = re.search(r"127\.0\.0\.1:(\d+)", await anext(sentences))
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(address[1]))
+        assert pod.name in await anext(sentences)
+        assert await reader.read() == b""
+        writer.close()
 
 
 @pytest.mark.parametrize("backend", ["fake", "docker on a fake Engine"], indirect=True)

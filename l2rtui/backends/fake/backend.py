@@ -12,6 +12,7 @@ from uuid import NAMESPACE_DNS, uuid5
 from l2rtui.backends.common.refusals import run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.fake import demo_cluster, demo_logs
+from l2rtui.backends.fake.demo_inspector import DemoInspector
 from l2rtui.backends.fake.demo_simulators import DemoSimulators
 from l2rtui.backends.fake.demo_volumes import DemoVolumes
 from l2rtui.domain.change import Change, apply, difference
@@ -60,7 +61,7 @@ class FakeBackend:
     """
 
     name = "demo"
-    location = inspector = renderer = secrets = adopt = results = None
+    location = renderer = secrets = adopt = results = None
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class FakeBackend:
         self._step_seconds = step_seconds
         self._simulators = DemoSimulators()
         self.volumes = DemoVolumes(self.now)
+        self.inspector = DemoInspector(self)
         self.outage = ""
         self.silent_since: float | None = None
         self.broken_pods: dict[str, str] = {}
@@ -285,7 +287,9 @@ class FakeBackend:
             silent_since=self.silent_since,
         )
         # Through the differences, so that unchanged rows stay the same objects, as with a real watch.
-        self._snapshot = apply(self._snapshot, difference(self._snapshot, newest))
+        changes = difference(self._snapshot, newest)
+        self.inspector.note(self._snapshot, changes, self.now())
+        self._snapshot = apply(self._snapshot, changes)
         return self._snapshot
 
     def _with_load(self, node: Node) -> Node:

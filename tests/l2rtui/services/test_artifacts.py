@@ -14,12 +14,16 @@ from moto.server import ThreadedMotoServer
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.cloud.artifacts import Artifacts
+from l2rtui.domain.containers import Mount
 from l2rtui.errors import BackendError, NotFoundError, UsageError
 from l2rtui.services import run_history
-from l2rtui.services.artifacts import choose, differences, resumed
+from l2rtui.services.artifacts import choose, differences, resumed, root_of
 from runtime.base.object_store import open_store
 from runtime.rl.checkpoints.checkpoint_files import Checkpoints
 from runtime.rl.checkpoints.upload import Mirror
+from tests.l2rtui.backends.local.conftest import lab
+
+__all__ = ["lab"]  # a fixture
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -134,3 +138,42 @@ async def test_places_that_are_none_are_refused_with_a_sentence(tmp_path: Path) 
         Artifacts("s3://B_")
     with pytest.raises(NotFoundError, match="There is no folder"):
         await Artifacts(str(tmp_path / "nowhere")).list()
+
+
+async def test_a_local_run_leaves_its_checkpoints_in_its_own_folder_also_when_it_is_gone(lab):
+    await lab.launch(lab.set("sleep", "600"))
+    await lab.pod(lambda pod: pod.ready)
+    folder = Path(await root_of(lab.backend, "run"))
+    assert folder == lab.folder().data
+    facts = {"made": {"run": "run", "seed": 0, "time": 1000.0, "eval_return": 1.5}}
+    name = Checkpoints(folder / "checkpoints", keep=5).save(3, 30, {"x": np.zeros(4, np.float32)}, facts)
+    (artifact,) = await Artifacts(str(folder)).list()
+    assert (artifact.name, artifact.updates, artifact.problem) == (name, 3, "")
+    receipt = await lab.destroy()
+    left = await root_of(lab.backend, "run")
+    assert left == receipt.results_location
+    assert [artifact.name for artifact in await Artifacts(left).list()] == [name]
+    with pytest.raises(NotFoundError):
+        await root_of(lab.backend, "ru")
+
+
+async def test_where_checkpoints_lie_that_are_copied_nowhere_is_said(monkeypatch):
+    backend = FakeBackend()
+    run = next(iter((await backend.snapshot()).runs.values())).name
+    spec = replace(await backend.spec(run), train="{}")
+    mounted = replace(spec.sets[0], pod=replace(spec.sets[0].pod, mounts=(Mount("/l2r", claim="shared"),)))
+
+    async def stored(_run):
+        return replace(spec, sets=(mounted, *spec.sets[1:]))
+
+    monkeypatch.setattr(backend, "spec", stored)
+    with pytest.raises(UsageError, match="volume shared"):
+        await root_of(backend, run)
+    with_place = replace(spec, train='{"artifacts": "s3://lab/x/"}')
+
+    async def copied(_run):
+        return with_place
+
+    monkeypatch.setattr(backend, "spec", copied)
+    assert await root_of(backend, run) == f"s3://lab/x/{spec.name}"
+    assert await root_of(backend, "./here") == "./here"

@@ -8,8 +8,8 @@ import tarfile
 
 import pytest
 
-from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.common import file_copies
+from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.storage import transfer, volume_files
 from l2rtui.backends.kubernetes.storage import volumes as module
 from l2rtui.backends.kubernetes.storage.volumes import Volumes
