@@ -40,8 +40,9 @@ def token(expires, subject="anna"):
 class Provider:
     """An identity provider on 127.0.0.1; answers with what is set, and keeps what it was asked."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *, is_tls=True):
         self.asked = []
+        self._is_tls = is_tls
         self.answer = (200, {})
         self.ca, self._key = certificate(folder)
 
@@ -53,9 +54,9 @@ class Provider:
         await self._runner.setup()
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(self.ca, self._key)
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=tls)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=tls if self._is_tls else None)
         await site.start()
-        self.root = f"https://127.0.0.1:{self._runner.addresses[0][1]}"
+        self.root = f"http{'s' * self._is_tls}://127.0.0.1:{self._runner.addresses[0][1]}"
         return self
 
     async def __aexit__(self, *_):
