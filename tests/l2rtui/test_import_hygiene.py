@@ -56,6 +56,58 @@ def test_help_and_version_work_with_everything_else_missing(words):
     assert done.stderr == ""
 
 
+CLUSTER = """
+import asyncio, contextlib, io, sys, tempfile
+from aiohttp import web
+
+async def answer(request):
+    names = ("pods", "nodes", "namespaces")
+    kind = request.path.rsplit("/", 1)[-1]
+    if request.method == "POST":  # a review: everything is allowed
+        return web.json_response({"status": {"allowed": True}})
+    pod = {"metadata": {"name": "p", "namespace": "ml"}, "spec": {"containers": []}, "status": {"phase": "Running"}}
+    return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [pod] if kind == "pods" else []})
+
+async def main(argv):
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
+        server = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        config.write('{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}], '
+                     '"clusters": [{"name": "k", "cluster": {"server": "%s"}}]}' % server)
+        config.flush()
+        from l2rtui.cli.main import main as verb
+
+        code = await asyncio.to_thread(verb, [*argv, "--kubeconfig", config.name])
+    await runner.cleanup()
+    return code
+
+"""
+
+
+def test_listing_pods_needs_the_session_of_the_kubernetes_library_and_none_of_its_types():
+    code = f"{CLUSTER}\nassert asyncio.run(main(['pods', '-o', 'name'])) == 0"
+    done = python(f"{code}\nimport json\nprint(json.dumps(sorted(sys.modules)))")
+    assert done.returncode == 0, done.stderr
+    *listed, modules = done.stdout.splitlines()
+    assert listed == ["ml/p"]
+    loaded = set(json.loads(modules))
+    assert "kubernetes.aio.client" in loaded
+    typed = ("kubernetes.aio.client.models.", "kubernetes.aio.client.api.", "kubernetes.client.models.")
+    assert [name for name in loaded if name.startswith((*typed, "kubernetes.client.api."))] == []
+
+
+def test_this_machine_needs_nothing_of_kubernetes(tmp_path):
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path), "KUBECONFIG": ""}
+    code = BLOCK.format(names=("kubernetes", "aiohttp", "python_socks"))
+    verb = "from l2rtui.cli.main import main\nsys.exit(main(['runs', '--backend', 'local', '-o', 'name']))"
+    done = python(f"{code}\n{verb}", env=env)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_app_imports_without_the_runtime_and_the_cloud():
     code = BLOCK.format(names=("torch", "zmq", "boto3", "numpy", "docker", "kubernetes"))
     done = python(f"{code}\nimport l2rtui.ui.app")
