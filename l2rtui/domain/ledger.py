@@ -32,11 +32,15 @@ class DeviceUsage:
         gpu: Device index on the pod's node; None for a device whose index is unknown.
         slot: Slot index; None when no plan of l2rtui has numbered the part of the device that the pod uses.
         count: Number of slots, where they are not numbered.
+        resource: Extended resource of devices that their plugin chose, where ``gpu`` is None; see ``Gpu``.
+        is_unsure: The pod may use the device, and nobody can tell: its slot is then unknown, and not free.
     """
 
     gpu: int | None
     slot: int | None = None
     count: int = 1
+    resource: str = ""
+    is_unsure: bool = False
 
 
 @row(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class Slot:
 
     Attributes:
         is_cpu: It is a slot of a cpu device.
+        resource: That of its device, see ``Gpu``.
         sharing: Further pods on it, where it is over-committed.
     """
 
@@ -76,6 +81,7 @@ class Slot:
     pod_uid: str = ""
     is_cpu: bool = False
     sharing: tuple[str, ...] = ()
+    resource: str = ""
 
     @property
     def use(self) -> str:
@@ -157,7 +163,8 @@ def build_ledger(nodes: Iterable[Node], holders: Iterable[Holder], basis: Basis 
     Numbered uses are seated first. A use of a device without a slot number gets the highest free slots of that
     device, so that the slots which placement fills first stay with the pods that were placed there. A use of an
     unknown device turns all free slots of its node into unknown ones, however few it counts: a worker placed on an
-    exact slot there may share it. Those of a CPU beside GPUs stay free, as the unknown device is a GPU.
+    exact slot there may share it. Those of a CPU beside GPUs stay free, as the unknown device is a GPU. Devices
+    that a plugin alone hands out are all alike to whoever asks for them: of these the last free ones count as used.
 
     Args:
         holders: With a basis, the holders on touched nodes suffice.
@@ -196,7 +203,11 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     unplaced: list[str] = []
     unplaced_slots = 0
     for holder, usage in usages:
-        if usage.gpu is None:
+        if usage.resource and devices:
+            alike = [device for device in devices.values() if device and device[0].resource == usage.resource]
+            if problem := _seat_alike(alike, holder, usage):
+                problems[problem] = None
+        elif usage.gpu is None:
             unplaced.append(holder.pod)
             unplaced_slots += usage.count
         elif problem := _seat(devices.get(usage.gpu, []), holder, usage):
@@ -204,7 +215,7 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
     slots = {slot.id: slot for device in devices.values() for slot in device}
     if unplaced:
         for slot_id, slot in slots.items():
-            if slot.state is SlotState.FREE and slot_id.gpu != CPU:
+            if slot.state is SlotState.FREE and slot_id.gpu != CPU and not slot.resource:
                 slots[slot_id] = Slot(slot_id, SlotState.UNKNOWN, is_cpu=slot.is_cpu)
     return NodeLedger(slots, tuple(problems), tuple(unplaced), unplaced_slots)
 
@@ -214,7 +225,18 @@ def _empty(node: Node, gpu: Gpu) -> list[Slot]:
     state = SlotState.FREE if node.is_use_known else SlotState.UNKNOWN
     if not (node.ready and node.is_schedulable):
         state = SlotState.OFF
-    return [Slot(slot_id, state, is_cpu=gpu.is_cpu) for slot_id in gpu.slot_ids()]
+    return [Slot(slot_id, state, is_cpu=gpu.is_cpu, resource=gpu.resource) for slot_id in gpu.slot_ids()]
+
+
+def _seat_alike(devices: list[list[Slot]], holder: Holder, usage: DeviceUsage) -> str:
+    """Enter the use of devices of which the plugin chose some; return a sentence when there are too few."""
+    # From the last, so that placement, which begins with the first, names devices that nobody else has.
+    free = [device for device in devices if not device[0].pod][::-1]
+    for device in free[: usage.count]:
+        _seat(device, holder, DeviceUsage(device[0].id.gpu, 0))
+    if len(free) < usage.count:
+        return f"{holder.pod} holds {usage.count} {usage.resource} of {holder.node}, which has {len(free)} left"
+    return ""
 
 
 def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
@@ -227,6 +249,7 @@ def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
     else:
         numbers = [usage.slot] if usage.slot < len(device) else []
     state = SlotState.FAILED if holder.is_failing else SlotState.BUSY
+    state = SlotState.UNKNOWN if usage.is_unsure else state
     problem = ""
     for number in numbers:
         slot = device[number]
@@ -235,9 +258,8 @@ def _seat(device: list[Slot], holder: Holder, usage: DeviceUsage) -> str:
             problem = f"{holder.pod} and {slot.pod} both hold slot {slot.id}"
             device[number] = replace(slot, sharing=(*slot.sharing, holder.pod))
             continue
-        device[number] = Slot(
-            slot.id, state, holder.owner, holder.run, holder.set_name, holder.pod, holder.uid, slot.is_cpu
-        )
+        own = (holder.owner, holder.run, holder.set_name, holder.pod, holder.uid)
+        device[number] = Slot(slot.id, state, *own, slot.is_cpu, resource=slot.resource)
     if len(numbers) < usage.count:
         device_text = f"device {_written(usage)} of {holder.node}"
         return f"{holder.pod} holds more of {device_text} than its slots: it is over-committed"

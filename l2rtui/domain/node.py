@@ -77,6 +77,8 @@ class Gpu:
         index: As the driver counts, from 0; of a cpu device 0 on a node without GPUs, else ``CPU``.
         uuid: The driver's unique id (``GPU-…``); empty for the cpu device.
         slots: How many workers it carries.
+        resource: Extended resource by which its plugin alone hands it out, such as ``amd.com/gpu``; empty for a GPU
+            of NVIDIA. Its index is then a number of ours: the driver does not count such devices for us.
     """
 
     node: str
@@ -86,6 +88,7 @@ class Gpu:
     memory_bytes: int = 0
     slots: int = 4
     is_cpu: bool = False
+    resource: str = ""
 
     def slot_ids(self) -> tuple[SlotId, ...]:
         """All slots of this device, lowest first."""

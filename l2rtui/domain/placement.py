@@ -154,6 +154,7 @@ class _Pool:
     Attributes:
         sizes: Number of all slots of each device, free or not.
         cpus: The cpu devices among them.
+        resources: Extended resource of devices that a plugin alone hands out.
         order: Rank of each slot. With pins: as the pins name it. Without: 0, or no entry, on devices that the run
             uses already, 1 elsewhere.
         is_exact: The pins name single slots: each replica gets the next of them, whatever its kind.
@@ -164,6 +165,7 @@ class _Pool:
     devices: dict[Device, list[SlotId]]
     sizes: Mapping[Device, int]
     cpus: Collection[Device]
+    resources: Mapping[Device, str] = field(default_factory=dict)
     order: dict[SlotId, int] = field(default_factory=dict)
     is_exact: bool = False
     has_pins: bool = False
@@ -178,7 +180,9 @@ class _Pool:
         fitting = [
             key
             for key, slots in self.devices.items()
-            if self.suits(key, on_cpu=on_cpu) and len(slots) >= (self.sizes[key] if is_whole else worker_set.slots)
+            if self.suits(key, on_cpu=on_cpu)
+            and (self.has_pins or on_cpu or self.resources.get(key, "") == worker_set.pod.device)
+            and len(slots) >= (self.sizes[key] if is_whole else worker_set.slots)
         ]
         if not fitting:
             return ()
@@ -323,6 +327,7 @@ def _pool(ledger: Ledger, states: Collection[SlotState], pins: Sequence[Pin]) ->
         devices,
         Counter((slot.node, slot.gpu) for slot in ledger.slots),
         {(slot.id.node, slot.id.gpu) for slot in slots if slot.is_cpu},
+        {(slot.id.node, slot.id.gpu): slot.resource for slot in slots if slot.resource},
         {slot: number for number, slot in enumerate(ids)} if pins else {},
         is_exact=bool(pins) and all(pin.slot is not None for pin in pins),
         has_pins=bool(pins),
@@ -347,15 +352,26 @@ def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> 
 
 
 def _no_room(run: RunSpec, worker_set: SetSpec, missing: int, ledger: Ledger, pins: Sequence[Pin]) -> str:
-    where = f" among {', '.join(map(str, pins))}" if pins else ""
+    where, other = f" among {', '.join(map(str, pins))}" if pins else "", ""
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
     size = " of a whole device" if worker_set.pod.binding is Binding.DEVICE_PLUGIN else size
     slots, kind = list(ledger.slots.values()), "slot"
     if not pins:
         # Free slots of the other kind are no comfort: they are not counted.
         on_cpu = worker_set.pod.binding is Binding.CPU
-        slots = [slot for slot in slots if (slot.is_cpu if on_cpu else slot.id.gpu != CPU)]
-        kind = "CPU slot" if on_cpu else kind
+        device = worker_set.pod.device
+        kind = "CPU slot" if on_cpu else f"{device} slot".lstrip()
+        other = "" if on_cpu else _other_devices(slots, device)
+        slots = [
+            slot for slot in slots if (slot.is_cpu if on_cpu else slot.id.gpu != CPU and slot.resource == device)
+        ]
     free = sum(slot.state is SlotState.FREE for slot in slots)
     lacking = f"{missing} of {worker_set.replicas} replicas{size} find no free {kind}{where}"
-    return f"{run.name}/{worker_set.name}: {lacking} ({free} of {len(slots)} {kind}s are free for the whole plan)"
+    counted = f"{free} of {len(slots)} {kind}s are free for the whole plan"
+    return f"{run.name}/{worker_set.name}: {lacking} ({counted}{other})"
+
+
+def _other_devices(slots: Iterable[Slot], device: str) -> str:
+    """Return a clause on devices of other plugins that are free: a set gets such a device only by its name."""
+    free = {slot.resource for slot in slots if slot.resource and slot.state is SlotState.FREE} - {device}
+    return f"; pod.device asks for {' or '.join(sorted(free))}" if free else ""

@@ -83,9 +83,7 @@ class PodForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     template: (
         Annotated[
             dict[str, Any] | list[dict[str, Any]],
-            Meta(
-                description="any field of a Kubernetes pod template (metadata, spec), merged as `kubectl patch` does"
-            ),
+            Meta(description="any field of a Kubernetes pod template (metadata, spec), merged as kubectl does"),
         ]
         | None
     ) = None

@@ -245,3 +245,46 @@ def test_all_pods_on_an_overcommitted_slot_are_named():
     pods = [holder(pod, DeviceUsage(0, 0)) for pod in "abc"]
     slot = build_ledger([node()], pods).slots[SlotId("n", 0, 0)]
     assert (slot.pod, slot.sharing) == ("a", ("b", "c"))
+
+
+def with_cards(cards=3, **state):
+    others = tuple(Gpu("n", 1 + index, slots=1, resource="amd.com/gpu") for index in range(cards))
+    return Node("n", (Gpu("n", 0, slots=2), *others), **state)
+
+
+def cards(ledger: Ledger):
+    return [(slot.id.gpu, slot.state, slot.pod) for slot in ledger.slots.values() if slot.resource]
+
+
+def test_devices_that_a_plugin_chose_count_from_the_last_and_leave_gpus_free():
+    ledger = build_ledger([with_cards()], [holder("p", DeviceUsage(None, None, 2, "amd.com/gpu"))])
+    assert cards(ledger) == [(1, SlotState.FREE, ""), (2, SlotState.BUSY, "p"), (3, SlotState.BUSY, "p")]
+    assert states(ledger) == ".."
+    assert not ledger.problems
+    assert not ledger.unplaced
+
+
+def test_an_unknown_gpu_leaves_devices_of_plugins_free():
+    ledger = build_ledger([with_cards()], [holder("p", DeviceUsage(None))])
+    assert states(ledger) == "??"
+    assert {state for _, state, _ in cards(ledger)} == {SlotState.FREE}
+
+
+def test_more_devices_of_a_plugin_than_there_are_is_told():
+    usage = DeviceUsage(None, None, 2, "amd.com/gpu")
+    ledger = build_ledger([with_cards()], [holder("a", usage), holder("b", usage)])
+    assert ledger.problems == ("b holds 2 amd.com/gpu of n, which has 1 left",)
+    assert all(state is SlotState.BUSY for _, state, _ in cards(ledger))
+
+
+def test_devices_of_a_node_that_may_not_be_listed_are_unplaced():
+    ledger = build_ledger([], [holder("p", DeviceUsage(None, None, 2, "amd.com/gpu"))])
+    assert ledger.unplaced == {"n": ("p",)}
+    assert not ledger.problems
+
+
+def test_a_device_that_a_pod_may_use_is_unknown_and_names_it():
+    ledger = build_ledger([node()], [holder("p", DeviceUsage(0, is_unsure=True), DeviceUsage(1, is_unsure=True))])
+    for gpu in (0, 1):
+        assert states(ledger, gpu=gpu) == "...?"
+        assert ledger.of_gpu("n", gpu)[-1].pod == "p"

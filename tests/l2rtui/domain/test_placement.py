@@ -385,3 +385,30 @@ def test_what_is_added_to_a_run_goes_first_where_the_run_sits():
     sits = Seat("r", "w", 0, (SlotId("n1", 1, 0),))
     placed = place([run("r", workers(5))], ledger(nodes=2, held=["n1/1.0"]), existing=[sits])
     assert slots_of(placed) == ["n1/1.1", "n1/1.2", "n1/1.3", "n0/0.0"]
+
+
+def plugin_ledger(held=()):
+    cards = tuple(Gpu("n", 1 + index, slots=1, resource="amd.com/gpu") for index in range(2))
+    return build_ledger([Node("n", (Gpu("n", 0, slots=2), *cards))], held)
+
+
+def of_plugin(replicas, device="amd.com/gpu"):
+    return replace(workers(replicas), pod=PodSettings(binding=Binding.DEVICE_PLUGIN, device=device))
+
+
+def test_a_device_of_a_plugin_is_placed_only_where_it_is_asked_for():
+    assert slots_of(place([run("r", of_plugin(2))], plugin_ledger())) == ["n/1.0", "n/2.0"]
+    assert slots_of(place([run("r", workers(2))], plugin_ledger())) == ["n/0.0", "n/0.1"]
+
+
+def test_a_set_that_finds_no_gpu_is_told_of_other_devices():
+    placement = place([run("r", workers(3))], plugin_ledger())
+    told = "(2 of 2 slots are free for the whole plan; pod.device asks for amd.com/gpu)"
+    assert placement.conflicts[0].endswith(told)
+    lacking = place([run("r", of_plugin(3))], plugin_ledger()).conflicts[0]
+    assert "1 of 3 replicas of a whole device find no free amd.com/gpu slot (2 of 2 amd.com/gpu slots" in lacking
+
+
+def test_a_person_may_name_a_device_of_a_plugin():
+    placement = place([run("r", workers(1))], plugin_ledger(), pins=parse_pins("n/2"))
+    assert slots_of(placement) == ["n/2.0"]

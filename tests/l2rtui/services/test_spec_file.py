@@ -363,3 +363,17 @@ def test_sets_that_compute_on_no_gpu_may_be_bound_to_the_cpu(write, edit, chosen
 def test_a_job_is_never_moved_to_the_cpu(write):
     spec = spec_file.load("manifests/elastic-digits.yaml").spec
     assert not any(part.may_use_cpu for part in spec.sets)
+
+
+def test_a_device_of_a_plugin_is_bound_by_it(tmp_path):
+    path = tmp_path / "spec.yaml"
+    text = "kind: learner-workers\nname: r\nimage: i\nlearner: {pod: {device: nvidia.com/mig-1g.5gb}}\n"
+    path.write_text(text)
+    learner, worker = spec_file.load(str(path), binding="env").spec.sets
+    assert (learner.pod.device, learner.pod.binding) == ("nvidia.com/mig-1g.5gb", Binding.DEVICE_PLUGIN)
+    assert (worker.pod.device, worker.pod.binding) == ("", Binding.ENV)
+    path.write_text(text.replace("nvidia.com/mig-1g.5gb", "nvidia.com/gpu"))
+    assert spec_file.load(str(path)).spec.sets[0].pod.device == ""
+    path.write_text(text.replace("nvidia.com/mig-1g.5gb", "example.com/camera"))
+    with pytest.raises(SpecError, match=r"learner: pod\.device: 'example\.com/camera' is no device"):
+        spec_file.load(str(path))

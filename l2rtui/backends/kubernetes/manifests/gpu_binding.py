@@ -67,7 +67,12 @@ def bind(run: RunPlan, pod: PodPlan, cuda: CudaIndex) -> GpuBinding:
         # Set even without a GPU: images of CUDA ask for all devices by default.
         return GpuBinding(env=NO_GPU)
     if mode is Binding.DEVICE_PLUGIN:
-        return GpuBinding(limits={WHOLE_GPU: "1"})
+        return GpuBinding(limits={gpu.resource or WHOLE_GPU: "1"})
+    if gpu.resource:
+        raise RefusedError(
+            f"{gpu.node}/{gpu.index} is of {gpu.resource}, which its device plugin alone hands out ({pod.name}).",
+            f"Write `device: {gpu.resource}` under pod, or choose --binding device-plugin.",
+        )
     if mode is Binding.SHARED:
         return GpuBinding(limits={SHARED_GPU: str(len(pod.seat.slots))})
     if mode is Binding.HAMI:
@@ -132,7 +137,7 @@ def explain(run: RunPlan, cuda: CudaIndex) -> tuple[Finding, ...]:
 def _explained(subject: str, mode: Binding, pods: list[PodPlan], cuda: CudaIndex) -> Finding:
     if mode is not Binding.ENV:
         how = {
-            Binding.DEVICE_PLUGIN: "whole GPUs by the device plugin, which chooses them",
+            Binding.DEVICE_PLUGIN: _by_plugin(pods),
             Binding.SHARED: f"shares by {SHARED_GPU}; the cluster chooses the GPU",
             Binding.HAMI: "HAMi, by the GPU's UUID",
             Binding.DRA: "claims by UUID that the pods of a GPU share",
@@ -146,6 +151,11 @@ def _explained(subject: str, mode: Binding, pods: list[PodPlan], cuda: CudaIndex
     why = f"{NVIDIA} and {CUDA} are the GPU's index, since its UUID is not known here"
     hint = "Where the runtime hides the other GPUs, set cuda_index to zero; `l2rtui check` probes it."
     return Finding(Severity.WARNING, subject, f"binding env: {why}", hint)
+
+
+def _by_plugin(pods: list[PodPlan]) -> str:
+    names = dict.fromkeys(pod.gpu.resource for pod in pods if pod.gpu is not None and pod.gpu.resource)
+    return f"{' and '.join(names) or 'whole GPUs'} by the device plugin, which chooses them"
 
 
 def _uuid(gpu: Gpu, mode: Binding, pod: PodPlan) -> str:

@@ -37,6 +37,10 @@ _FIXED: Final = {
     "hostname": _NAME,
     "subdomain": _NAME,
 }
+_NAMED: Final = (
+    ("resourceClaims", CLAIM_NAME, _GPU),
+    ("volumes", _TOKEN, "it holds the key of the run's exchange"),
+)
 
 Document = dict[str, Any]
 
@@ -135,33 +139,33 @@ def _owned(template: Document, own: Mapping[str, tuple[str, ...]]) -> dict[str, 
     Args:
         own: Names of the containers before the patch.
     """
-    meta, spec = template["metadata"], template["spec"]
     fields: dict[str, tuple[Any, str]] = {}
     for part, names in (("labels", _OWN_LABELS), ("annotations", _OWN_ANNOTATIONS)):
-        for key, value in (meta.get(part) or {}).items():
+        for key, value in (template["metadata"].get(part) or {}).items():
             if key.startswith(labels.PREFIX) or key in names:
                 fields[f"metadata.{part}.{key}"] = (value, _COUNTED)
-    fields |= {f"spec.{name}": (spec[name], reason) for name, reason in _FIXED.items() if name in spec}
-    if labels.HOSTNAME in (selector := spec.get("nodeSelector") or {}):
-        fields[f"spec.nodeSelector.{labels.HOSTNAME}"] = (selector[labels.HOSTNAME], _NODE)
-    for claim in spec.get("resourceClaims") or ():
-        if claim.get("name") == CLAIM_NAME:
-            fields[f"spec.resourceClaims[{CLAIM_NAME}]"] = (claim, _GPU)
-    for volume in spec.get("volumes") or ():
-        if volume.get("name") == _TOKEN:
-            fields[f"spec.volumes[{_TOKEN}]"] = (volume, "it holds the key of the run's exchange")
+    spec = template["spec"]
+    fields |= {f"spec.{path}": (value, reason) for path, value, reason in _pod_fields(spec)}
     for part in _CONTAINERS:
         for container in spec.get(part) or ():
             path = f"spec.{part}[{container.get('name')}]"
             if container.get("name") in own[part]:
                 fields[path] = (True, "it runs the set's own processes")
-                fields |= {
-                    f"{path}.{name}": (container[name], _COMMAND)
-                    for name in ("command", "args")
-                    if name in container
-                }
+                argv = {name: container[name] for name in ("command", "args") if name in container}
+                fields |= {f"{path}.{name}": (value, _COMMAND) for name, value in argv.items()}
             fields |= {f"{path}.{name}": (value, reason) for name, value, reason in _device_fields(container)}
     return fields
+
+
+def _pod_fields(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Yield fields of a pod's spec that a run owns."""
+    yield from ((name, spec[name], reason) for name, reason in _FIXED.items() if name in spec)
+    if labels.HOSTNAME in (selector := spec.get("nodeSelector") or {}):
+        yield f"nodeSelector.{labels.HOSTNAME}", selector[labels.HOSTNAME], _NODE
+    for part, name, reason in _NAMED:
+        for element in spec.get(part) or ():
+            if element.get("name") == name:
+                yield f"{part}[{name}]", element, reason
 
 
 def _device_fields(container: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:

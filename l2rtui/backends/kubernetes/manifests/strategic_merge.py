@@ -94,7 +94,7 @@ def _merge_lists(original: list[Any], patch: list[Any], path: str) -> list[Any]:
         return list(dict.fromkeys([*original, *_scalars(patch, path)]))
     for element in patch:
         if not isinstance(element, dict):
-            raise ValueError(f"{path}: {element!r} is no mapping, and its elements have a {key}")
+            raise ValueError(f"{path}: {element!r} is no mapping, and its elements have a {key}")  # noqa: TRY004
     # ``- $patch: replace`` among the elements: those without a directive are the whole list.
     if any(element.get(_DIRECTIVE) == "replace" for element in patch):
         original, patch = [], [element for element in patch if _DIRECTIVE not in element]

@@ -5,7 +5,10 @@ Pods get GPUs in two independent ways: by an environment variable that the NVIDI
 appear in the pod. The rules:
 
 - A pod counts as one worker: a GPU that it pins costs one slot, however many of its containers name it.
-- A requested GPU costs all slots of one GPU, a share or a MIG slice costs one; which GPU it is, is unknown.
+- A requested GPU costs all slots of one GPU, a share costs one; which GPU it is, is unknown.
+- A MIG slice, or a device of another maker, costs one of the devices that its plugin hands out.
+- Of two variables that contradict each other both may count: it depends on the container runtime. Their GPUs are
+  unknown.
 - Containers add up, as in Kubernetes; init containers count if they need more than all others together.
 - A variable whose value only the container knows (``valueFrom``) counts as an unknown GPU.
 - A pod that mentions no GPU uses none, although its image may see all: most pods of a cluster are like that.
@@ -14,13 +17,14 @@ appear in the pod. The rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct
-from l2rtui.backends.kubernetes.state.node_devices import MIG, SHARED, WHOLE, NodeDevices, quantity
+from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct, Quantities
+from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, plugin_only
+from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import device_index, device_name
 
@@ -93,6 +97,7 @@ def read_gpu_usage(
     elif by_hami := _by_hami(pod, devices):
         pinned, requested = dict.fromkeys(by_hami), 0
     usages = tuple(pinned) + ((DeviceUsage(None, None, requested),) if requested else ())
+    usages += _plugin_usage(pod, devices)
     if labels.RUN_ID in (pod.metadata.labels or {}):
         usages = _own_pod_usage(pod, devices, usages, planned_slots, flags)
     return PodGpuUsage(usages, tuple(flags)) if usages or flags else NO_GPU_USAGE
@@ -164,6 +169,10 @@ def _pinned_gpus(nvidia: _Pin, cuda: _Pin, devices: NodeDevices, flags: dict[str
     if nvidia.tokens:
         if cuda.is_set and not cuda.is_hidden and not _is_consistent(nvidia.tokens, cuda):
             flags[f"has {NVIDIA}={_written(nvidia)}, but {CUDA}={_written(cuda)}"] = None
+            if cuda.tokens:
+                # Where the runtime hides nothing the second one counts, and nobody here knows the runtime.
+                both = _usage_of_tokens((*nvidia.tokens, *cuda.tokens), devices, flags)
+                return tuple(replace(usage, is_unsure=True) for usage in both)
         return _usage_of_tokens(nvidia.tokens, devices, flags)
     return _usage_of_tokens(cuda.tokens, devices, flags) if not cuda.is_all else _all_gpus(devices)
 
@@ -187,7 +196,7 @@ def _usage_of_tokens(
         index: int | None = None
         if token.isascii() and token.isdigit():
             index = int(token)
-            if devices.gpus and (not devices.has_gpus or index >= len(devices.gpus)):
+            if devices.gpus and (not devices.has_gpus or index >= len(devices.nvidia)):
                 flags[f"names device {index} of {devices.node}, which has no such device"] = None
                 if not devices.has_gpus:  # device 0 of such a node is its CPU, which nobody meant
                     continue
@@ -204,7 +213,7 @@ def _gpu_device_usage(index: int | None) -> DeviceUsage:
 
 
 def _all_gpus(devices: NodeDevices) -> tuple[DeviceUsage, ...]:
-    return tuple(DeviceUsage(gpu.index) for gpu in devices.gpus if not gpu.is_cpu) or (DeviceUsage(None),)
+    return tuple(DeviceUsage(gpu.index) for gpu in devices.nvidia if not gpu.is_cpu) or (DeviceUsage(None),)
 
 
 def _written(pin: _Pin) -> str:
@@ -213,24 +222,49 @@ def _written(pin: _Pin) -> str:
 
 # --- by request -------------------------------------------------------------------------------------------------
 def _requested(pod: PodStruct, devices: NodeDevices) -> int:
-    """Return the slots of GPUs that the pod requests from the scheduler."""
-    main = sum(_slots(container, devices) for container in pod.spec.containers or ())
-    init = [(container, _slots(container, devices)) for container in pod.spec.init_containers or ()]
-    # Kubernetes' own sum: sidecars run beside the main containers, other init containers one after another before.
-    sidecars = sum(slots for container, slots in init if container.restart_policy == "Always")
-    return max(main + sidecars, *(slots for _, slots in init), 0)
+    """Return the slots of GPUs of NVIDIA that the pod requests from the scheduler."""
+    return _summed(pod, lambda container: _slots(container, devices))
+
+
+def _summed(pod: PodStruct, amount: Callable[[Container], int]) -> int:
+    """Sum an amount of the containers as Kubernetes does."""
+    main = sum(map(amount, pod.spec.containers or ()))
+    init = [(container, amount(container)) for container in pod.spec.init_containers or ()]
+    # Sidecars run beside the main containers, other init containers one after another before them.
+    sidecars = sum(count for container, count in init if container.restart_policy == "Always")
+    return max(main + sidecars, *(count for _, count in init), 0)
+
+
+def _plugin_usage(pod: PodStruct, devices: NodeDevices) -> tuple[DeviceUsage, ...]:
+    """Return the devices of other makers, and MIG slices, that the pod requests of the plugins of its node."""
+    every = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
+    names = {name for item in every if item.resources is not None for name in plugin_only(_amounts(item))}
+    # On a node that does not offer it (any more), a MIG slice is a part of some GPU there.
+    own = [name for name in plugin_only(names) if name in devices.plugin_only or not name.startswith(MIG)]
+    counts = {name: _summed(pod, partial(_count_of, name)) for name in own}
+    return tuple(DeviceUsage(None, None, count, name) for name, count in counts.items() if count)
+
+
+def _count_of(name: str, container: Container) -> int:
+    return int(quantity(_amounts(container), name))
+
+
+def _amounts(container: Container) -> Quantities:
+    """Return the resources of a container; of extended ones requests and limits are equal, or limits alone."""
+    resources = container.resources
+    return {} if resources is None else {**(resources.requests or {}), **(resources.limits or {})}
 
 
 def _slots(container: Container, devices: NodeDevices) -> int:
-    """Return the slots of all ``nvidia.com`` resources of a container: GPUs, shares and MIG slices."""
+    """Return the slots of GPUs and shares of a container, and of MIG slices that are no devices of the node."""
     if container.resources is None:
         return 0
-    # For extended resources the API server requires equal requests and limits, or limits alone.
-    resources = {**(container.resources.requests or {}), **(container.resources.limits or {})}
+    resources = _amounts(container)
     gpus = int(quantity(resources, WHOLE))
     slots = gpus if devices.counts_shares else gpus * devices.slots_per_gpu
     slots += int(quantity(resources, SHARED))
-    return slots + sum(int(quantity(resources, name)) for name in resources if name.startswith(MIG))
+    slices = (name for name in resources if name.startswith(MIG) and name not in devices.plugin_only)
+    return slots + sum(int(quantity(resources, name)) for name in slices)
 
 
 def _by_hami(pod: PodStruct, devices: NodeDevices) -> tuple[DeviceUsage, ...]:

@@ -1,5 +1,8 @@
 """Devices of a node: number of GPUs, their UUIDs, and the slots of each; pure.
 
+Devices of other makers, and MIG profiles, follow the GPUs of NVIDIA: each one that its plugin hands out is a device
+of one slot.
+
 Kubernetes counts resources and not devices, so this combines what several programs publish on a node: the device
 plugin (``nvidia.com/gpu``), GPU feature discovery (labels), HAMi (an annotation), and our own labels where none of
 them runs. Slots of a GPU: the node's own label, else the setting for the product, else the replicas of the device
@@ -15,13 +18,11 @@ from dataclasses import dataclass, field
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import NodeStruct, ObjectMeta, Quantities
+from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, plugin_only
 from l2rtui.config import Settings
 from l2rtui.domain.node import CPU, Gpu
 from l2rtui.domain.quantity import parse_quantity
 
-WHOLE = "nvidia.com/gpu"
-SHARED = "nvidia.com/gpu.shared"
-MIG = "nvidia.com/mig-"
 _UUID = re.compile(r"(GPU|MIG)-[0-9a-fA-F-]{8,}")
 # Labels are set by anybody who may edit nodes: a typing error must not make a million slots.
 _MOST_GPUS = 64
@@ -50,7 +51,8 @@ class NodeDevices:
     """Devices of a node, against which the GPU usage of its pods is read.
 
     Attributes:
-        gpus: The GPUs, or the single ``cpu`` device of a node without any. cpu: that device beside GPUs.
+        gpus: The GPUs, those of NVIDIA first, or the single ``cpu`` device of a node without any. cpu: that device
+            beside GPUs.
         uuids: UUID → index, as far as known.
         counts_shares: ``nvidia.com/gpu`` counts time-sliced shares of GPUs here.
     """
@@ -67,8 +69,18 @@ class NodeDevices:
         return bool(self.gpus) and not self.gpus[0].is_cpu
 
     @property
+    def nvidia(self) -> tuple[Gpu, ...]:
+        """The GPUs that variables can name, or the single cpu device."""
+        return tuple(gpu for gpu in self.gpus if not gpu.resource)
+
+    @property
+    def plugin_only(self) -> frozenset[str]:
+        """Extended resources whose devices are listed here."""
+        return frozenset(gpu.resource for gpu in self.gpus if gpu.resource)
+
+    @property
     def slots_per_gpu(self) -> int:
-        """Slots of one device; all devices of a node have the same number."""
+        """Slots of one GPU of NVIDIA, or of the cpu device; all of them have the same number."""
         return self.gpus[0].slots if self.gpus else 1
 
 
@@ -81,9 +93,10 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     count = _count(meta, capacity, replicas, len(uuids))
     cores = quantity(node.status.allocatable or capacity, "cpu")
     cpu_slots = min(max(1, int(cores * rule.per_core)), rule.most_on_cpu)
-    cpu = Gpu(name, CPU if count else 0, slots=cpu_slots, is_cpu=True)
+    others = tuple(_plugin_devices(name, meta, node.status.allocatable or capacity, count))
+    cpu = Gpu(name, CPU if count or others else 0, slots=cpu_slots, is_cpu=True)
     if not count:
-        return NodeDevices(name, (cpu,))
+        return NodeDevices(name, others, cpu=cpu if cores else None) if others else NodeDevices(name, (cpu,))
     # GPU feature discovery appends -SHARED to the product of a time-sliced GPU.
     product = meta.label(labels.GPU_PRODUCT)
     slots = (
@@ -102,7 +115,7 @@ def read_devices(node: NodeStruct, rule: SlotRule) -> NodeDevices:
     # With renameByDefault the device plugin calls shares nvidia.com/gpu.shared, and nvidia.com/gpu stays exact.
     is_sliced = replicas > 1 and not quantity(capacity, SHARED)
     # No cores to count: a node that has just joined, whose kubelet has not reported yet.
-    return NodeDevices(name, gpus, uuids, is_sliced, cpu if cores else None)
+    return NodeDevices(name, (*gpus, *others), uuids, is_sliced, cpu if cores else None)
 
 
 def quantity(quantities: Quantities | None, name: str) -> float:
@@ -115,9 +128,22 @@ def quantity(quantities: Quantities | None, name: str) -> float:
 
 def _count(meta: ObjectMeta, capacity: Quantities | None, replicas: int, uuid_count: int) -> int:
     """Return the number of GPUs; the most exact source wins: label, UUIDs, then the shares divided by replicas."""
-    labelled = _number(meta.label(labels.GPUS), 0) or _number(meta.label(labels.GPU_COUNT), 0)
+    # With MIG profiles feature discovery counts the cards in MIG mode as well, which nobody can have whole.
+    has_mig = any(name.startswith(MIG) and quantity(capacity, name) for name in capacity or ())
+    discovered = 0 if has_mig else _number(meta.label(labels.GPU_COUNT), 0)
+    labelled = _number(meta.label(labels.GPUS), 0) or discovered
     shares = int(quantity(capacity, WHOLE)) or int(quantity(capacity, SHARED))
     return min(labelled or uuid_count or -(-shares // max(1, replicas)), _MOST_GPUS)
+
+
+def _plugin_devices(node: str, meta: ObjectMeta, quantities: Quantities | None, first: int) -> Iterator[Gpu]:
+    """Yield devices that a plugin alone hands out; ``first`` is the index of the first."""
+    index = first
+    for resource in plugin_only(quantities or {}):
+        model = meta.label(labels.AMD_PRODUCT) if resource == "amd.com/gpu" else ""
+        for _ in range(min(int(quantity(quantities, resource)), _MOST_GPUS)):
+            yield Gpu(node, index, model=model or resource.rpartition("/")[2], slots=1, resource=resource)
+            index += 1
 
 
 def _uuids(meta: ObjectMeta) -> Iterator[tuple[str, int]]:

@@ -303,3 +303,18 @@ def test_what_is_printed_of_a_plan_holds_no_key():
     assert "secret" not in yaml.safe_dump_all(printed).replace("secretName", "").replace("secretRef", "").replace(
         "secret:", ""
     ).replace("secrets", "")
+
+
+def test_a_device_of_a_plugin_is_requested_by_its_name():
+    card = {"n1": Node("n1", (Gpu("n1", 0, slots=1, resource="nvidia.com/mig-1g.5gb"),))}
+    spec = workers(binding=Binding.DEVICE_PLUGIN, device="nvidia.com/mig-1g.5gb")
+    container = template(planned(spec, card))["containers"][0]
+    assert container["resources"]["limits"] == {"nvidia.com/mig-1g.5gb": "1"}
+    (finding,) = gpu_binding.explain(planned(spec, card).runs[0], CudaIndex.SAME)
+    assert "nvidia.com/mig-1g.5gb by the device plugin" in finding.sentence
+
+
+def test_variables_bind_no_device_of_a_plugin():
+    card = {"n1": Node("n1", (Gpu("n1", 0, slots=1, resource="amd.com/gpu"),))}
+    with pytest.raises(RefusedError, match=r"n1/0 is of amd\.com/gpu, which its device plugin alone hands out"):
+        objects(planned(workers(), card, "n1/0"))

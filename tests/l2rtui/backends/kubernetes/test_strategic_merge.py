@@ -51,7 +51,7 @@ CASES: dict[str, dict[str, Any]] = {
         "spec": {"containers": [{"name": "beside", "image": "beside:2"}, {"name": "more", "image": "m"}]}
     },
     "env by name": {
-        "spec": {"containers": [{"name": "main", "env": [{"name": "B", "value": "3"}, {"name": "C", "value": "4"}]}]}
+        "spec": {"containers": [{"name": "main", "env": [{"name": "B", "value": "3"}, {"name": "C", "value": "4"}]}]}  # noqa: E501
     },
     "mounts by path": {
         "spec": {"containers": [{"name": "main", "volumeMounts": [{"mountPath": "/tmp", "readOnly": True}]}]}

@@ -217,7 +217,9 @@ GPUS = {"nvidia.com/gpu": "2"}
         ({"nvidia.com/gpu": "8"}, {labels.GPU_REPLICAS: "4"}, 2, 4),
         ({"nvidia.com/gpu": "20"}, {labels.GPU_REPLICAS: "10"}, 2, 10),
         ({"nvidia.com/gpu.shared": "6"}, {labels.GPU_REPLICAS: "3", labels.GPU_COUNT: "2"}, 2, 3),
-        ({"nvidia.com/mig-1g.5gb": "14"}, {labels.GPU_COUNT: "2"}, 2, 4),
+        ({"nvidia.com/mig-1g.5gb": "14"}, {labels.GPU_COUNT: "2"}, 14, 1),
+        ({"amd.com/gpu": "8"}, {}, 8, 1),
+        ({"gpu.intel.com/xe": "500"}, {}, 64, 1),
         ({}, {labels.GPUS: "2"}, 2, 4),
         (GPUS, {labels.SLOTS_PER_GPU: "many"}, 2, 4),
     ],
@@ -250,3 +252,51 @@ def test_uuids_are_known_where_somebody_writes_them_on_the_node(annotations):
 
 def test_an_annotation_that_cannot_be_read_tells_nothing():
     assert [gpu.uuid for gpu in read_devices(node(GPUS, None, {labels.HAMI_NODE: "[odd"}), RULE).gpus] == ["", ""]
+
+
+# --- devices of plugins alone -------------------------------------------------------------------------------
+MIXED = {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-2g.10gb": "1", "amd.com/gpu": "1"}
+
+
+def test_mig_profiles_and_other_makers_follow_the_gpus():
+    product = {labels.AMD_PRODUCT: "MI300X", labels.GPU_COUNT: "2"}  # one of the two cards is divided
+    devices = read_devices(node(MIXED, product), RULE)
+    assert [(gpu.resource, gpu.model, gpu.slots) for gpu in devices.gpus] == [
+        ("", "", 4),
+        ("amd.com/gpu", "MI300X", 1),
+        ("nvidia.com/mig-1g.5gb", "mig-1g.5gb", 1),
+        ("nvidia.com/mig-1g.5gb", "mig-1g.5gb", 1),
+        ("nvidia.com/mig-2g.10gb", "mig-2g.10gb", 1),
+    ]
+    assert (devices.slots_per_gpu, len(devices.nvidia)) == (4, 1)
+    assert devices.cpu is not None
+
+
+def test_a_request_of_a_plugin_counts_its_own_devices():
+    devices = read_devices(node(MIXED), RULE)
+    slices = container(limits={"nvidia.com/mig-1g.5gb": "2"})
+    assert claims(slices, on=devices) == (DeviceUsage(None, None, 2, "nvidia.com/mig-1g.5gb"),)
+    assert claims(container(limits={"amd.com/gpu": 1}), container(), on=devices) == (
+        DeviceUsage(None, None, 1, "amd.com/gpu"),
+    )
+    both = claims(container(limits={"nvidia.com/gpu": "1", "amd.com/gpu": "1"}), on=devices)
+    assert both == (DeviceUsage(None, None, 4), DeviceUsage(None, None, 1, "amd.com/gpu"))
+    first = [container(limits={"amd.com/gpu": "1"})]
+    assert claims(container(), on=devices, init=first) == (DeviceUsage(None, None, 1, "amd.com/gpu"),)
+
+
+def test_a_slice_on_a_node_that_offers_none_is_a_part_of_some_gpu():
+    assert claims(container(limits={"nvidia.com/mig-1g.5gb": "1"})) == (DeviceUsage(None, None, 1),)
+
+
+def test_an_index_counts_among_the_gpus_of_nvidia_alone():
+    devices = read_devices(node(MIXED), RULE)
+    assert flags(container({NV: "2"}), on=devices) == ("names device 2 of n, which has no such device",)
+    assert claims(container({NV: "all"}), on=devices) == (DeviceUsage(0),)
+
+
+@pytest.mark.parametrize("cuda", ["7", "GPU-00000007-aaaa"])
+def test_variables_that_contradict_each_other_leave_both_gpus_unknown(cuda):
+    both = claims(container({NV: "0", CU: cuda}))
+    assert both == (DeviceUsage(0, is_unsure=True), DeviceUsage(7, is_unsure=True))
+    assert claims(container({NV: "0", CU: ""})) == (DeviceUsage(0),)
