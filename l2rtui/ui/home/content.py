@@ -159,6 +159,7 @@ class PaneContent:
         self.show_runs()  # a learner that hangs sends nothing: only the clock says that its numbers are old
         self.show_view(self._panes.lower)
         self.show_detail()
+        self._panes.sizes.fit()  # panes that could do with less since a while
 
     def take_health(self, health: ConnectionStatus) -> None:
         """Show the state of the connection in that of the runs: without one nobody knows whether they learn."""

@@ -37,7 +37,8 @@ class RunActions:
         """Open place mode."""
         from l2rtui.ui.placing.screen import PlaceScreen
 
-        screen = PlaceScreen(self._view.ctx, self._view.snapshot, path)
+        grid = self._view.panes.slots
+        screen = PlaceScreen(self._view.ctx, self._view.snapshot, path, lambda: grid.figures)
         self._view.screen.app.push_screen(screen, self._launched)
 
     def _launched(self, names: tuple[str, ...] | None) -> None:

@@ -16,14 +16,16 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.ui.dialogs.review import finding_line
 from l2rtui.ui.placing.editor import PlacementEditor
-from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten
+from l2rtui.ui.text import Line, Span, TextStyle, plural, shorten, width_of
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.key_bar import KeyBar
 from l2rtui.ui.widgets.metric_strip import MetricStrip
 from l2rtui.ui.widgets.prompt_input import PromptInput
 
-_NUMBERS: Final = "123456789"
-"""Glyphs of staged replicas, by the number of their set."""
+_RANKS: Final = "abcdefghijklmnopqrstuvwxyz"
+"""Glyphs of seeds with more than one digit, in their order."""
+_MANY: Final = "+"
+"""Glyph of a staged replica of all further seeds, or sets."""
 
 
 class DraftView:
@@ -64,20 +66,20 @@ class DraftView:
         num_missing = len(editor.draft.missing())
         self.head.lines = (_head_line(editor, snapshot.ledger, num_missing),)
         self.show_ghosts(editor, snapshot.ledger)
-        self.sets.lines = tuple(_set_lines(editor))
+        self.sets.lines = (*_seed_lines(editor, self.sets.size.width), *_set_lines(editor))
         self.checks.lines = tuple(_check_lines(editor, snapshot, facts, num_missing))
         command = sanitize(editor.command(snapshot.ledger))
         self.command.lines = ((Span(" same as  ", TextStyle.DIM), Span(command)),)
 
     def show_ghosts(self, editor: PlacementEditor, ledger: Ledger) -> None:
         """Show the range and the staged replicas on the grid."""
-        names = [spec.name for spec in editor.draft.sets]
+        glyphs = _glyphs(editor)
         ghosts: dict[SlotId, Span] = {}
         if self.range_start is not None:
             slots = (ledger.slots[slot] for slot in self.pointed())
             ghosts = {slot.id: Span("░", TextStyle.ACCENT) for slot in slots if slot.state is SlotState.FREE}
         for slot, seat in editor.draft.taken().items():
-            ghosts[slot] = Span(_glyph(names.index(seat.set_name)), TextStyle.STAGED)
+            ghosts[slot] = Span(glyphs[seat.run, seat.set_name], TextStyle.STAGED)
         self.grid.ghosts = ghosts
 
 
@@ -99,15 +101,16 @@ def _head_line(editor: PlacementEditor, ledger: Ledger, num_missing: int) -> Lin
 
 
 def _set_lines(editor: PlacementEditor) -> Iterator[Line]:
-    draft, current = editor.draft, editor.current_set
-    for number, spec in enumerate(draft.sets):
+    draft, current, glyphs = editor.draft, editor.current_set, _glyphs(editor)
+    has_glyphs = len(draft.specs) == 1  # of several runs the glyph is that of the seed
+    for spec in draft.sets:
         total = spec.replicas * len(draft.specs)
         staged = total - len(draft.missing(spec.name)) if spec.slots else total
         size = f"{plural(spec.replicas, 'replica')} of {plural(spec.slots, 'slot')}" if spec.slots else "no slot"
         is_current = spec.name == current
         yield (
             Span(" ▸ " if is_current else "   ", TextStyle.ACCENT),
-            Span(f"{_glyph(number)} ", TextStyle.STAGED),
+            *((Span(glyphs[draft.specs[0].name, spec.name], TextStyle.STAGED), Span(" ")) if has_glyphs else ()),
             Span(f"{sanitize(spec.name):<14} ", TextStyle.STRONG if is_current else TextStyle.PLAIN),
             Span(f"{staged:>4}/{total:<4} ", TextStyle.OK if staged == total else TextStyle.WARN),
             Span(size, TextStyle.DIM),
@@ -130,5 +133,36 @@ def _check_lines(
         yield (Span(" "), *finding_line(finding))
 
 
-def _glyph(number: int) -> str:
-    return _NUMBERS[number] if number < len(_NUMBERS) else "+"
+def _glyphs(editor: PlacementEditor) -> dict[tuple[str, str], str]:
+    """Return the glyph of a staged replica by run and set: the seed, or the number of the set of a single run.
+
+    They are reversed on the grid, as nothing else on free slots is: the index of a GPU never reads as one.
+    """
+    draft = editor.draft
+    if len(draft.specs) == 1:
+        sets = enumerate(draft.sets, start=1)
+        return {(draft.specs[0].name, spec.name): str(number) if number < 10 else _MANY for number, spec in sets}
+    large = sorted(run.seed for run in draft.specs if run.seed >= 10)
+    ranks = dict(zip(large, _RANKS, strict=False))  # those that are left over share a glyph
+    return {
+        (run.name, spec.name): str(run.seed) if run.seed < 10 else ranks.get(run.seed, _MANY)
+        for run in draft.specs
+        for spec in run.sets
+    }
+
+
+def _seed_lines(editor: PlacementEditor, width: int) -> Iterator[Line]:
+    """Yield the glyphs of seeds that have more than one digit, as many as fit on a line each."""
+    by_set, runs = _glyphs(editor), editor.draft.specs
+    if len(runs) < 2:
+        return
+    glyphs = {run.seed: by_set[run.name, run.sets[0].name] for run in runs if run.sets and run.seed >= 10}
+    line = [Span("   ")]
+    for seed, glyph in sorted(glyphs.items()):
+        entry = [Span(glyph, TextStyle.STAGED), Span(f" seed {seed}  ", TextStyle.DIM)]
+        if width_of([*line, *entry]) > max(20, width) and len(line) > 1:
+            yield tuple(line)
+            line = [Span("   ")]
+        line += entry
+    if len(line) > 1:
+        yield tuple(line)

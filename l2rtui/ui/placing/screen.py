@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -32,9 +33,11 @@ from l2rtui.ui.state.placement_draft import PlacementDraft, loss_of
 from l2rtui.ui.state.spec_files import example_specs, load_spec
 from l2rtui.ui.text import plural
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures
 from l2rtui.ui.widgets.key_bar import Choice, KeyBar
 
 WIDE: Final = 110
+FRAME: Final = 2
 CHECK_SECONDS: Final = 0.3
 """The cluster is asked about a draft after it has been at rest for this long."""
 DIGIT_SECONDS: Final = 1.0
@@ -43,14 +46,22 @@ DIGIT_SECONDS: Final = 1.0
 class PlaceScreen(Screen[tuple[str, ...] | None]):
     """Screen of place mode; its result is the names of the launched runs, or None.
 
-    It begins with the spec file at ``path``, or where that is empty with the first of the examples.
+    It begins with the spec file at ``path``, or where that is empty with the first of the examples. ``figures`` are
+    the loads and rates beside the slots.
     """
 
     BINDINGS = bindings(KeyContext.PLACEMENT)
     AUTO_FOCUS = "#grid"
 
-    def __init__(self, ctx: AppContext, snapshot: ClusterSnapshot, path: str = "") -> None:
+    def __init__(
+        self,
+        ctx: AppContext,
+        snapshot: ClusterSnapshot,
+        path: str = "",
+        figures: Callable[[], GridFigures] = lambda: NO_FIGURES,
+    ) -> None:
         super().__init__(classes="place")
+        self._figures = figures
         self._ctx = ctx
         self._snapshot = snapshot
         self._paths: list[str] = [path] if path else []
@@ -92,9 +103,18 @@ class PlaceScreen(Screen[tuple[str, ...] | None]):
         if sentence := loss_of(lost, snapshot.ledger, user_name()):
             self._ctx.background.say(sentence)
         grid = self._view.grid
-        grid.snapshot = snapshot
-        grid.styles.height = max(6, min(grid.natural_height + 1, self.size.height * 3 // 5))
+        grid.fit_to_room(self.size.height * 3 // 5 - FRAME)
+        grid.figures, grid.snapshot = self._figures(), snapshot
+        self._fit_grid()
         self._show()
+
+    def _fit_grid(self) -> None:
+        grid = self._view.grid
+        grid.styles.height = max(6, min(grid.natural_height + FRAME, self.size.height * 3 // 5))
+
+    @on(GpuGrid.Zoomed)
+    def _zoomed(self) -> None:
+        self._fit_grid()
 
     def _show(self) -> None:
         if self.is_attached:

@@ -11,6 +11,8 @@ from l2rtui.ui.text import GLYPHS, Span, TextStyle, count, style_of_level
 
 UNKNOWN: Final = Span("?", TextStyle.DIM)
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_ROOMY: Final = 9
+"""Columns of a tile from which a blank parts bar and percentage."""
 _SUFFIXES: Final = ("", "k", "M", "G")
 
 
@@ -64,13 +66,14 @@ def gauge(share: float | None, width: int, style: TextStyle) -> tuple[Span, ...]
     if share is None:
         return (Span(" " * (width - 1), TextStyle.DIM), UNKNOWN)
     share = min(1.0, max(0.0, share))
-    room = width - 5
+    digits = 4 if width < _ROOMY else 5
+    room = width - digits
     eighths = round(share * room * 8)
     # Anything that is not nothing shows.
     eighths = max(eighths, 1 if share > 0 else 0)
     full, rest = divmod(eighths, 8)
     bar = "█" * full + (_EIGHTHS[rest] if rest else "")
-    return Span(bar, style), Span("▁" * (room - len(bar)), TextStyle.DIM), Span(f"{share:>5.0%}")
+    return Span(bar, style), Span("▁" * (room - len(bar)), TextStyle.DIM), Span(f"{share:>{digits}.0%}")
 
 
 def rate_of(letters: Sequence[Span], figures: Sequence[RunFigure], width: int) -> tuple[Span, ...]:
