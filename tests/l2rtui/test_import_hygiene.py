@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+from aiohttp import web
+
+from tests.l2rtui.backends.kubernetes.api_server import Server, serving
 
 pytestmark = pytest.mark.process
 
@@ -56,48 +60,30 @@ def test_help_and_version_work_with_everything_else_missing(words):
     assert done.stderr == ""
 
 
-CLUSTER = """
-import asyncio, contextlib, io, sys, tempfile
-from aiohttp import web
+async def test_listing_pods_needs_the_session_of_the_kubernetes_library_and_none_of_its_types(tmp_path):
+    async def answer(request):
+        if request.method == "POST":  # a review: everything is allowed
+            return web.json_response({"status": {"allowed": True}})
+        pod = {"metadata": {"name": "p", "namespace": "ml"}, "spec": {"containers": []}}
+        return web.json_response(
+            {"metadata": {"resourceVersion": "1"}, "items": [pod] if request.path.endswith("/pods") else []}
+        )
 
-async def answer(request):
-    names = ("pods", "nodes", "namespaces")
-    kind = request.path.rsplit("/", 1)[-1]
-    if request.method == "POST":  # a review: everything is allowed
-        return web.json_response({"status": {"allowed": True}})
-    pod = {"metadata": {"name": "p", "namespace": "ml"}, "spec": {"containers": []}, "status": {"phase": "Running"}}
-    return web.json_response({"metadata": {"resourceVersion": "1"}, "items": [pod] if kind == "pods" else []})
-
-async def main(argv):
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
-        server = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        config.write('{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "k"}}], '
-                     '"clusters": [{"name": "k", "cluster": {"server": "%s"}}]}' % server)
-        config.flush()
-        from l2rtui.cli.main import main as verb
-
-        code = await asyncio.to_thread(verb, [*argv, "--kubeconfig", config.name])
-    await runner.cleanup()
-    return code
-
-"""
-
-
-def test_listing_pods_needs_the_session_of_the_kubernetes_library_and_none_of_its_types():
-    code = f"{CLUSTER}\nassert asyncio.run(main(['pods', '-o', 'name'])) == 0"
-    done = python(f"{code}\nimport json\nprint(json.dumps(sorted(sys.modules)))")
+    config = tmp_path / "config"
+    verb = f"from l2rtui.cli.main import main; main(['pods', '-o', 'name', '--kubeconfig', {str(config)!r}])"
+    async with serving(Server(on_request=answer)) as server:
+        cluster = {"name": "k", "cluster": {"server": server.base}}
+        context = {"name": "c", "context": {"cluster": "k"}}
+        config.write_text(json.dumps({"current-context": "c", "contexts": [context], "clusters": [cluster]}))
+        code = f"{verb}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+        done = await asyncio.to_thread(python, code)
     assert done.returncode == 0, done.stderr
     *listed, modules = done.stdout.splitlines()
-    assert listed == ["ml/p"]
+    assert listed == ["p"]
     loaded = set(json.loads(modules))
     assert "kubernetes.aio.client" in loaded
-    typed = ("kubernetes.aio.client.models.", "kubernetes.aio.client.api.", "kubernetes.client.models.")
-    assert [name for name in loaded if name.startswith((*typed, "kubernetes.client.api."))] == []
+    typed = [f"kubernetes.{half}client.{part}." for half in ("", "aio.") for part in ("models", "api")]
+    assert [name for name in loaded if name.startswith(tuple(typed))] == []
 
 
 def test_this_machine_needs_nothing_of_kubernetes(tmp_path):
