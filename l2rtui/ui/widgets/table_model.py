@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from l2rtui.domain.quantity import age
 from l2rtui.domain.selection.filter_language import Test, compile_filter, misread_columns
 from l2rtui.ui.text import NOTHING, Line, Span, TextStyle
 
+SLACK: Final = 3
+"""Characters by which a column stays wider than its widest cell; an error that is over leaves no gap for good."""
 S = TypeVar("S")
 
 
@@ -69,8 +71,8 @@ class RowModel:
     Attributes:
         rows: Every row by key.
         displayed: Keys of the displayed rows, in order.
-        widths: Characters of the widest cell in each column. They shrink only when a row goes: numbers that change
-            their length must not make the columns dance.
+        widths: Characters of the widest cell in each column, or up to ``SLACK`` more: numbers that change their
+            length must not make the columns dance.
     """
 
     def __init__(self, columns: Sequence[TableColumn], clock: Callable[[], float] = time.time) -> None:
@@ -94,6 +96,7 @@ class RowModel:
             Whether the displayed rows or their order have changed; else the keys whose cells alone differ.
         """
         touched: list[str] = []
+        narrower: list[Row] = []
         gone = [row for key in removed if (row := self.rows.pop(key, None)) is not None]
         is_reordered = bool(gone)
         for row in changed:
@@ -102,6 +105,8 @@ class RowModel:
                 continue
             self.rows[row.key] = row
             self._grow(row)
+            if old is not None and self._is_narrower(old, row):
+                narrower.append(old)
             # A new sort value, or a row that passes the filter no more, moves other rows; new cells alone do not.
             if (
                 old is None
@@ -111,8 +116,9 @@ class RowModel:
                 is_reordered = True
             elif old.cells != row.cells and self._is_displayed(row):
                 touched.append(row.key)
+        self._shrink(gone, 0)
+        self._shrink(narrower, SLACK)
         if is_reordered:
-            self._shrink(gone)
             self.arrange()
         return is_reordered, touched
 
@@ -145,10 +151,9 @@ class RowModel:
         if tuple(columns) == self.columns:
             return False
         sorted_by = None if self.sort_column is None else self.columns[self.sort_column].key
-        widths = {column.key: width for column, width in zip(self.columns, self.widths, strict=True)}
         self.columns = tuple(columns)
-        # Widths and the sort column survive by key: a column that appears must not shift the others.
-        self.widths = [max(_least(column), widths.get(column.key, 0)) for column in columns]
+        # Rows that go here may have been the widest ones: the widths begin anew with the rows that come.
+        self.widths = [_least(column) for column in columns]
         keys = [column.key for column in columns]
         self.sort_column = keys.index(sorted_by) if sorted_by in keys else None
         self._test = compile_filter(self.filter_text, keys)
@@ -248,14 +253,19 @@ class RowModel:
         for number, cell in enumerate(row.cells):
             self.widths[number] = max(self.widths[number], len(cell.text))
 
-    def _shrink(self, gone: Sequence[Row]) -> None:
-        """Fit the columns whose widest cell went."""
-        for number, column in enumerate(self.columns):
+    def _is_narrower(self, old: Row, row: Row) -> bool:
+        """True where a cell that may have given its column its width has become much shorter."""
+        cells = zip(old.cells, row.cells, self.widths, strict=True)
+        return any(len(now.text) < width - SLACK <= len(before.text) for before, now, width in cells)
+
+    def _shrink(self, gone: Sequence[Row], slack: int) -> None:
+        """Fit the columns whose widest cell went, unless another is nearly as wide."""
+        for number, column in enumerate(self.columns) if gone else ():
             width = self.widths[number]
-            if all(len(row.cells[number].text) < width for row in gone):
+            if all(len(row.cells[number].text) < width - SLACK for row in gone):
                 continue
             # Most often some other row is as wide, and is soon met: names of pods have one length.
-            if not any(len(row.cells[number].text) == width for row in self.rows.values()):
+            if not any(len(row.cells[number].text) >= width - slack for row in self.rows.values()):
                 widest = max((len(row.cells[number].text) for row in self.rows.values()), default=0)
                 self.widths[number] = max(_least(column), widest)
 
