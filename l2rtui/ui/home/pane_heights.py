@@ -31,7 +31,7 @@ def heights(total: int, needs: Sequence[Need]) -> list[int]:
     result = _least(total, needs)
     for number, need in enumerate(needs):
         if need.share is not None:
-            spare = total - sum(result)
+            spare = max(0, total - sum(result))
             result[number] += min(spare, max(0, round(need.share * total) - result[number]))
     free = [number for number, need in enumerate(needs) if need.share is None] or [len(needs) - 1]
     for _ in range(total - sum(result)):
