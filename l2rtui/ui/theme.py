@@ -57,7 +57,6 @@ _PLAIN: Final = str.maketrans(
         **dict(zip("▏▎▍▌▋▊▉○", "||||###o", strict=True)),
         **dict(zip("┤┬", "++", strict=True)),
         **{chr(code): "*" for code in range(0x2801, 0x2900)},  # braille dots of the plots
-        **{chr(0x2800 + dots): ":" for dots in (0x01, 0x20, 0x21)},  # and those of a spread, which is lighter
         "\u2800": " ",
     }
 )
