@@ -262,6 +262,7 @@ class PodMetrics:
         step: Current activity: the state of a job's step, or of an elastic process; empty if unknown.
         round: Number of the rendezvous round of an elastic job; None elsewhere.
         has_steps: It counts steps of training, so that its writer writes regularly.
+        interval_seconds: Time between two records of its writer, the longest of the latest; 0 after the first.
     """
 
     kind: str
@@ -278,6 +279,7 @@ class PodMetrics:
     gpu_memory_bytes: float | None = None
     round: int | None = None
     has_steps: bool = False
+    interval_seconds: float = 0.0
 
     @property
     def is_worth_following(self) -> bool:

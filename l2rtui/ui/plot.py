@@ -15,11 +15,13 @@ from typing import Final, NamedTuple
 
 _DOTS: Final = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """Bits of a braille character, by column and row of the dot."""
-SPREAD_DOTS: Final = 0x01 | 0x20
-"""Dots of a cell inside a spread: two of eight, so that it is lighter than any line, also without colours."""
+SPREAD: Final = "░"
+"""Cell inside a spread: no line looks like it, also without colours."""
 DOT_COLUMNS: Final = 2
 """Columns of dots in a cell."""
 _DOT_ROWS: Final = 4
+_FIRST: Final = 0x2800
+"""The braille character without dots; the others are this one with the bits of their dots."""
 
 
 class PlotLine(NamedTuple):
@@ -50,38 +52,34 @@ def plot(lines: Sequence[PlotLine], width: int, height: int) -> list[list[PlotPa
     Returns:
         Lines of the terminal from top to bottom, each in parts of one owner.
     """
-    cells = [[0] * width for _ in range(height)]
+    cells = [[" "] * width for _ in range(height)]
     owners = [[-1] * width for _ in range(height)]
     for number, line in enumerate(lines):
         for x, top, bottom in _spans_of_spread(line, height):
-            bit = _DOTS[x % 2][0] | _DOTS[x % 2][2]
-            for y in range(top // _DOT_ROWS, bottom // _DOT_ROWS + 1):
-                cells[y][x // 2] |= bit & SPREAD_DOTS
-                owners[y][x // 2] = number
-    is_line = [[False] * width for _ in range(height)]
+            for y in range(top, bottom + 1):
+                cells[y][x] = SPREAD
+                owners[y][x] = number
     for number, line in enumerate(lines):
         for x, top, bottom in _spans_of_line(line.values, height):
-            column = _DOTS[x % 2]
-            cell = x // 2
+            column, cell = _DOTS[x % DOT_COLUMNS], x // DOT_COLUMNS
             for y in range(top, bottom + 1):
-                row = y // _DOT_ROWS
-                if not is_line[row][cell]:
-                    is_line[row][cell] = True
-                    cells[row][cell] = 0  # the dots of a spread below would blur the line
-                cells[row][cell] |= column[y % _DOT_ROWS]
-                owners[row][cell] = number
+                row = cells[y // _DOT_ROWS]
+                before = ord(row[cell])
+                dots = max(before, _FIRST)
+                row[cell] = chr(dots | column[y % _DOT_ROWS])
+                owners[y // _DOT_ROWS][cell] = number
     return [_parts(*row) for row in zip(cells, owners, strict=True)]
 
 
-def _parts(cells: list[int], owners: list[int]) -> list[PlotPart]:
+def _parts(cells: list[str], owners: list[int]) -> list[PlotPart]:
     pairs = groupby(zip(owners, cells, strict=True), key=itemgetter(0))
-    return [PlotPart("".join(chr(0x2800 + dots) for _, dots in group), owner) for owner, group in pairs]
+    return [PlotPart("".join(char for _, char in group), owner) for owner, group in pairs]
 
 
 def _spans_of_line(values: Sequence[float], height: int) -> Iterator[tuple[int, int, int]]:
     """Yield column, upper and lower dot of the line, which joins each value to the one before it."""
     last = _DOT_ROWS * height - 1
-    before_x, before_y = -1, 0
+    before_x, before_y = -2, 0  # not a neighbour of the first column
     for x, value in enumerate(values):
         if math.isnan(value):  # a column without a record; the line goes straight on to the next one
             continue
@@ -96,7 +94,10 @@ def _spans_of_line(values: Sequence[float], height: int) -> Iterator[tuple[int, 
 
 
 def _spans_of_spread(line: PlotLine, height: int) -> Iterator[tuple[int, int, int]]:
-    last = _DOT_ROWS * height - 1
-    for x, (low, high) in enumerate(zip(line.lows, line.highs, strict=True)):
-        if not (math.isnan(low) or math.isnan(high)):
-            yield x, round((1 - high) * last), round((1 - low) * last)
+    """Yield column, upper and lower row of the cells whose middle lies inside the spread."""
+    for x in range(0, len(line.lows), DOT_COLUMNS):
+        lows = [value for value in line.lows[x : x + DOT_COLUMNS] if not math.isnan(value)]
+        highs = [value for value in line.highs[x : x + DOT_COLUMNS] if not math.isnan(value)]
+        if lows and highs:
+            top, bottom = (1 - max(highs)) * height - 0.5, (1 - min(lows)) * height - 0.5
+            yield x // DOT_COLUMNS, max(0, math.ceil(top)), min(height - 1, math.floor(bottom))

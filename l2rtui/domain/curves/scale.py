@@ -9,6 +9,8 @@ from typing import Final
 
 LABEL_CHARS: Final = 9
 """Characters of the longest label that is not written as a power of ten."""
+_EQUAL: Final = 1e-9
+"""Relative distance below which values count as equal: rounding errors of a mean are no curve."""
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _SPANS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """Seconds between two ticks of time, up to a day; longer ones are round numbers of days."""
@@ -35,12 +37,14 @@ def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
     if not finite:
         return None
     low, high = min(finite), max(finite)
-    if high <= low:
+    if high - low <= _EQUAL * max(abs(low), abs(high)):
         margin = max(abs(low) * 0.05, 0.5)
         low, high = low - margin, high + margin
-    step = _round_step((high - low) / max(1, most_ticks - 1))
+    # Two steps at least: around 0 every step, however large, has a tick below and a tick above.
+    most_steps = max(2, most_ticks - 1)
+    step = _round_step((high - low) / most_steps)
     # Rounding to the step may add a tick at either end; then the next round number is used.
-    while math.ceil(high / step) - math.floor(low / step) > max(1, most_ticks - 1):
+    while math.ceil(high / step) - math.floor(low / step) > most_steps:
         step = _round_step(step * 1.5)
     first, last = math.floor(low / step), math.ceil(high / step)
     ticks = tuple((number * step, number_label(number * step, step)) for number in range(first, last + 1))

@@ -6,7 +6,8 @@ Reports are bounded to one a second, so that a burst of records costs one repain
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import takewhile
@@ -26,6 +27,10 @@ PERIOD_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 5.0
 MAX_POD_STREAMS: Final = 32
 """Of one run; no terminal shows more rows than that."""
+MAX_WAITING_STREAMS: Final = 8
+"""Of all other runs whose learners wait for data together."""
+TURN_SECONDS: Final = 40.0
+"""Time for which a pod is followed where more want to be: three records of a worker, which writes every 10 s."""
 _BATCH: Final = 8
 _PAUSE_SECONDS: Final = 0.02
 """Streams of metrics that are opened together, and the time until the next."""
@@ -114,19 +119,109 @@ class MetricsStream(_RecordStreams[RunMetrics]):
 
 
 class PodRecordStream(_RecordStreams[PodMetrics]):
-    """Records of the pods of one run, reported by uid of the pod; a pod without records is read once."""
+    """Records of pods, reported by uid of the pod; workers and evaluators are watched, others while it pays.
+
+    Where there are more pods than streams, they take turns. A pod that has fallen silent stays until it prints
+    again, so that its state does not come and go with its turn.
+
+    Attributes:
+        looked: Uids of pods whose log is open and whose records were reported up to now.
+    """
+
+    def __init__(
+        self,
+        ctx: AppContext,
+        report: Callable[[Mapping[str, PodMetrics]], object],
+        *,
+        most: int = MAX_POD_STREAMS,
+        group: str = "podnews",
+    ) -> None:
+        super().__init__(ctx, report, group, is_endless=False)
+        self._most = most
+        self.looked: set[str] = set()
+        self._live: set[str] = set()
+        self._ended: set[str] = set()
+        self._turn_ends = 0.0
+        self._opened_at: dict[str, float] = {}
+
+    def follow(self, pods: Iterable[PodView], late: Collection[str] = ()) -> None:
+        """Follow these pods and no others; with more of them than streams, the next ones once a turn is over.
+
+        Args:
+            late: Uids of pods that have printed nothing for too long.
+        """
+        candidates = {pod.uid: pod for pod in pods if pod.started and _has_records(pod)}
+        followed = [uid for uid in self._workers if uid in candidates]
+        now = time.monotonic()
+        if len(candidates) > self._most and now >= self._turn_ends:
+            self._turn_ends = now + TURN_SECONDS
+            stays = [uid for uid in followed if uid in late][: self._most // 2]
+            # Those who have waited longest are next; who was never open has waited for ever.
+            waiting = sorted(candidates.keys() - set(stays), key=lambda uid: self._opened_at.get(uid, 0.0))
+            followed = [*stays, *waiting]
+        chosen = [*followed, *(uid for uid in candidates if uid not in followed)][: self._most]
+        self._cancel_except(chosen)
+        # A log that ended though its pod is there: the node's agent was restarted, or its connection cut.
+        for uid in self._ended & set(chosen):
+            self._workers.pop(uid, None)
+        self._ended.clear()
+        self._opened_at = {uid: at for uid, at in self._opened_at.items() if uid in candidates}
+        for uid in chosen:
+            if uid not in self._workers:
+                self._opened_at[uid] = now
+                pod = candidates[uid]
+                self._open(uid, uid, f"the records of {pod.name}", partial(self._records, pod))
+
+    async def _records(self, pod: PodView) -> AsyncGenerator[PodMetrics, None]:
+        is_watched = pod.role in (Role.WORKER, Role.EVALUATOR)
+        self._live.add(pod.uid)
+        try:
+            async with aclosing(pod_records.follow(self._ctx.backend, pod, is_watched=is_watched)) as records:
+                async for record in records:
+                    if record is pod_records.LogPosition.ENDED:
+                        break
+                    if isinstance(record, PodMetrics):
+                        yield record
+                    else:
+                        self.looked.add(pod.uid)
+                else:
+                    return  # it proved to write none
+            # Later, and not at once: the log of a pod that is gone ends again and again until a snapshot says so.
+            await asyncio.sleep(RETRY_SECONDS)
+            self._ended.add(pod.uid)
+        finally:
+            self._live.discard(pod.uid)
+            self.looked.discard(pod.uid)
+
+    def _send(self) -> None:
+        # Only now, with the record itself: until it arrives, the one of an earlier turn would look like silence.
+        self.looked |= self._newest.keys() & self._live
+        super()._send()
+
+
+class WatchedPods:
+    """Streams of the pods whose records can explain a state: those of the selected run, and of learners that wait.
+
+    Args:
+        report: Called with the newest records, by uid of the pod.
+    """
 
     def __init__(self, ctx: AppContext, report: Callable[[Mapping[str, PodMetrics]], object]) -> None:
-        super().__init__(ctx, report, "podnews", is_endless=False)
+        self._selected = PodRecordStream(ctx, report)
+        self._waiting = PodRecordStream(ctx, report, most=MAX_WAITING_STREAMS, group="waiting")
 
-    def follow(self, pods: Iterable[PodView]) -> None:
-        """Follow these pods and no others."""
-        followed = [pod for pod in pods if pod.started and _has_records(pod)][:MAX_POD_STREAMS]
-        self._cancel_except({pod.uid for pod in followed})
-        for pod in followed:
-            if pod.uid not in self._workers:
-                follow = partial(pod_records.follow, self._ctx.backend, pod)
-                self._open(pod.uid, pod.uid, f"the records of {pod.name}", follow)
+    @property
+    def looked(self) -> frozenset[str]:
+        """Uids of pods whose records say something of the present."""
+        return frozenset(self._selected.looked | self._waiting.looked)
+
+    def follow_selected(self, pods: Sequence[PodView], late: Collection[str] = ()) -> None:
+        """Follow the pods of the selected run."""
+        self._selected.follow(pods, late)
+
+    def follow_waiting(self, pods: Sequence[PodView], late: Collection[str] = ()) -> None:
+        """Follow pods of other runs whose learners wait for data."""
+        self._waiting.follow(pods, late)
 
 
 def _is_learner(pod: PodView) -> bool:

@@ -16,6 +16,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from l2rtui.domain.curves.chart import (
+    AXIS_LABELS,
     SMOOTHINGS,
     WINDOWS,
     Chart,
@@ -42,8 +43,8 @@ _GOOD_HEIGHT: Final = 12
 _EDGE: Final = LABEL_CHARS + 1
 """Columns at the left of a plot: the label of a tick, and the axis."""
 _NAME_CHARS: Final = 28
-_TICK_COLUMNS: Final = 14
-_TICK_ROWS: Final = 3
+_TICK_COLUMNS: Final = 9
+_TICK_ROWS: Final = 2
 MARKS: Final = "123456789abcdefghijklmnopqrstuvwxyz"
 """A mark stands at the end of each line and before its name: hues repeat, and some terminals have none."""
 _EMPTY: Final = "No metric record yet: a learner prints one every second or two."
@@ -208,7 +209,7 @@ def chart_lines(
     across, down = arrangement(len(figures), width, height)
     chart_width, chart_height = width // across, max(3, (height - 1) // down)
     plot_size = plot_width(chart_width), chart_height - 2
-    ticks = max(2, plot_size[0] // _TICK_COLUMNS), max(2, plot_size[1] // _TICK_ROWS)
+    ticks = max(3, plot_size[0] // _TICK_COLUMNS), max(3, plot_size[1] // _TICK_ROWS)
     drawn = [
         chart(groups, figure, settings, DOT_COLUMNS * plot_size[0], ticks) for figure in figures[: across * down]
     ]
@@ -225,15 +226,20 @@ def _legend(groups: Sequence[CurveGroup], drawn: Chart, cursor: int | None) -> L
     if cursor is not None:
         at = drawn.grid.centre(DOT_COLUMNS * cursor + 1)
         label = span_label(at) if drawn.grid.axis is Axis.TIME else number_label(at, drawn.grid.width)
-        spans.append(Span(f"│ at {label} {drawn.grid.axis.replace('_', ' ')}   ", TextStyle.STRONG))
+        spans.append(Span(f"│ at {label} {AXIS_LABELS[drawn.grid.axis]}   ", TextStyle.STRONG))
     # The hue goes by the position among all groups: a run keeps its colour while others have no record yet.
-    names = apart([sanitize(group.title) for group in groups], _NAME_CHARS)
+    names = apart([sanitize(group.name) for group in groups], _NAME_CHARS)
     for number, group in enumerate(groups):
         spans.append(Span(f"{_mark(number)} ━ ", _hue(number)))
-        spans.append(Span(f"{names[sanitize(group.title)]}   ", TextStyle.PLAIN))
+        spans.append(Span(names[sanitize(group.name)], TextStyle.PLAIN))
+        spans.append(Span(f"{_members(group)}   ", TextStyle.DIM))
         if group.old:
             spans.append(Span(f"▲ {group.old}   ", TextStyle.WARN))
     return tuple(spans)
+
+
+def _members(group: CurveGroup) -> str:
+    return f" {len(group.seeds)} seeds" if len(group.seeds) > 1 else ""
 
 
 def _chart(drawn: Chart, width: int, plot_columns: int, plot_rows: int, cursor: int | None) -> list[Line]:
