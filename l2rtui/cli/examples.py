@@ -49,6 +49,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "l2rtui metrics racing-sac --watch",
         "l2rtui metrics --mine --filter 'return>200'",
         "l2rtui metrics racing-sac-s0 -o json",
+        "l2rtui metrics racing-sac --svg curves.svg --mean --smooth",
+        "l2rtui metrics racing-sac --csv curves.csv",
     ),
     "wait": (
         "l2rtui wait racing-sac --for=done --timeout 12h",

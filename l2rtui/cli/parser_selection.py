@@ -18,6 +18,7 @@ STATES = {
     ),
 }
 """States for completion; a backend's own reasons, such as ``ImagePullBackOff``, are taken as well."""
+AXES = ("env_steps", "time", "updates")
 CONDITIONS = ("running", "learned", "done", "failed", "gone")
 
 
@@ -68,6 +69,11 @@ def metrics(parser: Parser) -> None:
     _whose(parser)
     parser.text("--filter", "EXPR", "as the app filters its tables: 'return>200 lag<3'")
     parser.flag("--watch", "one line now and one for each new record; on a terminal a table", short="-w")
+    parser.text("--svg", "FILE", "write charts of the curves over the full length of the runs; - is the output")
+    parser.text("--csv", "FILE", "write the curves as a table")
+    parser.option("--over", choices=AXES, default=AXES[0], help="x axis of the charts (default %(default)s)")
+    parser.flag("--mean", "in charts, the seeds of an experiment as their mean ± one standard deviation")
+    parser.flag("--smooth", "in charts, an exponential moving average over 2 %% of the axis")
 
 
 def wait(parser: Parser) -> None:

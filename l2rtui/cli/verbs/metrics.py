@@ -33,6 +33,10 @@ async def run_metrics(session: Session) -> int:
     # One run by its own name is one object, as it has always been.
     is_one = len(names) == 1 and snapshot.run_named(names[0]) is not None
     runs = _chosen(session, snapshot)
+    if session.args.svg or session.args.csv:
+        from l2rtui.cli.verbs.curves import export  # its storage and scales are of no use to the other forms
+
+        return await export(session, snapshot, runs)
     if session.args.watch:
         return await _follow(session, snapshot, runs, is_one=is_one)
     if is_one and runs:

@@ -101,10 +101,15 @@ class LogActions:
         self._write(path or "l2rtui.log", "".join(f"{line}\n" for line in lines), plural(len(lines), "line"))
 
     def action_export(self, path: str) -> None:
-        """Write the shown rows of the table as CSV."""
+        """Write the shown rows of the table as CSV, or the charts as SVG or CSV, by the file's ending."""
+        charts = self._view.panes.charts
+        if path and self._view.panes.last_list is Pane.CHARTS:
+            text = charts.as_svg() if path.endswith(".svg") else charts.as_csv()
+            self._write(path, text, plural(len(charts.groups), "line"))
+            return
         table = self._view.panes.table
         if table is None or not path:
-            self._view.say("Write `:export FILE` while a table is open.")
+            self._view.say("Write `:export FILE` while a table or the charts are open.")
             return
         file = io.StringIO()
         writer = csv.writer(file)

@@ -61,7 +61,7 @@ COMMANDS: Final = (
     Command("include", "[PATTERN]", "Show only log lines that match", "narrow_log('include',%)"),
     Command("exclude", "[PATTERN]", "Hide log lines that match", "narrow_log('exclude',%)"),
     Command("save", "[FILE]", "Save the shown log lines", "save_log(%)"),
-    Command("export", "FILE", "Write the shown rows of the table as CSV", "export(%)"),
+    Command("export", "FILE", "Write the shown rows as CSV; the charts as .svg or .csv", "export(%)"),
     Command("faults", "", "Show only what fails", "faults"),
     Command("mine", "", "Show only what is mine, or everybody's", "mine"),
     Command("all", "", "Show the pods of all runs, or of one", "all_pods"),
