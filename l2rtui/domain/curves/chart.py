@@ -72,6 +72,14 @@ class CurveGroup:
         return f"{self.name} (mean of {len(self.seeds)} seeds, ± sd)" if len(self.seeds) > 1 else self.name
 
 
+def grouped(seeds: Iterable[SeedCurve], *, by_experiment: bool) -> tuple[CurveGroup, ...]:
+    """Return the groups of runs: each run for itself, or the seeds of each experiment together."""
+    members: dict[str, list[SeedCurve]] = {}
+    for seed in seeds:
+        members.setdefault((seed.experiment if by_experiment else "") or seed.name, []).append(seed)
+    return tuple(CurveGroup(name, tuple(own)) for name, own in members.items())
+
+
 @dataclass(frozen=True, slots=True)
 class ChartSettings:
     """Choices of the person who looks at charts.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final
 
-from l2rtui.domain.curves.chart import CurveGroup, SeedCurve
+from l2rtui.domain.curves.chart import CurveGroup, SeedCurve, grouped
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.services.curves import MAX_RUNS, read_back
@@ -55,16 +56,9 @@ class ChartContent:
     def _draw(self) -> None:
         runs, old = self._shown
         seeds = {run.uid: self._seed(run) for run in runs}
-        if self._charts.is_grouped:
-            names = dict.fromkeys(run.experiment or run.name for run in runs)
-            members = [[run for run in runs if (run.experiment or run.name) == name] for name in names]
-            groups = [
-                CurveGroup(name, tuple(seeds[run.uid] for run in own), _old_of(own, old))
-                for name, own in zip(names, members, strict=True)
-            ]
-        else:
-            groups = [CurveGroup(run.name, (seeds[run.uid],), _old_of([run], old)) for run in runs]
-        self._charts.show(groups)
+        groups = grouped(seeds.values(), by_experiment=self._charts.is_grouped)
+        ages = {run.name: old[run.uid] for run in runs if run.uid in old}
+        self._charts.show([replace(group, old=_old_of(group, ages)) for group in groups])
 
     def _seed(self, run: RunView) -> SeedCurve:
         return SeedCurve(run.name, self._ctx.curves.of(run.uid), run.seed, run.experiment, run.created)
@@ -99,9 +93,9 @@ class ChartContent:
             self._charts.post_message(ChartView.Changed())
 
 
-def _old_of(runs: Sequence[RunView], old: Mapping[str, str]) -> str:
+def _old_of(group: CurveGroup, ages: Mapping[str, str]) -> str:
     """Return the age of a run's newest record where it is old; of several runs, how many are."""
-    ages = [old[run.uid] for run in runs if run.uid in old]
-    if len(runs) == 1 or not ages:
-        return f"{ages[0]} old" if ages else ""
-    return f"{len(ages)} of {len(runs)} old"
+    own = [ages[seed.name] for seed in group.seeds if seed.name in ages]
+    if len(group.seeds) == 1 or not own:
+        return f"{own[0]} old" if own else ""
+    return f"{len(own)} of {len(group.seeds)} old"

@@ -27,6 +27,7 @@ from l2rtui.domain.curves.chart import (
     figure_label,
     figures_of,
 )
+from l2rtui.domain.curves.export import csv_text, svg_text
 from l2rtui.domain.curves.run_curve import Axis
 from l2rtui.domain.curves.scale import LABEL_CHARS, Scale, number_label, span_label
 from l2rtui.domain.sanitize import sanitize
@@ -90,6 +91,14 @@ class ChartView(SpanWidget, can_focus=True):
         """Draw these groups; nothing is done where neither they nor their records differ."""
         self.groups = tuple(groups)
         self._draw()
+
+    def as_svg(self) -> str:
+        """Return what is drawn as a picture."""
+        return svg_text(self.groups, self.settings, self.figures)
+
+    def as_csv(self) -> str:
+        """Return the curves as a table."""
+        return csv_text([seed for group in self.groups for seed in group.seeds])
 
     def on_resize(self) -> None:
         """Draw for the new size."""
