@@ -51,6 +51,11 @@ LEFT_OUT_MODULES = re.compile(
     # Tests of the interpreter, other encodings' tables, and what would bring libraries that nothing here calls.
     r"(_test|_ctypes_test|xx|_tkinter|_curses|readline|_dbm|_gdbm|_sqlite3|_crypt|_codecs_|nis|ossaudiodev|spwd)"
 )
+LEFT_OUT_FILES = re.compile(
+    # The typed half of the Kubernetes library, 118 MB of bytecode, which nothing here imports (an import contract); the
+    # packages stay, since its session imports their names. Tests of the library, too.
+    r"kubernetes/(aio/)?(client/(api|models)/(?!__init__\.py$)|.*(_test|/test_\w+)\.py$|e2e_test/)"
+)
 OF_THE_SYSTEM = re.compile(
     r"(linux-vdso|ld-linux|lib(c|m|dl|pthread|rt|util|resolv|nsl|crypt|anl|BrokenLocale)\.so)"
 )
@@ -135,6 +140,8 @@ def install(target: Path, requirements: list[str]) -> None:
             sys.exit(f"{name} {version} is asked for, and {found.version} is installed beside {sys.executable}.")
         for file in found.files or ():
             if ".." in file.parts or file.suffix == ".pyc":  # scripts with the path of this machine's interpreter
+                continue
+            if LEFT_OUT_FILES.match(file.as_posix()):
                 continue
             copy = target / file
             copy.parent.mkdir(parents=True, exist_ok=True)
