@@ -52,8 +52,14 @@ class Settings:
         cuda_index: What ``CUDA_VISIBLE_DEVICES`` says with ``env`` where a GPU's UUID is not known: ``same`` (the
             index, right where the container sees all GPUs) or ``zero`` (right where the container runtime shows it
             only its own). Default ``zero``: what NVIDIA's container runtime does.
+        runtime_class: RuntimeClass of pods with a GPU of NVIDIA: ``auto``, ``none``, or a name. Default ``auto``:
+            ``nvidia`` where the cluster has this class and the node's default runtime has no GPU (k3s, RKE2).
         claims_namespace: Namespace of the Leases through which slots are claimed; everybody who shares the GPUs
             must name the same one. Default empty: the namespace of the run.
+        network_policy: Create a network policy for each run, by which its pods are reached by its own pods alone.
+            Default on: where the cluster's network enforces none, it does nothing.
+        metrics_namespace: Namespace whose pods may read the learner's status port 5557 despite that policy, such as
+            that of Prometheus. Default empty: none.
         slots_by_product: Slots a GPU by its product name, such as ``NVIDIA-A100-SXM4-80GB=8``; a node's own label
             ``l2rtui.io/slots-per-gpu`` wins over it. Default empty: ``slots_per_gpu`` for every product.
         readonly: Refuse everything that changes something. Default off: for demonstrations and shared screens.
@@ -89,7 +95,10 @@ class Settings:
     image: str = _setting("")
     binding: str = _setting("env", choices=("env", "device-plugin", "shared", "hami", "dra", "cpu"))
     cuda_index: str = _setting("zero", choices=("same", "zero"))
+    runtime_class: str = _setting("auto")
     claims_namespace: str = _setting("")
+    network_policy: bool = _setting(default=True)
+    metrics_namespace: str = _setting("")
     slots_by_product: tuple[str, ...] = _setting(())
     readonly: bool = _setting(default=False)
     slots_per_gpu: int = _setting(4, low=1, high=64)

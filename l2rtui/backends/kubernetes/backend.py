@@ -17,7 +17,7 @@ from l2rtui.backends.base import Inspector, Renderer
 from l2rtui.backends.kubernetes.actions import describe, destroy, kill, leaks, permissions, preflight, scale
 from l2rtui.backends.kubernetes.actions import diagnose as diagnosis
 from l2rtui.backends.kubernetes.actions import launch as launching
-from l2rtui.backends.kubernetes.actions.diff import differences, plan_manifests
+from l2rtui.backends.kubernetes.actions.diff import cluster_manifests, differences
 from l2rtui.backends.kubernetes.actions.run_object import decode_spec, read_run
 from l2rtui.backends.kubernetes.api.client import Api, connect
 from l2rtui.backends.kubernetes.api.login import EksSigner
@@ -138,8 +138,7 @@ class KubernetesBackend:
 
     async def manifests(self, plan: LaunchPlan) -> tuple[dict[str, Any], ...]:
         """Return the objects that launch() will create, as plain dicts; secrets are left out."""
-        context = await self.context()
-        return plan_manifests(plan, namespace=context.namespace, server=await context.server_facts())
+        return await cluster_manifests(await self.context(), plan)
 
     async def differences(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return lines of a unified diff from the objects in the cluster to those of the plan."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
+from l2rtui.backends.kubernetes.actions import network_policies
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import render
@@ -18,7 +21,25 @@ _NOT_OURS: Final = ("managedFields", "resourceVersion", "uid", "creationTimestam
 Manifest = dict[str, Any]
 
 
-def plan_manifests(plan: LaunchPlan, *, namespace: str, server: ServerFacts) -> tuple[Manifest, ...]:
+async def cluster_manifests(context: ClusterContext, plan: LaunchPlan) -> tuple[Manifest, ...]:
+    """Return the objects of a plan in a cluster; see `plan_manifests`.
+
+    Raises:
+        RefusedError: a binding mode cannot be had. ApiError: the server does not answer.
+    """
+    runs = await network_policies.runs_with_policy(context, plan)
+    policies = {run.uid: network_policies.policy_of(context, run) for run in runs}
+    server = await context.server_facts()
+    return plan_manifests(plan, namespace=context.namespace, server=server, policies=policies)
+
+
+def plan_manifests(
+    plan: LaunchPlan,
+    *,
+    namespace: str,
+    server: ServerFacts,
+    policies: Mapping[str, Manifest] = MappingProxyType({}),
+) -> tuple[Manifest, ...]:
     """Return the objects of a plan in the order in which they are created.
 
     The key of the exchange is left out, since each launch makes its own, and so are owner references, since the
@@ -26,10 +47,15 @@ def plan_manifests(plan: LaunchPlan, *, namespace: str, server: ServerFacts) -> 
 
     Raises:
         RefusedError: a binding mode cannot be had.
+
+    Args:
+        policies: Network policies by the uid of their run.
     """
-    manifests = []
+    manifests: list[Manifest] = []
     for run in plan.runs:
-        for manifest in render.run_objects(run, namespace=namespace, token="", server=server):
+        owner, *owned = render.run_objects(run, namespace=namespace, token="", server=server)
+        policy = [policies[run.uid]] if run.uid in policies else []
+        for manifest in (owner, *policy, *owned):
             if manifest["kind"] == "Secret":
                 manifest.pop("stringData")
             manifests.append(manifest)
@@ -42,7 +68,7 @@ async def differences(context: ClusterContext, plan: LaunchPlan) -> tuple[str, .
     Raises:
         ApiError: the server does not answer, or refuses an object.
     """
-    manifests = plan_manifests(plan, namespace=context.namespace, server=await context.server_facts())
+    manifests = await cluster_manifests(context, plan)
     parts = await asyncio.gather(*(_difference(context.api, manifest) for manifest in manifests))
     return tuple(line for part in parts for line in part)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from l2rtui.backends.common.refusals import run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import waves
+from l2rtui.backends.kubernetes.actions import network_policies, waves
 from l2rtui.backends.kubernetes.actions.object_creation import ObjectCreator
 from l2rtui.backends.kubernetes.actions.run_object import is_being_destroyed, owner_reference
 from l2rtui.backends.kubernetes.actions.slot_leases import Claimant, Device, SlotLeases, slots_by_device
@@ -41,7 +41,7 @@ async def with_objects(context: ClusterContext, plan: LaunchPlan) -> LaunchPlan:
     names = []
     if await SlotLeases(context.api, context.lease_namespace).is_permitted():
         names = [labels.slot_lease(*device) for device in _claims(plan, "")]
-    return render.with_objects(plan, names)
+    return await network_policies.with_steps(context, render.with_objects(plan, names))
 
 
 async def launch(context: ClusterContext, plan: LaunchPlan) -> AsyncGenerator[StepDone]:
@@ -109,6 +109,10 @@ class _Launch:
             render.run_objects(run, namespace=self._namespace, token=secrets.token_hex(32), server=server)
             for run in self._plan.runs
         ]
+        policed = await network_policies.runs_with_policy(self._context, self._plan)
+        for run, objects in zip(self._plan.runs, rendered, strict=True):
+            if run in policed:
+                objects.append(network_policies.policy_of(self._context, run))
         try:
             # Names first, slots second: a refused name costs one object, a refused slot none that runs.
             await self._create_runs([objects[0] for objects in rendered])
@@ -118,7 +122,8 @@ class _Launch:
             raise
         owned = self._with_owners(rendered)
         controllers = [manifest for manifest in owned if manifest["kind"] in ("Job", "ReplicaSet")]
-        # Services and Secrets come before the controllers: a pod that starts without them restarts or waits.
+        # Services, Secrets and policies come before the controllers: a pod that starts without them restarts,
+        # waits, or is reached by others meanwhile.
         others = [manifest for manifest in owned if manifest not in controllers]
         await asyncio.gather(*(self._create_and_resolve(manifest) for manifest in others))
         await self._refuse_destroyed()

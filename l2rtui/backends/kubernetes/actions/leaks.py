@@ -21,7 +21,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.domain.receipt import Leak
 
-_KINDS = ("Pod", "ReplicaSet", "Job", "StatefulSet", "Service", "Secret", "PersistentVolumeClaim")
+_KINDS = ("Pod", "ReplicaSet", "Job", "StatefulSet", "Service", "Secret", "PersistentVolumeClaim", "NetworkPolicy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,10 @@ OWN_KINDS: Final = ("Pod", "ReplicaSet", "Job", "Service", "Secret", "ConfigMap"
 """Kinds that a launch creates: whoever may launch may list them."""
 FOLLOWERS: Final = ("Endpoints", "EndpointSlice")
 """Kinds that the cluster makes for a Service and removes with it, whether or not the user may delete them."""
-OTHER_KINDS: Final = ("StatefulSet", *FOLLOWERS, "PersistentVolumeClaim", "ResourceClaim", "ResourceClaimTemplate")
+OTHER_KINDS: Final = (
+    *("StatefulSet", *FOLLOWERS, "PersistentVolumeClaim", "ResourceClaim", "ResourceClaimTemplate"),
+    "NetworkPolicy",
+)
 """Kinds that some runs have, or that the cluster adds. A user who may not list them has not created any."""
 
 # With waits that double from 0.1 s to 3 s, 7 tries span about 6 s: a restart of the API server.

@@ -70,6 +70,7 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath("Deployment", "apps/v1", "deployments"),
     KindPath("DaemonSet", "apps/v1", "daemonsets"),
     KindPath("Job", "batch/v1", "jobs"),
+    KindPath("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
     KindPath("Lease", "coordination.k8s.io/v1", "leases"),
     KindPath("StorageClass", "storage.k8s.io/v1", "storageclasses", is_namespaced=False),
     KindPath("CSIDriver", "storage.k8s.io/v1", "csidrivers", is_namespaced=False),
