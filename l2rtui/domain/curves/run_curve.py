@@ -186,13 +186,14 @@ class RunCurve:
         )
         self._positions = _part(self._positions, slice(half, None))
         self._values = {name: values[half:] for name, values in self._values.items()}
-        for number in range(len(self._levels) + 1):
+        number = 0
+        while len(level):
             if number == len(self._levels):
                 self._levels.append(_Level.empty())
             self._levels[number].append(level.halved())
-            if len(self._levels[number]) < 2 * half:
-                return
-            level, self._levels[number] = self._levels[number].split(half)
+            full = half if len(self._levels[number]) >= 2 * half else 0
+            level, self._levels[number] = self._levels[number].split(full)
+            number += 1
 
     def stretches(self) -> Iterator[tuple[CurveStretch, int]]:
         """Yield stretches of equal buckets, and the records in each bucket: the oldest and coarsest first."""
@@ -218,11 +219,6 @@ class RunCurve:
         length = len(self._positions[0])
         _extend(result, _nothing(length) if newest is None else _buckets_of(newest))
         return result
-
-    def newest_value(self, figure: str) -> float | None:
-        """Return the figure of the newest record that has it, as far as single records reach."""
-        values = self._values.get(figure, ())
-        return next((value for value in reversed(values) if math.isfinite(value)), None)
 
     def continue_with(self, newer: RunCurve) -> None:
         """Add the records of a curve of the same run that lie after the newest of this one.

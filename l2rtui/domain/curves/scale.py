@@ -39,7 +39,7 @@ def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
     low, high = min(finite), max(finite)
     if high - low <= _EQUAL * max(abs(low), abs(high)):
         margin = max(abs(low) * 0.05, 0.5)
-        low, high = low - margin, high + margin
+        low, high = low - margin, low + margin
     # Two steps at least: around 0 every step, however large, has a tick below and a tick above.
     most_steps = max(2, most_ticks - 1)
     step = _round_step((high - low) / most_steps)
