@@ -198,6 +198,9 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     def _arrange(self, *, is_other: bool = False) -> None:
         width = self.size.width - _MARGIN
         if width <= 0:
+            # Hidden: a layout that is no longer brought up to date would be drawn with nodes that are gone.
+            self._grid = EMPTY_GRID
+            self._drawn.clear()
             return
         old = self._grid
         (ahead_width, ahead), self._ahead = self._ahead, (0, EMPTY_GRID)
