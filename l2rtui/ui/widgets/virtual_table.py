@@ -88,6 +88,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self._cursor_line = 0
         self._cell: str | None = None
         self.scope = ""
+        self._are_rows_due = False
         self._drawn_widths = list(self.model.widths)
         # Ages as they were drawn last, by row: a tick of the clock redraws only lines whose text differs.
         self._ages: dict[str, str] = {}
@@ -106,6 +107,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     def set_columns(self, columns: Sequence[TableColumn]) -> None:
         """Set the columns; the rows must be given again if they differ."""
         if self.model.set_columns(columns):
+            self._are_rows_due = True
             self.refresh()
 
     def draw_ages(self) -> None:
@@ -224,7 +226,9 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self._rearranged()
 
     def _apply(self, is_reordered: bool, touched: Sequence[str]) -> None:
-        if is_reordered:
+        # Rows that went with their columns are reported by nobody where no others came: the cursor must leave them.
+        if is_reordered or self._are_rows_due:
+            self._are_rows_due = False
             # Marks of hidden rows stay: a filter narrows the view and not the selection.
             self.marked &= self.model.rows.keys()
             self._rearranged()
