@@ -44,9 +44,11 @@ class SlotFigures:
         states = {run.uid: state for run, _, state in faults}
         ages = ((key, _short(seconds)) for key, seconds in self._idle.long_idle(now).items())
         since = age(health.outage_seconds) if health.outage else ""
+        # Runs without a record are left out: the grid knows nothing of them, and they cost nothing here.
         runs = {
             run.name: _figure(metrics.get(run.uid), old.get(run.uid, ""), states.get(run.uid), pods_of(run.name))
             for run in snapshot.runs.values()
+            if run.uid in metrics or run.uid in states
         }
         self._grid.figures = GridFigures(runs, dict(ages), since)
         self._grid.ghosts = {

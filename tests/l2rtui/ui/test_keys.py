@@ -52,6 +52,8 @@ PREPARED = {  # what must have happened before a key can do something
     "pod.kill": ["3"],
     "set.grow": ["3", "down", "down"],
     "set.shrink": ["3", "down", "down"],
+    "size.usual": ["right_curly_bracket"],
+    "grid.nearer": ["less_than_sign"],
     "view.back": ["z"],
     "view.older": ["3", "4"],
     "view.newer": ["3", "4", "left_square_bracket"],
@@ -103,6 +105,7 @@ def state(desk) -> tuple[object, ...]:
             log.log_filter.json_as,
             sum(entry.is_mark for entry in log.ring),
         ),
+        (cluster.panes.slots.shown_level, cluster.panes.sizes.state),
         len(desk.says()),
         desk.app._exit,
     )

@@ -184,7 +184,7 @@ def best_shape(nodes: Sequence[Node], width: int, room: int, *, is_exact: bool =
         if len(tiles.rows) <= room and any(isinstance(row, TileLine) for row in tiles.rows):
             return tiles
     lines = _lines(nodes, width)
-    if len(lines.rows) > room and not is_exact:
+    if len(lines.rows) > room and not is_exact and -(-len(nodes) // _beside(nodes, width)[2]) <= room:
         overview = _overview(nodes, width)
         if len(overview.rows) <= room:
             return overview
@@ -334,14 +334,20 @@ def _slots_width(node: Node, gpu: Gpu, pitch: int) -> int:
 
 
 # --- a cell a device -------------------------------------------------------------------------------------------
-def _overview(nodes: Sequence[Node], width: int) -> Shape:
-    """Lay out nodes beside each other, in columns of equal width."""
+def _beside(nodes: Sequence[Node], width: int) -> tuple[int, int, int]:
+    """Return the columns of a name, the number of devices beside it, and that of nodes beside each other."""
     devices = max([1, *(len(node.devices) for node in nodes)])
     name_width = _name_width(nodes, LONGEST_NAME if width >= 2 * LONGEST_NAME else LONGEST_NAME // 2)
     fitting = max(1, (width - name_width - 1) // CELL_WIDTH)
     beside = min(devices, fitting)
     pitch = name_width + 1 + beside * CELL_WIDTH + 2
-    columns = max(1, (width + 2) // pitch) if devices <= fitting else 1
+    return name_width, beside, max(1, (width + 2) // pitch) if devices <= fitting else 1
+
+
+def _overview(nodes: Sequence[Node], width: int) -> Shape:
+    """Lay out nodes beside each other, in columns of equal width."""
+    name_width, beside, columns = _beside(nodes, width)
+    pitch = name_width + 1 + beside * CELL_WIDTH + 2
     build = _Builder()
     line: list[tuple[str, bool, tuple[Gpu, ...]]] = []
     for node in nodes:
