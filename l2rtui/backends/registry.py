@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -29,8 +30,14 @@ def _demo(settings: Settings) -> Backend:
 
 
 def _kubernetes(settings: Settings) -> Backend:
-    from l2rtui.backends.kubernetes.backend import KubernetesBackend
-
+    # The library's import makes a hundred thousand objects that stay: collections among them find nothing.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        from l2rtui.backends.kubernetes.backend import KubernetesBackend
+    finally:
+        if was_enabled:
+            gc.enable()
     return KubernetesBackend(settings, eks_token=eks_token)
 
 
