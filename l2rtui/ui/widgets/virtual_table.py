@@ -278,6 +278,12 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self.virtual_size = Size(self.size.width, len(self.model.displayed) + 1)
         self._place(self._cursor_line, by_user=False)
 
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Move the scroll bar, too."""
+        super().watch_scroll_y(old_value, new_value)
+        # Textual moves a bar that is visible alone: one that appears later would stand where it last stood.
+        self.vertical_scrollbar.position = new_value
+
     def on_focus(self) -> None:
         """Draw the cursor as that of a pane with or without focus."""
         self.refresh_line(self._cursor_line + 1)
