@@ -15,7 +15,6 @@ _OPTIONS_OF_OTHERS = {
     "--all": "Every run of yours: `l2rtui destroy --all-mine`.",
     "--replicas": "Write `l2rtui scale RUN/SET N`.",
     "--grace-period": "Write --grace S.",
-    "-9": "Write --grace 0: no time between SIGTERM and SIGKILL.",
     "--now": "Write --grace 0.",
     "--dry-run": "Write `l2rtui plan -f SPEC`.",
     "--cascade": "A destroy takes all that a run owns.",

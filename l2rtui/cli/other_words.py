@@ -225,10 +225,10 @@ _ADVICE: Final[dict[str, Callable[[Sequence[str]], str]]] = {
 def _split_kind(words: Sequence[str]) -> tuple[str, list[str]]:
     """Return the kind that is named first, and the other words; ``pod/NAME`` is the kind and the name."""
     for number, word in enumerate(words):
-        if word.startswith("-"):
+        if word.startswith("-") or (number and words[number - 1] in _VALUE_OPTIONS):
             continue
         head, slash, name = word.partition("/")
-        if head.casefold() in KINDS and (number == 0 or words[number - 1] not in _VALUE_OPTIONS):
+        if head.casefold() in KINDS:
             others = [*words[:number], *([name] if slash else []), *words[number + 1 :]]
             return head.casefold(), others
         return "", list(words)

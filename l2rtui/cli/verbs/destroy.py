@@ -117,6 +117,7 @@ class _Destroyer:
         self._scopes = scopes
         self._left: dict[str, int] = {}
         self._receipts: dict[str, Receipt] = {}
+        self._is_told = False
 
     async def all(self) -> tuple[list[Receipt], list[BaseException]]:
         """Destroy all; return the receipts, and the errors of those without one."""
@@ -157,7 +158,9 @@ class _Destroyer:
     def _tell(self) -> None:
         gone = f"{len(self._receipts)} of {len(self._scopes)} gone: " if len(self._scopes) > 1 else ""
         waiting = listed(f"{name} ({count} left)" for name, count in self._left.items())
-        self._session.talk.live(f"destroying {gone}{waiting}")
+        if self._session.talk.is_live or not self._is_told:  # elsewhere once: then follow the runs that are gone
+            self._session.talk.progress(f"destroying {gone}{waiting}")
+            self._is_told = True
 
     def _tell_end(self, receipt: Receipt) -> None:
         talk = self._session.talk

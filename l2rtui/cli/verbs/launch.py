@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import replace
@@ -25,6 +26,7 @@ from l2rtui.services.spec import spec_file
 from l2rtui.services.training_preflight import MEMORY
 
 _MAX_STEPS = 24
+_log = logging.getLogger(__name__)
 
 
 async def _prepare(session: Session) -> launcher.CheckedPlan:
@@ -180,6 +182,7 @@ def _question(session: Session, plan: LaunchPlan) -> str:
 
 async def _carry_out(session: Session, prepared: launcher.CheckedPlan) -> None:
     progress = _Progress(session, prepared.plan)
+    progress.begin()
     async with aclosing(launcher.launch(session.backend, prepared)) as steps:
         async for done in steps:
             progress.tell(done)
@@ -197,10 +200,16 @@ class _Progress:
         self._left = {run.spec.name: len(run.pods) for run in plan.runs}
         self._ends = _last_steps(plan)
 
+    def begin(self) -> None:
+        """Say that something is on its way; a launch of many pods may take minutes."""
+        if not self._talk.is_live:
+            self._talk.say(f"launching {listed(self._left)}: {counted(self._total, 'object')}")
+
     def tell(self, done: StepDone) -> None:
         """Say one step."""
         step = done.step
         how = f" failed: {done.error}" if done.error else ""
+        _log.debug("step %d of %d: %s %s %s%s", self._number + 1, self._total, step.verb, step.kind, step.name, how)
         for name in self._ends.get(self._number, ()):
             pods = self._left.pop(name)
             if not self._talk.is_live and not done.error:

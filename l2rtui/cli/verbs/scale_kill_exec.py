@@ -31,6 +31,9 @@ async def run_scale(session: Session) -> int:
 async def run_kill(session: Session) -> int:
     """Stop pods; their sets replace them."""
     session.require_writable("kill")
+    if signal := next((target for target in session.args.targets if target.startswith("-")), ""):
+        sentence = f"kill takes no signal {signal}: it sends SIGTERM, and SIGKILL after the grace period."
+        raise UsageError(sentence, "Write --grace 0 for SIGKILL at once.")
     with session.interruption("no pod was stopped."):
         pods = pods_named(await session.backend.snapshot(), session.args.targets)
     refuse_others("kill", pods, is_admin=session.args.admin)

@@ -34,14 +34,15 @@ SLOT = {
 }  # fmt: skip
 NODE = {
     "node", "ready", "schedulable", "use_known", "slots", "free", "cpu_cores", "cpu_used", "memory_bytes",
-    "memory_used_bytes", "gpus", "taints", "labels", "message", "cpu_slots", "cpu_free",
+    "memory_used_bytes", "gpus", "taints", "labels", "message", "cpu_slots", "cpu_free", "ip",
 }  # fmt: skip
 POD = {
     "pod", "uid", "node", "owner", "run", "set", "role", "index", "seed", "slots", "phase", "status", "level",
     "sentence", "reason", "message", "ready", "terminating", "restarts", "exit_code", "pid", "created", "started",
+    "ip", "labels",
 }  # fmt: skip
 RUN = {
-    "silent_since",
+    "silent_since", "labels",
     "run", "uid", "experiment", "owner", "seed", "kind", "sets", "pods", "ready", "failing", "finished",
     "terminating", "reason", "message", "created", "state", "level", "sentence", "complete",
     "learning", "learning_since", "learning_reason", "learning_level",
@@ -113,9 +114,10 @@ def test_a_plan_that_is_refused_is_printed_and_ends_with_3(cli, spec):
 def test_launch_gives_an_object_and_with_seeds_a_list(cli, spec):
     one = cli.demo("launch", "-f", spec, "--yes", "-o", "json")
     assert (one.returncode, json.loads(one.stdout)["run"]) == (0, "mine")
-    assert "[3/3] create Pod mine-job-1" in one.stderr
+    assert one.stderr.endswith("launching mine: 3 objects\nlaunched mine: 2 pods\n")
     many = cli.demo("launch", "-f", spec, "--yes", "--seeds", "4,9", "--policy", "spread", "-o", "json")
     assert [(run["run"], run["seed"]) for run in json.loads(many.stdout)] == [("mine-s4", 4), ("mine-s9", 9)]
+    assert many.stderr.splitlines()[-2:] == ["launched mine-s4: 2 pods", "launched mine-s9: 2 pods"]
     single = cli.demo("launch", "-f", spec, "--yes", "--seeds", "4", "-o", "json")
     assert [run["run"] for run in json.loads(single.stdout)] == ["mine-s4"]
 
@@ -225,8 +227,15 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("logs", "nothing"), 1, "Nothing is named 'nothing'"),
         (("logs", "lidar-ppo", "--grep", "("), 2, "--grep '(' is no regular expression"),
         (("logs", "lidar-ppo", "--since", "soon"), 2, "--since 'soon' is no time."),
-        (("metrics", "nothing"), 1, "There is no run nothing."),
-        (("metrics", "nothing", "-w"), 1, "Nothing is named 'nothing'"),
+        (("metrics", "nothing"), 1, "There is no run 'nothing': the runs are lidar-ppo"),
+        (("metrics", "nothing", "-w"), 1, "There is no run 'nothing'"),
+        (("pods", "racing-sac-s2"), 1, "There is no pod 'racing-sac-s2': the pods are"),
+        (("runs", "racing-sac-s2"), 1, "There is no run 'racing-sac-s2': the runs are"),
+        (("slots", "phortx9"), 1, "There is no slot 'phortx9'"),
+        (("nodes", "phortx9"), 1, "There is no node 'phortx9': the nodes are phortx1, phortx2, phortx3. Did you"),
+        (("wait", "nothing", "--for=done"), 1, "There is no run 'nothing'"),
+        (("wait", "x*", "--for=done"), 1, "No run matches x*."),
+        (("logs", "lidar-ppo", "-c", "main"), 2, "Pods of the demo backend have one container each."),
         (("scale", "racing-sac-s0", "2"), 2, "'racing-sac-s0' is no set. Write RUN/SET"),
         (("scale", "nothing/w", "2"), 1, "There is no run nothing."),
         (("scale", "racing-sac-s0/x", "2"), 1, "racing-sac-s0 has no set x: it has learner, w, eval."),

@@ -39,7 +39,7 @@ def test_figures_stand_beside_the_gpu_that_they_are_of():
 def test_the_wide_table_of_nodes_has_a_figure_for_each_gpu(node, shown):
     head, row = wide(table_output.NODES, [node_document(node, build_ledger([node], []))])
     assert row[head.index("GPU%") : head.index("GPU MEMORY")].strip() == shown
-    assert row[head.index("GPU MEMORY") : head.index("MODEL")].strip() == shown.replace("87", "12Gi")
+    assert row[head.index("GPU MEMORY") : head.index(" IP ")].strip() == shown.replace("87", "12Gi")
 
 
 def test_the_wide_table_of_slots_has_the_figure_of_the_gpu():

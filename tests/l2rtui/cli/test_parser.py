@@ -7,8 +7,11 @@ import shlex
 import pytest
 
 from l2rtui.cli import main as entry
+from l2rtui.cli import other_words
 from l2rtui.cli.examples import EXAMPLES
+from l2rtui.cli.other_words import KINDS, advice, translated, without_kind
 from l2rtui.cli.parser import VERBS, find_verb, split_verb, verb_parser
+from l2rtui.cli.parser_selection import span
 from l2rtui.errors import UsageError
 
 
@@ -35,21 +38,43 @@ def test_the_verb_is_found_among_the_options(words, verb, rest):
         (["slts"], "There is no verb 'slts'. Did you mean slots"),
         (["destory", "x"], "There is no verb 'destory'. Did you mean destroy"),
         (["qqq"], "There is no verb 'qqq'. The verbs are nodes, slots,"),
-        (["get", "pods"], "There is no verb 'get'. Write the list alone: `l2rtui pods`"),
+        (["get"], "There is no verb 'get'. Write `l2rtui pods`, `nodes`"),
         (
-            ["delete", "pod", "x"],
-            "There is no verb 'delete'. Write `l2rtui destroy RUN` for a run, `l2rtui kill POD`",
+            ["delete", "pod", "x", "-n", "lab"],
+            "There is no verb 'delete'. Write `l2rtui kill x`: its set replaces it.",
         ),
-        (["apply", "-f", "x.yaml"], "There is no verb 'apply'. Write `l2rtui launch -f SPEC`"),
-        (["top"], "There is no verb 'top'. Write `l2rtui nodes` for load"),
-        (["status"], "There is no verb 'status'. Write `l2rtui runs`"),
-        (["ls"], "There is no verb 'ls'. Write `l2rtui runs`"),
-        (["wait", "r"], "There is no verb 'wait'. Write `l2rtui launch --wait`"),
-        (["help"], "There is no verb 'help'. Write `l2rtui --help`"),
+        (["delete", "x", "y"], "Write `l2rtui destroy x y` for a run, `l2rtui kill x y` for a pod."),
+        (["delete", "-f", "run.yaml"], "Write `l2rtui destroy RUN` with the name that stands in run.yaml."),
+        (["delete", "secret", "x"], "Write `l2rtui secret delete x`."),
+        (["delete", "pvc/data"], "Write `l2rtui volume delete data`."),
+        (["delete", "node", "n1"], "Nodes are the cluster's"),
+        (["rm", "-rf", "x"], "There is no verb 'rm'. Write `l2rtui destroy x` for a run"),
+        (["down", "x"], "There is no verb 'down'. Write `l2rtui destroy x`."),
+        (["stop"], "Write `l2rtui destroy RUN`, or `l2rtui scale RUN/SET 0`."),
+        (["apply", "-f", "x.yaml"], "Write `l2rtui launch -f x.yaml`; `l2rtui plan -f x.yaml --diff` shows"),
+        (["run", "x.yaml"], "There is no verb 'run'. Write `l2rtui launch -f x.yaml`"),
+        (["create", "secret", "generic", "keys"], "Write `l2rtui secret create keys --prompt KEY`."),
+        (["create", "pvc", "data"], "Write `l2rtui volume create data --size 50Gi`."),
+        (["create", "-f", "x.yaml"], "Write `l2rtui launch -f x.yaml`"),
+        (["rollout", "restart", "deploy/x"], "Write `l2rtui kill x`: its set replaces it."),
+        (["attach", "x", "-it"], "Write `l2rtui logs -f x`, or `l2rtui exec x -- bash`."),
+        (["cp", "data:a", "b"], "Write `l2rtui volume get data:a b`"),
+        (["watch", "x"], "Write `l2rtui runs -w`"),
+        (["launch", "x.yaml"], "launch takes its file by -f. Write `l2rtui launch -f x.yaml`."),
+        (["pods", "-A"], "pods has no option -A. Namespaces are named: -n NS1,NS2."),
+        (["pods", "--sort-by=x"], "pods has no option --sort-by. Write -o json"),
+        (["kill", "-9", "x", "--backend", "demo"], "kill takes no signal -9: it sends SIGTERM"),
+        (["pods", "-l", "a b"], "'a b' is no label selector: write KEY=VALUE"),
+        (["pods", "--filter", "nodde=1"], "--filter 'nodde=1': There is no column 'nodde'. Did you mean node?"),
+        (["wait", "r"], "the following arguments are required: --for"),
+        (["wait", "r", "--for=soon"], "'soon' is no condition: they are running, learned=VALUE, done"),
+        (["wait", "r", "--for=learned"], "learned takes the return to wait for, such as learned=200"),
+        (["wait", "r", "--for=done=3"], "done takes no value"),
+        (["wait", "r", "--for=done", "--timeout", "soon"], "'soon' is no time span: write 90s, 30m, 2h or 1h30m"),
         (["launch", "-f", "x", "--sed", "3"], "launch has no option --sed. Did you mean --seeds"),
         (["launch", "-f", "x", "--polcy=pack"], "launch has no option --polcy. Did you mean --policy"),
         (["slots", "--zzz"], "slots has no option --zzz. See `l2rtui slots --help`."),
-        (["slots", "phortx1"], "slots takes no further argument 'phortx1'."),
+        (["leaks", "phortx1"], "leaks takes no further argument 'phortx1'."),
         (["--sluts"], "l2rtui without a verb has no option --sluts."),
         (["slots", "-o", "xml"], "argument -o/--output: invalid choice: 'xml'"),
         (["launch"], "the following arguments are required: -f/--file"),
@@ -110,12 +135,82 @@ def test_whoever_asks_for_help_with_a_word_that_is_no_verb_gets_it(words, capsys
     assert "verbs:" in capsys.readouterr().out
 
 
-def test_words_of_other_tools_are_no_verbs_and_lead_to_some():
-    from l2rtui.cli.parser import _ELSEWHERE
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["get", "pods"], ["pods"]),
+        (["get", "po", "-l", "a=b", "-w"], ["pods", "-l", "a=b", "-w"]),
+        (["get", "-n", "lab", "node/n1", "-o", "wide"], ["nodes", "-n", "lab", "n1", "-o", "wide"]),
+        (["get", "sts"], ["runs"]),
+        (["get", "secrets"], ["secret", "ls"]),
+        (["get", "pvc"], ["volume", "ls"]),
+        (["get", "x"], []),
+        (["ls"], ["runs"]),
+        (["ls", "pods"], ["pods"]),
+        (["ps"], ["pods"]),
+        (["status", "racing-sac"], ["runs", "racing-sac"]),
+        (["top"], ["nodes", "-o", "wide"]),
+        (["top", "nodes", "n1"], ["nodes", "n1", "-o", "wide"]),
+        (["top", "pods"], ["slots", "--state", "busy,failed", "-o", "wide"]),
+        (["top", "secrets"], []),
+        (["log", "x"], ["logs", "x"]),
+        (["run", "x"], ["runs", "x"]),
+        (["run", "x.yaml"], []),
+        (["diff", "-f", "x.yaml"], ["plan", "--diff", "-f", "x.yaml"]),
+        (["help", "wait"], ["wait", "--help"]),
+        (["version"], ["--version"]),
+        (["delete", "pods"], []),
+        (["-x"], []),
+    ],
+)
+def test_words_that_only_look_are_another_spelling(words, meant):
+    assert translated(words[0], words[1:]) == meant
 
-    for word, hint in _ELSEWHERE.items():
-        assert word not in VERBS
-        assert any(f"`l2rtui {name}" in hint for name in (*VERBS, "--help"))
+
+@pytest.mark.parametrize(
+    ("words", "rest"),
+    [
+        (["pod", "x"], ["x"]),
+        (["-o", "json", "node", "n1"], ["-o", "json", "n1"]),
+        (["x"], ["x"]),
+        (["x", "y"], ["x", "y"]),
+    ],
+)
+def test_describe_takes_a_kind_before_the_name(words, rest):
+    assert without_kind(words) == rest
+
+
+def test_no_word_of_other_tools_hides_a_verb_and_each_leads_to_one():
+    assert not {*other_words._ADVICE, *other_words._SAME, *other_words._LISTS} & set(VERBS)
+    for word in other_words._ADVICE:
+        hint = advice(word, [])
+        assert any(f"`l2rtui {name}" in hint for name in (*VERBS, "--context")), hint
+    for meant in (*other_words._SAME.values(), *other_words._LISTS.values(), *KINDS.values()):
+        assert not meant or meant.split()[0] in (*VERBS, "--version")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("1.5", 1.5), ("90s", 90), ("30m", 1800), ("2h", 7200), ("1d2h3m4s", 93784), ("0", 0)],
+)
+def test_a_time_span_is_read_as_people_write_it(text, seconds):
+    assert span(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        ("running", ("running", None)),
+        ("learned=-1.5", ("learned", -1.5)),
+        ("delete", ("gone", None)),
+        ("condition=Complete", ("done", None)),
+        ("condition=Ready", ("running", None)),
+        ("condition=Failed", ("failed", None)),
+    ],
+)
+def test_a_condition_may_be_spelled_as_kubectl_does(text, condition):
+    args = verb_parser(find_verb("wait")).read(["r", "--for", text])
+    assert args.condition == condition
 
 
 def test_help_lists_every_verb_and_the_exit_codes(capsys):

@@ -75,13 +75,9 @@ async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = D
     pod_struct = await source.read_pod()
     if pod_struct is None:
         raise NotFoundError(f"The pod {pod.name} is gone, and its log with it.", "Look at the pods again.")
-    every = container_names(pod_struct)
-    names = (query.container,) if query.container else every
-    if query.container and query.container not in every:
-        sentence = f"The pod {pod.name} has no container {query.container}: it has {', '.join(every)}."
-        raise NotFoundError(sentence, "Name one of them by -c.")
+    names, is_only = _selected(pod_struct, query.container), len(container_names(pod_struct)) == 1
     inner = replace(query, seam=query.follow)
-    streams = [_Container(source, pod_struct, name, is_only=len(every) == 1).read(inner) for name in names]
+    streams = [_Container(source, pod_struct, name, is_only=is_only).read(inner) for name in names]
     async with aclosing(merge_streams(streams)) as lines:
         if query.tail is None or len(names) == 1:
             async for line in lines:
@@ -100,6 +96,17 @@ async def read(api: Api, pod: PodView, query: LogQuery, *, timing: LogTiming = D
             yield SEAM
         async for line in lines:
             yield line
+
+
+def _selected(pod: PodStruct, container: str) -> tuple[str, ...]:
+    """Return the names of the containers that are read; all of them where none is named."""
+    names = container_names(pod)
+    if not container:
+        return names
+    if container not in names:
+        sentence = f"The pod {pod.metadata.name} has no container {container}: it has {', '.join(names)}."
+        raise NotFoundError(sentence, "Name one of them by -c.")
+    return (container,)
 
 
 @dataclass(slots=True)
