@@ -141,6 +141,8 @@ class Node:
         cpu_used, memory_used_bytes: In use now, or None when nothing measures it.
         gpu_use: The same of its GPUs; GPUs without a measurement are left out.
         ip: Its address in the cluster; empty where it is unknown.
+        kubelet_version: Version of its kubelet; empty where there is none.
+        runtimes: Handlers of its container runtime by their names, where it reports them.
     """
 
     name: str
@@ -158,6 +160,8 @@ class Node:
     message: str = ""
     cpu: Gpu | None = None
     ip: str = ""
+    kubelet_version: str = ""
+    runtimes: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[Gpu, ...]:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.manifests import runtime_class
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CudaIndex
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
@@ -48,6 +51,7 @@ class ClusterContext:
             api, SlotRule.of(self.settings)
         ).snapshot
         self._latest: tuple[float, ClusterSnapshot] | None = None
+        self._nvidia_class: list[dict[str, Any] | None] = []
 
     @property
     def lease_namespace(self) -> str:
@@ -75,11 +79,26 @@ class ClusterContext:
         """Return what rendering needs to know, by the latest snapshot of whatever age."""
         # Host names of nodes and the server's version do not change while the connection is open.
         snapshot = self._latest[1] if self._latest is not None else await self.snapshot()
-        return server_facts(self.api, snapshot.nodes.values(), self.settings.cuda_index)
+        facts = server_facts(self.api, snapshot.nodes.values(), self.settings.cuda_index)
+        setting, nodes = self.settings.runtime_class, tuple(snapshot.nodes.values())
+        nvidia = await self._runtime_class() if runtime_class.may_need_class(nodes) else None
+        return replace(facts, runtime_classes=runtime_class.by_node(nodes, setting, nvidia))
+
+    async def _runtime_class(self) -> dict[str, Any] | None:
+        """Return the RuntimeClass ``nvidia``; None where there is none, or where it may not be read."""
+        if not self._nvidia_class:
+            try:
+                self._nvidia_class.append(await self.api.find("RuntimeClass", None, runtime_class.CLASS))
+            except ApiError as error:
+                # Not remembered: an administrator may grant the right while the app is open.
+                if error.is_forbidden:
+                    return None
+                raise
+        return self._nvidia_class[0]
 
 
 def server_facts(api: Api, nodes: Iterable[Node], cuda_index: str = "same") -> ServerFacts:
-    """Return what rendering needs to know of a cluster with these nodes."""
+    """Return what rendering needs to know of a cluster with these nodes, without their RuntimeClass."""
     hostnames = {node.name: dict(node.labels).get(labels.HOSTNAME, node.name) for node in nodes}
     # On most clusters the label equals the name; only the exceptions are kept.
     renamed = {name: hostname for name, hostname in hostnames.items() if name != hostname}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 WHOLE: Final = "nvidia.com/gpu"
@@ -19,6 +20,7 @@ MIG: Final = "nvidia.com/mig-"
 _OTHER: Final = re.compile(r"amd\.com/gpu|gpu\.intel\.com/(i915|xe)|nvidia\.com/mig-[0-9a-z.+-]+")
 
 
+@lru_cache(maxsize=256)  # ten thousand pods request the same few
 def is_device(name: str) -> bool:
     """Return True for a resource that stands for a GPU, a part of one, or its memory (HAMi)."""
     return name.startswith("nvidia.com/") or is_plugin_only(name)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import pod_patch, podspec, sidecars
+from l2rtui.backends.kubernetes.manifests import host_folders, pod_patch, podspec, runtime_class, sidecars
+from l2rtui.domain.node import Node
 from l2rtui.domain.plan import LaunchPlan
 from l2rtui.domain.preflight import Finding, Severity
 
@@ -44,6 +45,46 @@ def _endless(job: Manifest, set_name: str, reported: dict[str, None]) -> Iterabl
             reported[sentence] = None
             hint = "Make it an init container with restartPolicy: Always (Kubernetes 1.29 and later)."
             yield Finding(Severity.WARNING, job["metadata"]["labels"][labels.RUN], sentence, hint)
+
+
+def explain_runtime(
+    plan: LaunchPlan, nodes: Mapping[str, Node], server: podspec.ServerFacts, setting: str
+) -> Iterable[Finding]:
+    """Say which RuntimeClass pods with a GPU get, and why; warn where one may be missing."""
+    used = {pod.node for run in plan.runs for pod in run.pods if podspec.uses_nvidia(pod) and pod.node in nodes}
+    sentences: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(used):
+        if runtime := server.runtime_classes.get(name, ""):
+            sentences.setdefault((runtime, runtime_class.reason(nodes[name], setting)), []).append(name)
+    for (runtime, reason), names in sentences.items():
+        sentence = f"pods with a GPU get runtimeClassName {runtime} on {', '.join(names)}: {reason}"
+        yield Finding(Severity.OK, "runtime", sentence)
+    missing = [name for name in sorted(used) if name not in server.runtime_classes]
+    unserved = [name for name in missing if runtime_class.leaves_gpus_to_class(nodes[name])]
+    if unserved and setting == runtime_class.AUTO:
+        sentence = (
+            f"{', '.join(unserved)}: the default runtime of k3s and RKE2 has no GPU, and no RuntimeClass "
+            f"{runtime_class.CLASS} can be seen: pods may run without their GPU"
+        )
+        hint = "Set runtime_class to its name, or ask for the right to get runtimeclasses."
+        yield Finding(Severity.WARNING, "runtime", sentence, hint)
+
+
+def explain_host_folders(plan: LaunchPlan) -> Iterable[Finding]:
+    """Say what is done with folders of the node that pods of a plain user are to write to."""
+    users: dict[tuple[str, int], str] = {}
+    for run in plan.runs:
+        for part in run.spec.sets:
+            if not part.template:
+                folders = (mount.host_path for mount in host_folders.new_folders(part.pod))
+                users |= {(folder, part.pod.user): run.spec.name for folder in folders}
+    for (folder, user), name in users.items():
+        sentence = (
+            f"where {folder} is new or empty on a node and belongs to root, an init container gives it to user {user};"
+            " an older one stays as it is, and that user must be able to write there"
+        )
+        # A container of root is no small thing, even for one chown: nobody should find it by chance.
+        yield Finding(Severity.WARNING, name, sentence)
 
 
 def check_dropped(subject: str, sent: Manifest, created: Mapping[str, Any]) -> Finding | None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import capacity_checks, pod_checks
+from l2rtui.backends.kubernetes.actions import capacity_checks, network_policies, pod_checks
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights, right_name
 from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
@@ -59,10 +59,13 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
         return (*findings, Finding(Severity.REFUSAL, "binding", error.message.rstrip("."), error.hint))
     objects = [manifest for manifests in rendered for manifest in manifests]
     findings += pod_checks.check_templates(plan, objects)
+    findings += pod_checks.explain_runtime(plan, snapshot.nodes, server, context.settings.runtime_class)
+    findings += pod_checks.explain_host_folders(plan)
     parts: list[Awaitable[Iterable[Finding]]] = [
         _rights(api, objects, namespace),
         _dry_run(api, objects, namespace, snapshot),
         _claims(context, plan),
+        network_policies.check(context, plan),
         _devices(api, plan),
         capacity_checks.secrets_and_accounts(api, objects, namespace),
         capacity_checks.volumes(api, objects, namespace),

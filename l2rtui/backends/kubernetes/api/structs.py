@@ -281,6 +281,18 @@ class NodeAddress(KubeStruct, frozen=True):
     address: str = ""
 
 
+class NodeSystemInfo(KubeStruct, frozen=True):
+    """Versions of the programs of a node."""
+
+    kubelet_version: str | None = None
+
+
+class NodeRuntimeHandler(KubeStruct, frozen=True):
+    """Handler of a node's container runtime, as RuntimeClasses name it; empty for the default."""
+
+    name: str | None = None
+
+
 class NodeStatus(KubeStruct, frozen=True):
     """Status of a node."""
 
@@ -288,6 +300,8 @@ class NodeStatus(KubeStruct, frozen=True):
     capacity: Quantities | None = None
     allocatable: Quantities | None = None
     conditions: list[Condition] | None = None
+    node_info: NodeSystemInfo | None = None
+    runtime_handlers: list[NodeRuntimeHandler] | None = None
 
 
 class NodeStruct(KubeObject, frozen=True):

@@ -15,9 +15,11 @@ from typing import Any, Final
 
 from l2rtui.backends.common.peer_env import joined_variables
 from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.extended_resources import MIG
 from l2rtui.backends.kubernetes.manifests import (
     dns_names,
     gpu_binding,
+    host_folders,
     import_yaml,
     pod_patch,
     programs,
@@ -29,7 +31,7 @@ from l2rtui.backends.kubernetes.manifests.pod_parts import (
     restricted_container,
     restricted_pod,
 )
-from l2rtui.domain.containers import Mount, PodSettings, Security, Toleration
+from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
 from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of
@@ -53,11 +55,13 @@ class ServerFacts:
         version: (major, minor) of the server.
         cuda: Value of ``CUDA_VISIBLE_DEVICES`` where a GPU's UUID is not known.
         hostnames: ``kubernetes.io/hostname`` of nodes where it is not the node's name.
+        runtime_classes: RuntimeClass of pods with a GPU of NVIDIA, by node; see ``runtime_class``.
     """
 
     version: tuple[int, int] = (1, 20)
     cuda: CudaIndex = CudaIndex.SAME
     hostnames: Mapping[str, str] = field(default_factory=dict)
+    runtime_classes: Mapping[str, str] = field(default_factory=dict)
 
     def hostname(self, node: str) -> str:
         """Value of the node's label ``kubernetes.io/hostname``."""
@@ -100,7 +104,6 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
         own.extend(parts)
     container = _container(run, pods, bound, mounts)
     spec: dict[str, Any] = {
-        **programs.fetching(pod.set_spec, container),
         **dns_names.hostname(run, pod),
         "containers": [container],
         "volumes": volumes,
@@ -110,7 +113,10 @@ def _own_spec(run: RunPlan, pods: Sequence[PodPlan], bound: GpuBinding, server: 
         **_placement(pod, settings, server),
         **_account(settings),
         **_pod_security(settings),
+        **_runtime(pod, server),
     }
+    if init := [*host_folders.preparing(pod.set_spec, container), *programs.fetching(pod.set_spec, container)]:
+        spec["initContainers"] = init
     if settings.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
     if settings.host_network:
@@ -269,6 +275,20 @@ def _toleration(toleration: Toleration) -> dict[str, str]:
     fields = {"operator": "Equal" if toleration.value else "Exists"}
     parts = {"key": toleration.key, "value": toleration.value, "effect": toleration.effect}
     return fields | {key: value for key, value in parts.items() if value}
+
+
+def _runtime(pod: PodPlan, server: ServerFacts) -> dict[str, Any]:
+    # DRA's driver brings the device into the container by CDI, whatever the runtime.
+    needs_gpu = uses_nvidia(pod) and pod.set_spec.pod.binding is not Binding.DRA
+    name = server.runtime_classes.get(pod.node, "") if needs_gpu else ""
+    return {"runtimeClassName": name} if name else {}
+
+
+def uses_nvidia(pod: PodPlan) -> bool:
+    """Return True for a pod that gets a GPU of NVIDIA, or a part of one."""
+    gpu, binding = pod.gpu, pod.set_spec.pod.binding
+    is_gpu = gpu is not None and not gpu.is_cpu and (not gpu.resource or gpu.resource.startswith(MIG))
+    return is_gpu and binding is not Binding.CPU and bool(pod.seat.slots)
 
 
 def _account(settings: PodSettings) -> dict[str, Any]:

@@ -41,10 +41,10 @@ def volume(run: RunPlan, set_spec: SetSpec) -> tuple[list[dict[str, Any]], list[
     return [{"name": _VOLUME, **source}], [{"name": _VOLUME, "mountPath": PROGRAM_DIR, "readOnly": True}]
 
 
-def fetching(set_spec: SetSpec, container: dict[str, Any]) -> dict[str, Any]:
+def fetching(set_spec: SetSpec, container: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the init container that fetches a program from its URL, with the container's variables and rights."""
     if set_spec.program is None or not set_spec.program.url:
-        return {}
+        return []
     # Ports and resources stay with the container: a download needs no GPU.
     parts = {key: value for key, value in container.items() if key not in ("ports", "resources")}
     # Writable here only: the program itself cannot change what it runs.
@@ -53,4 +53,4 @@ def fetching(set_spec: SetSpec, container: dict[str, Any]) -> dict[str, Any]:
         for mount in container["volumeMounts"]
     ]
     argv = ["l2r-runtime", "fetch", set_spec.program.url, f"{PROGRAM_DIR}/{set_spec.program.name}"]
-    return {"initContainers": [{**parts, "name": "fetch", "command": argv, "volumeMounts": mounts}]}
+    return [{**parts, "name": "fetch", "command": argv, "volumeMounts": mounts}]

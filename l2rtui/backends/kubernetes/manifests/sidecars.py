@@ -102,7 +102,8 @@ def add(
     worker_mounts = [dict(mount) for mount in worker["volumeMounts"] if mount["mountPath"] in _spec_paths(set_spec)]
     container["volumeMounts"] = [*worker_mounts, dict(shared), {"name": _SCRATCH, "mountPath": _HOME}]
     if is_native:
-        spec["initContainers"] = [{**container, "restartPolicy": "Always"}]
+        # After those that prepare its folders, before the worker.
+        spec["initContainers"] = [*spec.get("initContainers", ()), {**container, "restartPolicy": "Always"}]
         return
     spec["containers"] = [worker, container]
     if set_spec.restart is not RestartPolicy.ALWAYS:

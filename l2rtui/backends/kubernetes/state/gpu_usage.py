@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import Container, EnvVar, PodStruct, Quantities
-from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, plugin_only
+from l2rtui.backends.kubernetes.extended_resources import MIG, SHARED, WHOLE, is_device, plugin_only
 from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, quantity
 from l2rtui.domain.ledger import DeviceUsage
 from l2rtui.domain.node import device_index, device_name
@@ -85,7 +85,8 @@ def read_gpu_usage(
             nvidia, cuda = _pins(container.env)
             if nvidia is not _UNSET or cuda is not _UNSET:
                 pinned.update(dict.fromkeys(_pinned_gpus(nvidia, cuda, devices, flags)))
-    requested = _requested(pod, devices)
+    has_requests = _has_requests(pod)
+    requested = _requested(pod, devices) if has_requests else 0
     if pinned and requested:
         flags["names a GPU and requests one too: it may hold two"] = None
     if spec.resource_claims and allocated is None:
@@ -97,7 +98,7 @@ def read_gpu_usage(
     elif by_hami := _by_hami(pod, devices):
         pinned, requested = dict.fromkeys(by_hami), 0
     usages = tuple(pinned) + ((DeviceUsage(None, None, requested),) if requested else ())
-    usages += _plugin_usage(pod, devices)
+    usages += _plugin_usage(pod, devices) if has_requests else ()
     if labels.RUN_ID in (pod.metadata.labels or {}):
         usages = _own_pod_usage(pod, devices, usages, planned_slots, flags)
     return PodGpuUsage(usages, tuple(flags)) if usages or flags else NO_GPU_USAGE
@@ -221,6 +222,17 @@ def _written(pin: _Pin) -> str:
 
 
 # --- by request -------------------------------------------------------------------------------------------------
+def _has_requests(pod: PodStruct) -> bool:
+    """Return True if a container requests any device: most pods of a cluster do not, and this runs for each."""
+    for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
+        resources = container.resources
+        if resources is not None:
+            for name in (*(resources.limits or ()), *(resources.requests or ())):
+                if is_device(name):
+                    return True
+    return False
+
+
 def _requested(pod: PodStruct, devices: NodeDevices) -> int:
     """Return the slots of GPUs of NVIDIA that the pod requests from the scheduler."""
     return _summed(pod, lambda container: _slots(container, devices))

@@ -73,6 +73,8 @@ def node_view(
         message="; ".join(filter(None, messages)),
         cpu=devices.cpu,
         ip=next((item.address for item in status.addresses or () if item.type == "InternalIP"), ""),
+        kubelet_version=(status.node_info.kubelet_version or "") if status.node_info is not None else "",
+        runtimes=tuple(filter(None, (item.name for item in status.runtime_handlers or ()))),
     )
 
 
