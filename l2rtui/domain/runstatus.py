@@ -62,6 +62,8 @@ PEER_SILENT_SECONDS: Final = 60.0
 """The same of elastic nodes and parameter servers, which evaluate and save between two records."""
 LATE_WORKER_SECONDS: Final = 12.5
 """Age of a worker's record that counts while its learner waits: a worker writes every ten seconds."""
+_EVALUATOR_INTERVALS: Final = 3.0
+"""Time without a record of an evaluator that counts, in intervals of its own: an evaluation may take minutes."""
 FRESH_SECONDS: Final = 8.0
 """Age up to which a learner's record says that it waits now. An older one may be of a learner that stopped, whose
 workers then stand still: their next records, which come every ten seconds, would seem to be the cause.
@@ -295,7 +297,8 @@ def _of_learner(
         sentence = f"collects its first data: {look.metrics.env_steps:,} env steps, no update yet"
         return LearningState(Learning.STARTING, now - look.running, sentence)
     idle = now - look.at(progress.updated_at) if look.has_updated else look.running
-    return _of_pace(run, learner, look, idle, _culprits(pods, reports, now, is_waiting=look.waits))
+    culprits = _culprits(pods, reports, now, is_waiting=look.waits)
+    return _of_pace(run, learner, look, idle, culprits, _silent_evaluator(pods, reports))
 
 
 def _is_starting(look: _Look) -> bool:
@@ -304,12 +307,20 @@ def _is_starting(look: _Look) -> bool:
     return look.running < STARTING_SECONDS or is_collecting
 
 
-def _of_pace(run: RunView, learner: PodView, look: _Look, idle: float, culprits: tuple[str, str]) -> LearningState:
+def _of_pace(
+    run: RunView,
+    learner: PodView,
+    look: _Look,
+    idle: float,
+    culprits: tuple[str, str],
+    silent_evaluator: str,
+) -> LearningState:
     """Return the state of a learner that reports, from its pace.
 
     Args:
         idle: Seconds since its last update.
         culprits: Workers that send nothing, counted, and by name with their causes; empty texts for none.
+        silent_evaluator: Sentence about an evaluator without news; empty for none.
     """
     progress = look.progress
     is_slow, has_stopped = bool(progress.slow_since), idle > look.patience
@@ -336,6 +347,8 @@ def _of_pace(run: RunView, learner: PodView, look: _Look, idle: float, culprits:
     live = "learns" if not named else f"learns, but {counted_culprits} ({named}): {see}"
     if progress.waits_since and not named:
         live = f"learns; {waits}: more workers would speed it up"
+    elif silent_evaluator and not named:
+        live = f"learns, but {silent_evaluator}"
     return LearningState(Learning.LIVE, look.now - look.running, live)
 
 
@@ -380,6 +393,22 @@ def _cause(pod: PodView, reports: RunReports, now: float, *, is_waiting: bool) -
     if record.simulator == "starting":
         return f"starts its simulator, {counted(record.simulator_restarts, 'restart')}"
     return "has no env step" if record.rate == 0 else ""
+
+
+def _silent_evaluator(pods: Sequence[PodView], reports: RunReports) -> str:
+    """Return a sentence about the first evaluator that has stopped to report; empty where none has.
+
+    The interval between two evaluations is the run's own, so one record alone proves nothing. The learner goes on
+    and publishes weights: an evaluator without news of those has stopped, or has lost it.
+    """
+    for pod in pods:
+        record = reports.pods.get(pod.uid)
+        if pod.role is not Role.EVALUATOR or record is None or not pod.ready or not record.interval_seconds:
+            continue
+        seconds = reports.ages.get(pod.uid, 0.0)
+        if seconds > max(SILENT_SECONDS, _EVALUATOR_INTERVALS * record.interval_seconds):
+            return f"its evaluator {pod.name} has printed nothing for {age(seconds)}: see `l2rtui logs {pod.name}`"
+    return ""
 
 
 def _of_peers(run: RunView, pods: Sequence[PodView], reports: RunReports, now: float) -> LearningState:

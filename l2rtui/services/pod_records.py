@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from enum import Enum
 from typing import Any, Final
 
 from l2rtui.backends.base import Backend
@@ -21,6 +22,8 @@ BACKLOG_LINES: Final = 60
 SILENT_LINES: Final = 2_000
 """Lines without a record after which a pod counts as one that writes none."""
 _MAX_TEXT: Final = 400
+_FADING: Final = 0.8
+"""Part of a long interval that still counts one record later."""
 
 
 def read(line: str) -> PodMetrics | None:
@@ -48,11 +51,16 @@ def read(line: str) -> PodMetrics | None:
 
 
 def after(before: PodMetrics | None, news: PodMetrics) -> PodMetrics:
-    """Merge a record into the previous one: the lowest rank stands for all processes of a pod."""
-    if before is None or before.kind != news.kind or before.rank is None or news.rank is None:
+    """Merge a record into the previous one: its interval, and the lowest rank for all processes of a pod."""
+    if before is None or before.kind != news.kind:
         return news
-    # The world size changes between rounds; then ranks of the old one no longer count.
-    return replace(news, rank=min(before.rank, news.rank) if before.world_size == news.world_size else news.rank)
+    gap = news.time - before.time if before.time and news.time else 0.0
+    # The longest of the latest intervals: a pause counts for some records, and is forgotten then.
+    interval = max(gap, _FADING * before.interval_seconds)
+    if before.rank is None or news.rank is None or before.world_size != news.world_size:
+        # The world size changes between rounds; then ranks of the old one no longer count.
+        return replace(news, interval_seconds=interval)
+    return replace(news, rank=min(before.rank, news.rank), interval_seconds=interval)
 
 
 def _activity(record: Mapping[str, Any]) -> str:
@@ -78,8 +86,23 @@ def _counted(word: str, value: Any) -> str:
     return "" if count is None else f"{word} {count:,.0f}"
 
 
-async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodMetrics, None]:
-    """Yield the newest record of a pod, then each new one, until the pod is gone or proves to write none."""
+class LogPosition(Enum):
+    """Position in a log that ``follow`` reports between the records."""
+
+    READ = "read"
+    """The lines so far were read, and none of them is a record."""
+    ENDED = "ended"
+    """The log has ended: its pod is gone, or the connection."""
+
+
+async def follow(
+    backend: Backend, pod: PodView, *, is_watched: bool = False
+) -> AsyncGenerator[PodMetrics | LogPosition, None]:
+    """Yield the newest record of a pod, then each new one, until the pod is gone or proves to write none.
+
+    Args:
+        is_watched: Go on although screens display none of its values: its silence will be news.
+    """
     silent = 0
     query = LogQuery(follow=True, tail=BACKLOG_LINES, seam=True)
     newest: PodMetrics | None = None
@@ -88,14 +111,13 @@ async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodMetrics, N
         async for line in lines:
             if line.is_seam:
                 is_live = True
-                if newest is not None:
-                    yield newest
+                yield LogPosition.READ if newest is None else newest
             elif (news := read(line.text)) is not None:
                 newest, silent = after(newest, news), 0
                 if is_live:
                     yield newest
                 # A log stream is a connection: pods without live values are read once and closed.
-                if not news.is_worth_following:
+                if not (is_watched or news.is_worth_following):
                     return
             else:
                 silent += 1
@@ -103,6 +125,7 @@ async def follow(backend: Backend, pod: PodView) -> AsyncGenerator[PodMetrics, N
                     return
     if newest is not None and not is_live:  # the log ended before it could be followed
         yield newest
+    yield LogPosition.ENDED
 
 
 def _number(value: Any) -> float | None:

@@ -9,6 +9,7 @@ from itertools import count
 from types import MappingProxyType
 from uuid import NAMESPACE_DNS, uuid5
 
+from l2rtui.backends.base import Inspector
 from l2rtui.backends.common.refusals import run_exists
 from l2rtui.backends.common.slot_check import refuse_taken_slots
 from l2rtui.backends.fake import demo_cluster, demo_logs
@@ -86,7 +87,8 @@ class FakeBackend:
         self._step_seconds = step_seconds
         self._simulators = DemoSimulators()
         self.volumes = DemoVolumes(self.now)
-        self.inspector = DemoInspector(self)
+        self._history = DemoInspector(self)
+        self.inspector: Inspector = self._history
         self.outage = ""
         self.silent_since: float | None = None
         self.broken_pods: dict[str, str] = {}
@@ -288,7 +290,7 @@ class FakeBackend:
         )
         # Through the differences, so that unchanged rows stay the same objects, as with a real watch.
         changes = difference(self._snapshot, newest)
-        self.inspector.note(self._snapshot, changes, self.now())
+        self._history.note(self._snapshot, changes, self.now())
         self._snapshot = apply(self._snapshot, changes)
         return self._snapshot
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from l2rtui.backends.common.formatting import fields, when, with_events
+from l2rtui.backends.common.port_listener import carry_to, listen_and_carry
 from l2rtui.domain.change import Change, PodChanged, PodGone, RunChanged, RunGone
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
@@ -33,8 +34,8 @@ class DemoInspector:
             match change:
                 case PodChanged(pod):
                     self._events.extend((pod.run, event) for event in _of_pod(before.pods.get(pod.uid), pod, now))
-                case PodGone(uid) if (pod := before.pods.get(uid)) is not None:
-                    self._events.append((pod.run, _event(now, "Died", pod.name, "")))
+                case PodGone(uid) if (dead := before.pods.get(uid)) is not None:
+                    self._events.append((dead.run, _event(now, "Died", dead.name, "")))
                 case RunChanged(run) if run.uid not in before.runs:
                     self._events.append((run.name, _event(run.created or now, "Launched", run.name, "", "Run")))
                 case RunGone(uid) if (gone := before.runs.get(uid)) is not None:
@@ -71,11 +72,14 @@ class DemoInspector:
                 chosen = [event for _, event in self._events]
         return tuple(sorted(chosen, key=lambda event: event.time))
 
-    async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:  # noqa: ARG002
-        """Refuse: there are no processes that could listen."""
-        sentence = f"Port {remote} of {pod.name} leads nowhere: the demo cluster has no processes."
-        raise BackendError(sentence, "Use --backend local.")
-        yield ""  # pragma: no cover  (makes this a generator, as the protocol has it)
+    async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
+        """Refuse each connection: there are no processes that could listen."""
+
+        async def nowhere() -> str:
+            raise BackendError("the demo cluster has no processes.")
+
+        async for sentence in listen_and_carry(pod.name, local, remote, carry_to(nowhere, remote)):
+            yield sentence
 
 
 def _of_pod(before: PodView | None, pod: PodView, now: float) -> Iterator[KubeEvent]:

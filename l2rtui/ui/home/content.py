@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import is_
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from textual.widget import Widget
 
 from l2rtui.config import user_name
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
+from l2rtui.domain.runstatus import LATE_WORKER_SECONDS
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.ui.home.chart_content import ChartContent
@@ -32,7 +33,7 @@ from l2rtui.ui.state.connection_status import ConnectionStatus
 from l2rtui.ui.state.learning_states import LearningStates
 from l2rtui.ui.state.messages import LearningChanged
 from l2rtui.ui.state.record_ages import WORKER_INTERVAL_SECONDS, RecordAges
-from l2rtui.ui.state.record_streams import PodRecordStream
+from l2rtui.ui.state.record_streams import WatchedPods
 from l2rtui.ui.state.snapshot_index import SnapshotIndex
 from l2rtui.ui.text import Line
 from l2rtui.ui.theme import plain
@@ -78,7 +79,7 @@ class PaneContent:
         self._index = SnapshotIndex(user_name())
         self._ages = RecordAges()
         self._learning = LearningStates(self._ages)
-        self._record_stream = PodRecordStream(ctx, self.take_records)
+        self._watched_pods = WatchedPods(ctx, self.take_records)
         self._run_rows = RunRows()
         self._slot_figures = SlotFigures(panes.slots)
         self._curves = ChartContent(panes.charts, ctx, self.pods_of)
@@ -101,7 +102,7 @@ class PaneContent:
         await asyncio.to_thread(work)
         self._index = index
         self._panes.slots.snapshot = snapshot
-        self._panes.sizes.fit()
+        self._panes.fit()
         # The slots in one paint, the lists in the next: keys are handled between the two.
         painted = asyncio.Event()
         self._panes.screen.call_after_refresh(painted.set)
@@ -124,6 +125,7 @@ class PaneContent:
         self.records = {**{uid: record for uid, record in self.records.items() if uid in pods}, **records}
         self._ages.keep({*self.records, *self.metrics})
         self._ages.take(records, self._ctx.clock())
+        self._learning.looked = self._watched_pods.looked
         self._learning.expire()
         if self._panes.lower is Pane.PODS:
             self.show_pods()
@@ -136,7 +138,7 @@ class PaneContent:
         self._panes.status.pod_counts = self._index.pod_counts
         self._panes.status.snapshot = self.snapshot
         self._panes.slots.snapshot = self.snapshot
-        self._panes.sizes.fit()
+        self._panes.fit()
         self.show_runs()
         self.show_view(self._panes.lower)
         self.show_detail()
@@ -155,11 +157,13 @@ class PaneContent:
         """Redraw the ages, which change with time alone."""
         for table in (self._panes.runs, self._panes.pods, self._panes.kube_events):
             table.draw_ages()
+        self._watch_pods()
+        self._learning.looked = self._watched_pods.looked
         self._learning.expire()
         self.show_runs()  # a learner that hangs sends nothing: only the clock says that its numbers are old
         self.show_view(self._panes.lower)
         self.show_detail()
-        self._panes.sizes.fit()  # panes that could do with less since a while
+        self._panes.fit()  # panes that could do with less since a while
 
     def take_health(self, health: ConnectionStatus) -> None:
         """Show the state of the connection in that of the runs: without one nobody knows whether they learn."""
@@ -320,13 +324,34 @@ class PaneContent:
         """Show the log of the selection; new pods are added to it, and to the logs in the other panes."""
         logs = self._panes.logs
         logs.follow(self.log_selection())
-        run = self._panes.selection.run(self.snapshot)
-        self._record_stream.follow(self._index.pods_of(run.name) if run is not None else ())
+        self._watched_pods.follow_selected(self._selected_pods, self._late())
         for log in logs.controllers[1:]:
             # A log of fixed pods has no current pods: it must not be shown empty.
             if pods := self._current_pods(log.selection.key):
                 log.add_pods(pods)
         self.titles.show()
+
+    @property
+    def _selected_pods(self) -> Sequence[PodView]:
+        """Pods of the selected run."""
+        run = self._panes.selection.run(self.snapshot)
+        return self._index.pods_of(run.name) if run is not None else ()
+
+    def _watch_pods(self) -> None:
+        """Follow the pods of the selected run, and of others whose learners wait for data; many take turns."""
+        late, selected = self._late(), self._panes.selection.run(self.snapshot)
+        self._watched_pods.follow_selected(self._selected_pods, late)
+        waiting = (
+            run
+            for uid, run in self.snapshot.runs.items()
+            if run is not selected and uid in self.metrics and self.metrics[uid].progress.waits_since
+        )
+        self._watched_pods.follow_waiting([pod for run in waiting for pod in self._index.pods_of(run.name)], late)
+
+    def _late(self) -> set[str]:
+        """Return the uids of pods whose newest record is older than a worker's next one would be."""
+        now = self._ctx.clock()
+        return {uid for uid in self.records if self._ages.seconds(uid, now) > LATE_WORKER_SECONDS}
 
     def _current_pods(self, key: str) -> tuple[PodView, ...]:
         """Return the present pods of the run that a log's key names; none where the log is of fixed pods."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from operator import is_
 
 from l2rtui.domain.metrics import PodMetrics, RunMetrics
@@ -19,10 +20,12 @@ class LearningStates:
 
     Attributes:
         health: State of the connection; while it is lost nothing of the present is known.
+        looked: Uids of pods whose log is open: the records of all others grow old while their writers go on.
     """
 
     def __init__(self, ages: RecordAges) -> None:
         self.health = ConnectionStatus()
+        self.looked: AbstractSet[str] = frozenset()
         self._ages = ages
         self._turn = 0
         self._states: dict[str, tuple[_Inputs, LearningState]] = {}
@@ -71,12 +74,10 @@ class LearningStates:
         records: Mapping[str, PodMetrics],
         now: float,
     ) -> RunReports:
-        # A log whose records no screen shows was read once and closed (`PodRecordStream`): that record grows old
-        # while its writer goes on.
-        own = {}
-        if records:  # those of the selected run: the others need no look at their pods
-            newest = ((pod.uid, records.get(pod.uid)) for pod in pods)
-            own = {uid: record for uid, record in newest if record is not None and record.is_worth_following}
+        own, read_pods = {}, set()
+        if self.looked:  # of few runs: the others need no look at their pods
+            read_pods = {pod.uid for pod in pods if pod.uid in self.looked}
+            own = {uid: records[uid] for uid in read_pods if uid in records}
         return RunReports(
             metrics,
             self._ages.seconds(run.uid, now),
@@ -84,4 +85,5 @@ class LearningStates:
             {uid: self._ages.seconds(uid, now) for uid in own},
             self.health.outage,
             self.health.outage_seconds,
+            read_pods,
         )

@@ -410,3 +410,37 @@ def test_a_real_run_raises_no_false_alarm_at_any_second(name):
     assert (
         learning_state(RUN, (learner, W0, W1), RunReports(metrics, 16.0), now + 16, state).state is Learning.STALLED
     )
+
+
+EVALUATOR = replace(W0, uid="e", name="r-eval-0", set_name="eval", role=Role.EVALUATOR)
+SCORES = PodMetrics("evaluator", interval_seconds=10.0)
+
+
+@pytest.mark.parametrize(
+    ("record", "seconds", "is_named"),
+    [
+        (SCORES, 29.0, False),
+        (SCORES, 31.0, True),
+        (replace(SCORES, interval_seconds=1.0), 14.0, False),
+        (replace(SCORES, interval_seconds=1.0), 16.0, True),
+        (replace(SCORES, interval_seconds=0.0), 600.0, False),
+        (None, 600.0, False),
+    ],
+)
+def test_an_evaluator_is_silent_by_its_own_interval(record, seconds, is_named):
+    records = {"e": record} if record else {}
+    state = of(pods=(*PODS, EVALUATOR), records=records, ages={"e": seconds})
+    assert state.state is Learning.LIVE
+    assert ("its evaluator r-eval-0 has printed nothing for" in state.reason) is is_named
+
+
+def test_an_evaluator_that_does_not_run_is_not_called_silent():
+    down = replace(EVALUATOR, ready=False)
+    assert of(pods=(*PODS, down), records={"e": SCORES}, ages={"e": 60.0}).reason == "learns"
+
+
+def test_workers_that_are_silent_come_before_an_evaluator_that_is():
+    records, ages = {"w0": UP, "e": SCORES}, {"w0": 60.0, "e": 60.0}
+    reason = of(pods=(*PODS, EVALUATOR), records=records, ages=ages).reason
+    assert "r-w-0 has printed nothing" in reason
+    assert "evaluator" not in reason

@@ -69,6 +69,17 @@ def test_the_first_rank_of_a_pod_stands_for_all_of_its_processes():
     assert after(None, first) is first
 
 
+def test_the_interval_of_a_writer_is_the_longest_of_the_latest():
+    times = (1.0, 11.0, 71.0, 81.0, 91.0)
+    record, intervals = None, []
+    for moment in times:
+        record = after(record, PodMetrics("evaluator", time=moment))
+        intervals.append(record.interval_seconds)
+    assert intervals == [0.0, 10.0, 60.0, 48.0, pytest.approx(38.4)]
+    assert after(record, PodMetrics("worker", time=101.0)).interval_seconds == 0.0, "another writer"
+    assert after(record, PodMetrics("evaluator", time=90.0)).interval_seconds == pytest.approx(30.72)
+
+
 class Logs:
     """A backend that has one log."""
 
@@ -86,23 +97,30 @@ def said(text: str, *, is_seam: bool = False) -> LogLine:
     return LogLine(1.0, "p", text, is_seam=is_seam)
 
 
-async def found(*lines: LogLine) -> tuple[list[str], int]:
+async def found(*lines: LogLine, is_watched: bool = False) -> tuple[list[str], int]:
     logs = Logs(*lines)
-    return [one.step async for one in pod_records.follow(logs, SimpleNamespace(name="p"))], logs.given
+    records = pod_records.follow(logs, SimpleNamespace(name="p"), is_watched=is_watched)
+    return [one.step if isinstance(one, PodMetrics) else str(one.value) async for one in records], logs.given
 
 
 async def test_of_what_was_written_the_newest_counts_and_then_all():
     run = [line("step", name=name, state="running") for name in ("a", "b", "c")]
     lines = [said(run[0]), said(run[1]), said("", is_seam=True), said("INFO"), said(run[2])]
-    assert (await found(*lines))[0] == ["b running", "c running"]
+    assert (await found(*lines))[0] == ["b running", "c running", "ended"]
 
 
 async def test_a_pod_that_is_over_tells_its_last():
-    assert (await found(said(line("step", name="a", state="done"))))[0] == ["a done"]
+    assert (await found(said(line("step", name="a", state="done"))))[0] == ["a done", "ended"]
 
 
 async def test_a_pod_without_anything_to_say_is_not_listened_to():
     many = [said("INFO")] * (pod_records.SILENT_LINES + 100)
-    assert await found(said("", is_seam=True), *many) == ([], pod_records.SILENT_LINES + 2)
+    assert await found(said("", is_seam=True), *many) == (["read"], pod_records.SILENT_LINES + 2)
     quiet = line("worker", env_steps_per_second=3.0)
     assert (await found(said("", is_seam=True), *[said(quiet)] * 5))[1] == 2
+
+
+async def test_a_pod_that_is_watched_is_listened_to_although_no_screen_shows_its_values():
+    quiet = line("worker", env_steps_per_second=3.0)
+    lines = [said("", is_seam=True), *[said(quiet)] * 5]
+    assert await found(*lines, is_watched=True) == (["read", *[""] * 5, "ended"], 6)

@@ -128,7 +128,7 @@ async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
         await one.press("minus")
         await one.until(lambda: one.cluster.panes.focused_pane == "nodes")
         await one.press("6")
-        await one.until(lambda: "has no events" in one.words())
+        await one.until(lambda: "Claimed" in one.words() and "Pod segment-train-0" in one.words())
 
 
 async def test_filters_compare_with_columns_and_slots_are_filtered_by_their_nodes(desk):
