@@ -52,7 +52,7 @@ LEFT_OUT_MODULES = re.compile(
     r"(_test|_ctypes_test|xx|_tkinter|_curses|readline|_dbm|_gdbm|_sqlite3|_crypt|_codecs_|nis|ossaudiodev|spwd)"
 )
 LEFT_OUT_FILES = re.compile(
-    # The typed half of the Kubernetes library, 9 MB of the archive, which nothing here imports (an import contract);
+    # The typed half of the Kubernetes library: 9 MB of the archive that nothing here imports (an import contract);
     # the packages themselves stay, since the session imports their names. Tests of the library, too.
     r"kubernetes/(aio/)?(client/(api|models)/(?!__init__\.py$)|.*(_test|/test_\w+)\.py$|e2e_test/)"
 )
