@@ -8,6 +8,7 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.ui.home.content import PaneContent
 from l2rtui.ui.home.layout import PaneLayout
 from l2rtui.ui.home.navigation import Navigation
+from l2rtui.ui.home.pane_sizes import PaneSizes
 from l2rtui.ui.home.selection import Selection
 from l2rtui.ui.state.app_context import AppContext
 
@@ -22,6 +23,7 @@ class HomeView:
         self.screen = screen
         self.ctx = ctx
         self.panes = PaneLayout(screen, ctx)
+        self.sizes = PaneSizes(self.panes, ctx)
         self.content = PaneContent(self.panes, ctx)
         self.navigation = Navigation(self.panes, self.content, ctx)
 

@@ -5,7 +5,7 @@ The style sheet decides what is visible. This module sets the classes of the scr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from textual.containers import Container
@@ -15,7 +15,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from l2rtui.ui.home.log_panes import LogController, LogPanes
-from l2rtui.ui.home.pane_sizes import PaneSizes
 from l2rtui.ui.home.selection import Pane, Selection
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.widgets.charts import ChartView
@@ -47,7 +46,7 @@ class PaneLayout:
         last_list: List that has the focus, or had it last.
         lower: The visible one of the views that share a position.
         zoomed: The pane that has the whole screen; None while all are visible.
-        sizes: Heights and widths of the panes.
+        fit: Gives every visible pane the size that suits it.
     """
 
     def __init__(self, screen: Screen[None], ctx: AppContext) -> None:
@@ -65,8 +64,8 @@ class PaneLayout:
         self._attached: LogController | None = None
         lists = (self.slots, self.runs, self.pods, self.nodes, self.kube_events, self.leaks, self.charts)
         self._widgets: dict[Pane, Widget] = dict(zip(LISTS, lists, strict=True))
-        self.sizes = PaneSizes(self, ctx)
-        self.slots.set_reactive(GpuGrid.level, self.sizes.level)
+        # Set by PaneSizes, which reads what the panes contain.
+        self.fit: Callable[[], None] = lambda: None
 
     def first_widgets(self) -> Iterator[Widget]:
         """Yield the widgets that the first frame of the screen shows; ``mount_rest`` adds the others."""
@@ -144,7 +143,7 @@ class PaneLayout:
         for other in LISTS:
             self.screen.set_class(other is pane, f"on-{other}")
             self.screen.set_class(other is self.lower, f"low-{other}")
-        self.sizes.fit()
+        self.fit()
 
     def show_zoomed(self, pane: Pane | None) -> None:
         """Give the whole screen to a pane, or with None to all panes."""
@@ -152,7 +151,7 @@ class PaneLayout:
         self.screen.set_class(pane is not None, "zoomed")
         for other in Pane:
             self.screen.set_class(other is pane, f"zoom-{other}")
-        self.sizes.fit()
+        self.fit()
 
     def focus(self, pane: Pane) -> None:
         """Give a pane the focus."""

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from textual.timer import Timer
 from textual.widget import Widget
 
+from l2rtui.ui.home.layout import PaneLayout
 from l2rtui.ui.home.pane_heights import SMALLEST, Need, heights
 from l2rtui.ui.home.selection import Pane
 from l2rtui.ui.state.app_context import AppContext
 from l2rtui.ui.state.screen_state import LEAST_SHARE, MOST_SHARE, read_screen_state, write_screen_state
+from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
-
-if TYPE_CHECKING:
-    from l2rtui.ui.home.layout import PaneLayout
 
 FRAME: Final = 2
 BARS: Final = 2
@@ -66,6 +65,8 @@ class PaneSizes:
         self._applied: tuple[str, str, str] = "", "", ""
         self._edge: _Edge | None = None
         self._timer: Timer | None = None
+        panes.fit = self.fit
+        panes.slots.set_reactive(GpuGrid.level, self._level)
 
     # --- sizes -------------------------------------------------------------------------------------------------
     def fit(self) -> None:
@@ -226,8 +227,8 @@ class PaneSizes:
         if both < 2 * SMALLEST:
             return
         height = max(SMALLEST, min(both - SMALLEST, height))
-        given = {above: height} if below == Pane.LOG else {above: height, below: both - height}
-        shares = {name: min(MOST_SHARE, max(LEAST_SHARE, lines / total)) for name, lines in given.items()}
+        lines = {above: height} if below == Pane.LOG else {above: height, below: both - height}
+        shares = {name: min(MOST_SHARE, max(LEAST_SHARE, height / total)) for name, height in lines.items()}
         self._change(heights={**self.state.heights, **shares})
 
     def _set_width(self, columns: int) -> None:
@@ -236,7 +237,7 @@ class PaneSizes:
 
     # --- lasting state -----------------------------------------------------------------------------------------
     @property
-    def level(self) -> ZoomLevel | None:
+    def _level(self) -> ZoomLevel | None:
         """Level of the grid that was chosen; None for the one that fits."""
         return next((level for level in ZoomLevel if level == self.state.level), None)
 

@@ -94,7 +94,7 @@ class ClusterScreen(Screen[None]):
         self.ctx = ctx
         self.view = HomeView(self, ctx)
         self.panes, self.content, self.navigation = self.view.panes, self.view.content, self.view.navigation
-        self.sizes = self.panes.sizes
+        self.sizes = self.view.sizes
         self.filters, self.log_actions = FilterActions(self.view), LogActions(self.view)
         self.inspect_actions = InspectActions(self.view)
         self.command_line = CommandLine(self.view, self.filters, self.log_actions, self.inspect_actions.help_about)

@@ -21,7 +21,7 @@ Fault = tuple[RunView, Sequence[PodView], LearningState]
 
 
 class SlotFigures:
-    """What the grid shows beside the slots themselves."""
+    """Source of the figures that the grid shows beside the slots themselves."""
 
     def __init__(self, grid: GpuGrid) -> None:
         self._grid = grid

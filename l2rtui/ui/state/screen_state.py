@@ -22,7 +22,7 @@ Share = Annotated[float, msgspec.Meta(ge=LEAST_SHARE, le=MOST_SHARE)]
 
 
 class ScreenState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What somebody has set with keys or the mouse.
+    """Sizes and level that somebody has set with keys or the mouse.
 
     Attributes:
         heights: Share of the screen's height by name of a pane; panes without one take what suits them.

@@ -335,8 +335,8 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             elif style is TextStyle.FAULT and text.strip():
                 # It is reversed: blanks beside the text would stand there as a block of their own.
                 cell = fit(text, cells, right=column.right)
-                before, word, after = cell.partition(cell.strip())
-                spans += [Span(before), Span(word, style), Span(f"{after}{'':{_GAP}}")]
+                left, word, right = cell.partition(cell.strip())
+                spans += [Span(left), Span(word, style), Span(f"{right}{'':{_GAP}}")]
             else:
                 spans.append(Span(f"{fit(text, cells, right=column.right)}{'':{_GAP}}", style))
         if not is_cursor:

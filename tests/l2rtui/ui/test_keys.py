@@ -105,7 +105,7 @@ def state(desk) -> tuple[object, ...]:
             log.log_filter.json_as,
             sum(entry.is_mark for entry in log.ring),
         ),
-        (cluster.panes.slots.shown_level, cluster.panes.sizes.state),
+        (cluster.panes.slots.shown_level, cluster.sizes.state),
         len(desk.says()),
         desk.app._exit,
     )

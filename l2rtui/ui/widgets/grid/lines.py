@@ -29,11 +29,11 @@ from l2rtui.ui.widgets.grid.shape import (
     HEAD,
     MARGIN,
     NO_SHAPE,
-    Cell,
     NodeLine,
     OverviewLine,
     Part,
     Shape,
+    SlotCell,
     TileHead,
     TileLine,
     TileRow,
@@ -67,7 +67,7 @@ class Grid:
     width: int = 0
 
     @property
-    def slots(self) -> Mapping[SlotId, Cell]:
+    def slots(self) -> Mapping[SlotId, SlotCell]:
         """Position of each slot."""
         return self.shape.slots
 
@@ -156,16 +156,16 @@ class Grid:
         """Label of a device, with its load in the place of the blank behind it, where the load is known."""
         if not label.strip() or not label.endswith(" ") or gpu.is_cpu:
             return (Span(label, TextStyle.DIM),)
-        load = self._load_glyph(node, gpu, Span(" ", TextStyle.DIM))
+        load = self._load_glyph(node, gpu, Span(" ", TextStyle.DIM), TextStyle.PLAIN)
         return Span(label[:-1], TextStyle.DIM), load
 
-    def _load_glyph(self, node: Node, gpu: Gpu, unknown: Span) -> Span:
+    def _load_glyph(self, node: Node, gpu: Gpu, unknown: Span, style: TextStyle) -> Span:
         use = node.use(gpu.index)
         if use is None or use.percent is None:
             return unknown
         if (node.name, gpu.index) in self.figures.idle:
             return Span(IDLE, TextStyle.WARN)
-        return Span(load_bar(use.percent), self._of_now(TextStyle.PLAIN))
+        return Span(load_bar(use.percent), self._of_now(style))
 
     def _of_now(self, style: TextStyle) -> TextStyle:
         """Return a style, or the one of what is old while nothing answers."""
@@ -261,7 +261,7 @@ class Grid:
         else:
             first = GLYPHS_OF_STATES[next(state for state in GLYPHS_OF_STATES if state in states)]
         if self._is_measured:
-            return first, self._load_glyph(node, gpu, UNKNOWN if not gpu.is_cpu else Span(" "))
+            return first, self._load_glyph(node, gpu, UNKNOWN if not gpu.is_cpu else Span(" "), style)
         used = sum(slot.pod_uid != "" for slot in slots)
         return first, Span(load_bar(100 * used / len(slots)) if used else " ", style)
 

@@ -32,7 +32,7 @@ _LEAST_ROOM: Final = 12
 
 
 class ZoomLevel(StrEnum):
-    """How much of the grid stands for one thing, from far to near."""
+    """Level of detail of the grid, from far to near."""
 
     CLUSTER = "cluster"
     NODE = "node"
@@ -48,7 +48,7 @@ class TileRow(IntEnum):
     RATE = 3
 
 
-class Cell(NamedTuple):
+class SlotCell(NamedTuple):
     """Position of one slot in the grid: column and line."""
 
     x: int
@@ -119,7 +119,7 @@ class Shape:
     gap: int = 2
     tile: int = NARROWEST_TILE
     rows: tuple[Row, ...] = ()
-    slots: Mapping[SlotId, Cell] = field(default_factory=dict)
+    slots: Mapping[SlotId, SlotCell] = field(default_factory=dict)
     by_line: Mapping[int, tuple[SlotId, ...]] = field(default_factory=dict)
 
     @property
@@ -206,12 +206,12 @@ class _Builder:
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
-        self.cells: dict[SlotId, Cell] = {}
+        self.cells: dict[SlotId, SlotCell] = {}
         self.by_line: dict[int, list[SlotId]] = {}
 
     def stop(self, slot: SlotId, x: int, y: int) -> None:
         """Put a slot on a cell that the cursor stops at."""
-        self.cells[slot] = Cell(x, y)
+        self.cells[slot] = SlotCell(x, y)
         self.by_line.setdefault(y, []).append(slot)
 
     def put_slots(self, node: Node, part: Part, x: int, y: int) -> int:
@@ -355,7 +355,7 @@ def _overview(nodes: Sequence[Node], width: int) -> Shape:
             own = node.devices[first : first + beside]
             x, y = len(line) * pitch + name_width + 1, len(build.rows)
             for number, gpu in enumerate(own):
-                cell = Cell(x + number * CELL_WIDTH, y)
+                cell = SlotCell(x + number * CELL_WIDTH, y)
                 if gpu.slots:
                     build.stop(SlotId(node.name, gpu.index, 0), *cell)
                     build.cells.update(dict.fromkeys(gpu.slot_ids(), cell))
