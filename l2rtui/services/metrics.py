@@ -106,22 +106,6 @@ class Series:
         )
 
 
-async def latest(backend: Backend, run: str) -> RunMetrics:
-    """Return the newest metrics of a run.
-
-    Raises:
-        NotFoundError: there is no such run, it has no learner, or its learner has printed no record yet.
-    """
-    snapshot = await backend.snapshot()
-    if snapshot.run_named(run) is None:
-        raise NotFoundError(f"There is no run {run}.", "See `l2rtui runs`.")
-    metrics = await newest(backend, run, learner_of(snapshot, run))
-    if metrics is None:
-        sentence = f"The learner of {run} has printed no metric record yet."
-        raise NotFoundError(sentence, f"See `l2rtui logs {run}/learner`.")
-    return metrics
-
-
 async def newest(backend: Backend, run: str, learner: PodView) -> RunMetrics | None:
     """Return the newest metrics in the log of a run's learner; None where it has printed no record."""
     series, metrics = Series(run), None

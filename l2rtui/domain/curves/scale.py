@@ -11,6 +11,9 @@ LABEL_CHARS: Final = 9
 """Characters of the longest label that is not written as a power of ten."""
 _EQUAL: Final = 1e-9
 """Relative distance below which values count as equal: rounding errors of a mean are no curve."""
+_FEW_TICKS: Final = 4
+_FEW_PARTS: Final = 50
+"""Accuracy of the labels of limits that are no round numbers: such a part of what lies between them."""
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _SPANS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """Seconds between two ticks of time, up to a day; longer ones are round numbers of days."""
@@ -32,7 +35,11 @@ class Scale:
 
 
 def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
-    """Return a scale that holds all finite values, with limits at ticks; None without a value."""
+    """Return a scale that holds all finite values; None without a value.
+
+    Its limits are round numbers, with ticks between them; where few ticks fit they are the least and the greatest
+    value, as a low chart has no room to give away.
+    """
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return None
@@ -40,8 +47,10 @@ def value_scale(values: Sequence[float], most_ticks: int) -> Scale | None:
     if high - low <= _EQUAL * max(abs(low), abs(high)):
         margin = max(abs(low) * 0.05, 0.5)
         low, high = low - margin, low + margin
-    # Two steps at least: around 0 every step, however large, has a tick below and a tick above.
-    most_steps = max(2, most_ticks - 1)
+    if most_ticks < _FEW_TICKS:
+        fine = _round_step((high - low) / _FEW_PARTS)
+        return Scale(low, high, ((low, number_label(low, fine)), (high, number_label(high, fine))))
+    most_steps = most_ticks - 1
     step = _round_step((high - low) / most_steps)
     # Rounding to the step may add a tick at either end; then the next round number is used.
     while math.ceil(high / step) - math.floor(low / step) > most_steps:

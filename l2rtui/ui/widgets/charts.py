@@ -256,8 +256,8 @@ def _chart(drawn: Chart, width: int, plot_columns: int, plot_rows: int, cursor: 
     title = clip((Span(f" {drawn.label}  ", TextStyle.STRONG), *_values(drawn, cursor)), width - 1)
     lines: list[Line] = [_filled(title, width)]
     if drawn.y is None:
-        blank = [(Span(" " * width),)] * plot_rows
-        blank[plot_rows // 2 :][:1] = [(Span(fit("  no value of it yet", width), TextStyle.DIM),)]
+        blank: list[Line] = [(Span(" " * width),)] * plot_rows
+        blank[plot_rows // 2] = (Span(fit("  no value of it yet", width), TextStyle.DIM),)
         return [*lines, *blank, (Span(" " * width),)]
     y = drawn.y
     labels = {round((1 - y.share(value)) * (plot_rows - 1)): label for value, label in y.ticks}
