@@ -13,7 +13,6 @@ from textual.color import Color
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.node import Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.runstatus import run_status
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView, SetView
@@ -23,9 +22,7 @@ from l2rtui.ui import text
 from l2rtui.ui.dialogs.questions import silence_of
 from l2rtui.ui.state.connection_status import ConnectionStatus, right_of
 from l2rtui.ui.state.snapshot_index import PodCounts
-from l2rtui.ui.text import HUES
 from l2rtui.ui.theme import THEMES, palette
-from l2rtui.ui.widgets.charts import Curve, chart_lines
 from l2rtui.ui.widgets.grid.lines import lay_out
 from l2rtui.ui.widgets.metric_strip import about_slot
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
@@ -220,13 +217,6 @@ def test_a_slot_shows_what_is_in_use_of_its_gpu_where_it_is_measured(use, shown)
     node = Node("n", (Gpu("n", 3, model="A100"),), gpu_use=use)
     slot = ClusterSnapshot({"n": node}).ledger.slots[SlotId("n", 3, 0)]
     assert read(about_slot(slot, node, None, 0.0)[1]).split(maxsplit=1) == ["device", shown]
-
-
-def test_a_curve_has_the_hue_of_its_name_also_beside_a_run_without_records():
-    curves = (Curve("empty", RunMetrics("empty")), Curve("full", RunMetrics("full", returns=(1.0, 2.0, 3.0))))
-    names, *rows = chart_lines(curves, 60, 12)
-    (hue,) = [span.style for span in names if span.text == "━ "]
-    assert {span.style for row in rows for span in row if span.style in HUES} == {hue}
 
 
 @pytest.mark.parametrize(
