@@ -230,7 +230,9 @@ def test_ticks_are_round_and_told_apart():
     assert labels(0.0, 45.3) == ["0", "20", "40", "60"]
     assert labels(-4.0, 2e6) == ["-1M", "0", "1M", "2M"]
     assert labels(1234567.0, 1234569.0)[0] == "1234567.0"
-    assert labels(-1.0, 1.0, most=2) == ["-1", "0", "1"]
+    assert labels(-1.0, 1.0, most=4) == ["-1", "0", "1"]
+    assert labels(-1.234, 1900.0, most=3) == ["-1", "1900"]
+    assert labels(41.2345, 42.8, most=2) == ["41.23", "42.80"]
     assert labels(3.0, 3.0 + 1e-14) == labels(3.0)
     assert labels(NAN, math.inf) is None
     assert labels(0.0) == ["-0.5", "0", "0.5"]
