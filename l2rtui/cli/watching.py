@@ -152,6 +152,8 @@ class RepaintedTable:
     def show(self, documents: Sequence[Document], trouble: str) -> None:
         """Paint the table again where anything differs."""
         columns, rows = shutil.get_terminal_size()
+        # At the last column the cursor stays on its character, and clearing the rest of the line takes it away.
+        columns = max(1, columns - 1)
         room = max(1, rows - 3)  # beside the header, the notes, and the line of the cursor
         lines = self._out.table_lines(self._view, documents[:room], columns)
         notes = [f"▲ {sanitize(trouble)}"] if trouble else []
@@ -161,7 +163,7 @@ class RepaintedTable:
         if lines == self._painted:
             return
         # A narrower terminal has wrapped the lines that stand there: the cursor must climb over all of their rows.
-        height = sum(max(1, math.ceil(len(_COLOUR.sub("", line)) / columns)) for line in self._painted)
+        height = sum(max(1, math.ceil(len(_COLOUR.sub("", line)) / (columns + 1))) for line in self._painted)
         climb = f"\x1b[{height}A" if height else ""
         body = "".join(f"{line}\x1b[K\n" for line in lines)
         # Without automatic wrap a character of double width at the edge cannot change the number of rows.

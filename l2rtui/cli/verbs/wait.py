@@ -10,7 +10,7 @@ from l2rtui.cli.listings import RUNS
 from l2rtui.cli.output import Column, Document, View
 from l2rtui.cli.selection import Selection, is_pattern
 from l2rtui.cli.session import Session
-from l2rtui.domain.quantity import age
+from l2rtui.cli.table_output import format_age
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, EXIT_OUT_OF_REACH, EXIT_TIMEOUT, NotFoundError, UsageError
@@ -125,7 +125,8 @@ class _Wait:
         count = len(self._runs)
         done = f"{count - len(waiting)} of {count} runs, " if count > 1 else ""
         lost = f"; {trouble}" if trouble else ""
-        text = f"{self._condition}: {done}{age(now - self._began)}: {first.name} {verdicts[first.uid].reason}{lost}"
+        head = f"{self._condition}: {done}{format_age(now - self._began)}"
+        text = f"{head}: {first.name} {verdicts[first.uid].reason}{lost}"
         talk.live(text)
         if not talk.is_live and now - self._noted >= _NOTE_SECONDS:
             self._noted = now

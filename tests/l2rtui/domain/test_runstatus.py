@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from l2rtui.domain.runstatus import replicas_of_run, run_status
+from l2rtui.domain.runstatus import lost_pod, replicas_of_run, run_status
 from l2rtui.domain.snapshot import PodView, RunView, SetView
-from l2rtui.domain.status import Level, Phase
+from l2rtui.domain.status import CRASH_LOOP, Level, Phase
 from l2rtui.domain.workload import Role
 
 RUN = RunView("u", "r", "r", sets=(SetView("w", Role.WORKER, 2),))
@@ -40,3 +40,28 @@ def test_one_word_one_level_and_one_sentence(run, pods, word, level, sentence):
 
 def test_all_sets_want_their_replicas():
     assert replicas_of_run(replace(RUN, sets=(*RUN.sets, SetView("e", Role.EVALUATOR, 3)))) == 5
+
+
+LEARNER = replace(UP, uid="l", name="r-learner-0", set_name="learner", role=Role.LEARNER)
+DEAD = replace(LEARNER, phase=Phase.FAILED, ready=False, exit_code=1)
+CRASHING = replace(LEARNER, ready=False, reason=CRASH_LOOP, restarts=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pods", "name"),
+    [
+        ("learner-workers", (LEARNER, DOWN), ""),
+        ("learner-workers", (DEAD, UP), "r-learner-0"),
+        ("learner-workers", (CRASHING, UP), "r-learner-0"),
+        ("learner-workers", (replace(CRASHING, restarts=2), UP), ""),
+        ("learner-workers", (DEAD, replace(LEARNER, uid="m")), ""),
+        ("elastic", (UP, DOWN), ""),
+        ("elastic", (replace(UP, index=1), replace(DOWN, index=0)), ""),
+        ("elastic", (DOWN, replace(DOWN, uid="d", index=1)), "r-w-1"),
+        ("job", (UP, replace(DOWN, index=1)), "r-w-1"),
+        ("job", (), ""),
+    ],
+)
+def test_a_run_is_lost_with_a_pod_that_learns_and_has_no_successor(kind, pods, name):
+    lost = lost_pod(replace(RUN, kind=kind), pods)
+    assert (lost.name if lost else "") == name
