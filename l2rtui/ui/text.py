@@ -6,6 +6,7 @@ a meaning: a glyph or a word says the same, for terminals and eyes without colou
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from enum import Enum
@@ -186,6 +187,27 @@ def clip(line: Line, width: int) -> Line:
         spans.append(Span(text[:end] if end >= 0 else "" if spans else text[:room], style))
         break
     return (*spans, Span("…", TextStyle.DIM))
+
+
+def wrapped(line: Line, width: int, rows: int, indent: int) -> tuple[Line, ...]:
+    """Break a line between words into at most so many rows; what is left over is clipped in the last.
+
+    Args:
+        indent: Columns before all rows but the first.
+    """
+    result: list[Line] = []
+    row: list[Span] = []
+    pieces = [Span(word, style) for text, style in line for word in re.findall(r"\s+|\S+", text)]
+    for number, piece in enumerate(pieces):
+        is_full = width_of(row) + len(piece.text) > width
+        if is_full and not piece.text.isspace() and len(result) < rows - 1 and len(piece.text) <= width - indent:
+            result.append(tuple(row))
+            row = [Span(" " * indent)]
+        elif is_full and len(result) == rows - 1:
+            row += pieces[number:]
+            break
+        row.append(piece)
+    return (*result, clip(tuple(row), width))
 
 
 def width_of(line: Sequence[Span]) -> int:

@@ -31,6 +31,8 @@ from l2rtui.ui.text import (
     sparkline,
     status_text,
     style_of_level,
+    width_of,
+    wrapped,
 )
 from l2rtui.ui.widgets.pod_table import simulator_level, slot_text
 from l2rtui.ui.widgets.run_table import is_learning
@@ -44,13 +46,32 @@ class MetricStrip(SpanWidget):
 
     lines: reactive[tuple[Line, ...]] = reactive((), repaint=False)
 
-    def watch_lines(self, old: tuple[Line, ...], new: tuple[Line, ...]) -> None:
-        """Draw the lines that differ."""
-        self.refresh_changed(old, new)
+    _rows: tuple[Line, ...] = ()
+
+    def watch_lines(self) -> None:
+        """Draw the rows that differ."""
+        old, self._rows = self._rows, self._fitted()
+        self.refresh_changed(old, self._rows)
+
+    def on_resize(self) -> None:
+        """Break the lines for the new size."""
+        self._rows = self._fitted()
+        self.refresh()
+
+    def _fitted(self) -> tuple[Line, ...]:
+        """Return the lines, the long ones broken as far as there are rows for it."""
+        width, spare = self.size.width, self.size.height - len(self.lines)
+        rows: list[Line] = []
+        for line in self.lines:
+            indent = _LABEL + 3 if rows else 3  # the first is a sentence, the others have a label
+            broken = wrapped(line, width, 1 + max(0, spare), indent) if width_of(line) > width > 0 else (line,)
+            spare -= len(broken) - 1
+            rows += broken
+        return tuple(rows)
 
     def render_line(self, y: int) -> Strip:
-        """One line; what does not fit is left out by words, so that no number is cut."""
-        line = self.lines[y] if y < len(self.lines) else ()
+        """One row; what does not fit is left out by words, so that no number is cut."""
+        line = self._rows[y] if y < len(self._rows) else ()
         return self.strip(clip(line, self.size.width), self.size.width)
 
 

@@ -15,7 +15,7 @@ from l2rtui.domain.node import CPU, Gpu, GpuUse, Node, SlotId
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level, Phase
 from l2rtui.ui.state.idle_gpus import LONG_SECONDS, IdleGpus
-from l2rtui.ui.text import Span, TextStyle
+from l2rtui.ui.text import Span, TextStyle, wrapped
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures, RunFigure, compact, gauge, rate_of
 from l2rtui.ui.widgets.grid.lines import lay_out
 from l2rtui.ui.widgets.grid.shape import TileLine, TileRow, ZoomLevel
@@ -305,3 +305,26 @@ async def test_staged_replicas_show_their_seed_as_no_index_is_shown(desk, tmp_pa
         assert "a seed 10  b seed 11" in one.words()
         slots = one.cluster.snapshot.ledger.slots
         assert all(slots[slot].state is SlotState.FREE for slot in grid.ghosts)
+
+
+@given(st.lists(st.text("ab ", max_size=30), max_size=5), st.integers(10, 40), st.integers(1, 5), st.integers(0, 4))
+def test_a_line_is_broken_between_words_and_loses_none_while_there_are_rows(texts, width, rows, indent):
+    line = tuple(Span(text) for text in texts)
+    result = wrapped(line, width, rows, indent)
+    assert 1 <= len(result) <= rows
+    assert all(len(read(row).rstrip()) <= width for row in result)
+    shown, full = "".join(map(read, result)).split(), read(line).split()
+    is_cut = any("…" in word for word in shown)
+    assert is_cut or "".join(shown) == "".join(full)
+
+
+async def test_a_long_sentence_about_a_slot_is_broken_where_there_is_room(desk):
+    async with desk(size=(120, 40)) as one:
+        await one.press("1")
+        await one.until(lambda: "is held by" in one.words())
+        detail = one.cluster.panes.detail
+        assert detail.size.width < len("● phortx1/0.0 is held by racing-sac-s0-learner-0, which runs")
+        text = "".join(map(read, detail._rows[:3]))
+        assert "racing-sac-s0-learner-0" in text
+        assert "which runs" in " ".join(text.split())
+        assert "…" not in text
