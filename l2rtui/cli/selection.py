@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from l2rtui.cli.argument_parser import nearest
 from l2rtui.cli.listings import Listing
+from l2rtui.cli.other_words import KINDS
 from l2rtui.cli.output import Document, View, cell_text
 from l2rtui.cli.targets import listed
 from l2rtui.config import user_name
@@ -38,7 +39,7 @@ class Selection:
 
     def __init__(self, args: Namespace, listing: Listing) -> None:
         self._listing = listing
-        self._names: Sequence[str] = args.names
+        self._names = [_bare(name, listing) for name in args.names]
         self._labels = getattr(args, "selector", [])
         owners = _parts(getattr(args, "owner", ""))
         self._options = {
@@ -149,6 +150,12 @@ def filtered(text: str, view: View, documents: Sequence[Document]) -> list[Docum
 def column_name(header: str) -> str:
     """Return the name of a column in a filter: its header in lower case, ``gpu_memory`` for ``GPU MEMORY``."""
     return header.casefold().replace(" ", "_").replace("%", "")
+
+
+def _bare(name: str, listing: Listing) -> str:
+    """Return a name without kubectl's kind before it: ``pod/NAME`` in a list of pods."""
+    kind, _, rest = name.partition("/")
+    return rest if rest and KINDS.get(kind) == f"{listing.noun}s" else name
 
 
 def _parts(text: str) -> list[str]:

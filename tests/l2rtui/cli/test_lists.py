@@ -1,0 +1,266 @@
+"""Lists that are chosen from and followed, over the in-memory cluster: what a command's words leave of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+
+import pytest
+
+from l2rtui.cli import main as entry
+from l2rtui.cli.output import Column, Output, StderrReporter, View
+from l2rtui.cli.watching import ChangeLines, RepaintedTable
+from l2rtui.config import user_name
+
+
+@pytest.fixture(autouse=True)
+def demo(monkeypatch, tmp_path):
+    monkeypatch.setenv("L2RTUI_BACKEND", "demo")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def named(capsys, *words):
+    """Names that a command prints, and what it says."""
+    assert entry.main([*words, "-o", "name"]) == 0
+    written = capsys.readouterr()
+    return written.out.split(), written.err
+
+
+EVALUATORS = ["racing-sac-s0-eval-0", "racing-sac-s1-eval-0"]
+WORKERS = [f"racing-sac-s0-w-{number}" for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("nodes", "phortx1", "phortx3"), ["phortx1", "phortx3"]),
+        (("nodes", "*2"), ["phortx2"]),
+        (("nodes", "--state", "cordoned"), ["phortx3"]),
+        (("nodes", "-l", "kubernetes.io/hostname in (phortx1,phortx2)"), ["phortx1", "phortx2"]),
+        (("nodes", "-l", "nvidia.com/gpu.product", "-l", "kubernetes.io/hostname!=phortx1", "*2"), ["phortx2"]),
+        (("nodes", "--filter", "free>0 ip=10.20.0.2"), ["phortx2"]),
+        (("slots", "phortx1/2.1"), ["phortx1/2.1"]),
+        (("slots", "phortx2/7"), [f"phortx2/7.{slot}" for slot in range(4)]),
+        (("slots", "--state", "failed"), ["phortx1/2.2"]),
+        (("slots", "phortx1", "--run", "racing-sac-s0", "--filter", "set=learner"), ["phortx1/0.0"]),
+        (("slots", "--state", "free,busy", "--node", "phortx1", "--owner", "u17", "--filter", "gpu=26"), []),
+        (("pods", "racing-sac-s0/w"), WORKERS),
+        (("pods", "racing-sac/w/0"), ["racing-sac-s0-w-0", "racing-sac-s1-w-0"]),
+        (("pods", "racing-sac-s0-w-?"), WORKERS),
+        (("pods", "pod/racing-sac-s0-w-1", "racing-sac-s0-w-1"), ["racing-sac-s0-w-1"]),
+        (("pods", "--state", "failing"), ["racing-sac-s1-w-3"]),
+        (("pods", "--state", "crashloopbackoff"), ["racing-sac-s1-w-3"]),
+        (("pods", "--run", "racing-sac", "-l", "l2rtui.io/role=evaluator"), EVALUATORS),
+        (("pods", "--node", "phortx3"), ["render-farm-0"]),
+        (("runs", "racing-sac"), ["racing-sac-s0", "racing-sac-s1"]),
+        (("runs", "--mine", "--state", "degraded"), ["racing-sac-s1"]),
+        (("runs", "--state", "live", "--owner", "u17,u18"), ["lidar-ppo"]),
+        (("runs", "-l", "l2rtui.io/experiment=racing-sac,l2rtui.io/seed=1"), ["racing-sac-s1"]),
+        (("runs", "--node", "phortx1", "--filter", "seed=0 !racing"), ["lidar-ppo"]),
+        (("metrics", "racing-*"), ["racing-sac-s0", "racing-sac-s1"]),
+        (("metrics", "--filter", "steps>100,000,000"), ["lidar-ppo"]),
+        (("metrics",), ["lidar-ppo", "racing-sac-s0", "racing-sac-s1"]),
+    ],
+)  # fmt: skip
+def test_words_choose_and_all_of_them_hold(words, names, capsys):
+    try:
+        found, _ = named(capsys, *words)
+    except AssertionError:
+        pytest.fail(capsys.readouterr().err)
+    assert found == names
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("pods", "--owner", "nobody"), f"None of 24 pods matches by owner: the owners are {user_name()}, u17,"),
+        (
+            ("runs", "--state", "stalled"),
+            "None of 3 runs matches by state: the states are Degraded, Running, live.",
+        ),
+        (("slots", "--run", "x*"), "None of 96 slots matches by run: the runs are lidar-ppo, racing-sac-s0,"),
+        (("nodes", "x*"), "None of 3 nodes matches by name: the names are phortx1, phortx2, phortx3."),
+        (("nodes", "-l", "zone=b"), "None of 3 nodes matches by label."),
+        (("pods", "--node", "phortx3", "--run", "lidar-ppo"), "None of 24 pods matches all of that at once."),
+        (("metrics", "--owner", "nobody"), "None of 3 runs matches by owner"),
+    ],
+)
+def test_an_empty_list_says_which_word_is_to_blame(words, sentence, capsys):
+    names, talk = named(capsys, *words)
+    assert names == []
+    assert sentence in talk
+
+
+def test_metrics_of_several_runs_are_a_list_and_of_one_by_its_name_an_object(capsys):
+    assert entry.main(["metrics", "racing-sac", "-o", "json"]) == 0
+    assert [one["run"] for one in json.loads(capsys.readouterr().out)] == ["racing-sac-s0", "racing-sac-s1"]
+    assert entry.main(["metrics", "racing-sac-s0", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["run"] == "racing-sac-s0"
+
+
+def test_labels_are_the_same_on_every_backend(capsys):
+    assert entry.main(["pods", "racing-sac-s0-w-1", "-o", "json"]) == 0
+    (pod,) = json.loads(capsys.readouterr().out)
+    assert pod["labels"] == {
+        "l2rtui.io/run": "racing-sac-s0",
+        "l2rtui.io/owner": user_name(),
+        "l2rtui.io/seed": "0",
+        "l2rtui.io/set": "w",
+        "l2rtui.io/role": "worker",
+    }
+    assert re.fullmatch(r"10\.21\.\d+\.\d+", pod["ip"])
+
+
+def test_a_word_of_another_tool_that_only_looks_is_carried_out(capsys):
+    assert entry.main(["get", "po", "racing-sac-s0/w", "-o", "name"]) == 0
+    written = capsys.readouterr()
+    assert (written.out.split(), written.err) == (WORKERS, "")  # no word of it in a script
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "outcomes"),
+    [
+        (("racing-sac-s0", "--for=running"), 0, {"racing-sac-s0": "reached"}),
+        (("racing-sac", "--for=running", "--timeout", "0"), 124, {"racing-sac-s1": "waiting"}),
+        (("racing-sac", "--for=running", "--any"), 0, {"racing-sac-s0": "reached"}),
+        (("racing-sac-s0", "--for=done", "--timeout", "0"), 124, {"racing-sac-s0": "waiting"}),
+        (("lidar-ppo", "--for=learned=-1e9"), 0, {"lidar-ppo": "reached"}),
+        (("nobody", "--for=gone"), 0, {}),
+    ],
+)  # fmt: skip
+def test_wait_ends_with_a_code_for_each_outcome(words, code, outcomes, capsys):
+    assert entry.main(["wait", *words, "-o", "json"]) == code
+    found = {one["run"]: one["outcome"] for one in json.loads(capsys.readouterr().out)}
+    assert outcomes.items() <= found.items()
+
+
+# --- faces of a followed list ----------------------------------------------------------------------------------
+VIEW = View(
+    "name",
+    (
+        Column("NAME", "name"),
+        Column("STATE", "state"),
+        Column("AGE", "age", is_number=True, is_volatile=True),
+        Column("WHY", "why", is_wide=True),
+    ),
+)
+
+
+def row(name, state="up", age=1, why="-"):
+    return {"uid": name, "name": name, "state": state, "age": age, "why": why}
+
+
+def lines(form="table", volatile=frozenset()):
+    stream, talk = io.StringIO(), io.StringIO()
+    return ChangeLines(Output(form, stream), StderrReporter(talk), VIEW, "uid", volatile), stream, talk
+
+
+def test_a_pipe_gets_a_line_for_each_change_and_none_for_an_age():
+    face, stream, _ = lines()
+    face.show([row("a"), row("b")], "")
+    face.show([row("a", age=2), row("b", age=2, why="a wide column")], "")
+    face.show([row("a", "down", age=3), row("c")], "")
+    written = [line.split() for line in stream.getvalue().splitlines()]
+    assert written == [
+        ["EVENT", "NAME", "STATE", "AGE"],
+        ["added", "a", "up", "1"],
+        ["added", "b", "up", "1"],
+        ["changed", "a", "down", "3"],
+        ["added", "c", "up", "1"],
+        ["gone", "b", "up", "2"],
+    ]
+
+
+def test_json_is_one_object_a_line_and_a_field_that_always_differs_is_no_change():
+    face, stream, _ = lines("json", frozenset({"age"}))
+    face.show([row("a")], "")
+    face.show([row("a", age=2)], "")
+    face.show([row("a", age=3, why="new")], "")
+    face.show([], "")
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(one["event"], one["age"], one["why"]) for one in found] == [
+        ("added", 1, "-"), ("changed", 3, "new"), ("gone", 3, "new"),
+    ]  # fmt: skip
+
+
+def test_trouble_is_said_once_and_so_is_its_end():
+    face, stream, talk = lines()
+    documents = [row("a")]
+    for trouble in ("", "nothing answers", "nothing answers", ""):
+        face.show(documents, trouble)
+    assert talk.getvalue().splitlines() == [
+        "warning: nothing answers",
+        "What is listed is of this moment again.",
+    ]
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Screen:
+    """What a terminal of some size shows of a stream: enough of one for a table that is painted over itself."""
+
+    def __init__(self, columns: int, rows: int, before: list[str]) -> None:
+        self.columns, self.rows = columns, rows
+        self.lines, self.before = list(before), len(before)
+        self.row = len(before)
+
+    def feed(self, text: str) -> None:
+        for part in re.findall(r"\x1b\[\??\d*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+            if match := re.fullmatch(r"\x1b\[(\d+)A", part):
+                self.row -= int(match[1])
+                assert self.row >= 0
+            elif part == "\x1b[J":
+                del self.lines[self.row :]
+            elif part == "\n":
+                self.row += 1
+            elif not part.startswith(("\x1b", "\r")):
+                assert len(part) < self.columns
+                self.lines[self.row : self.row + 1] = [part]
+        assert len(self.lines) - self.before < self.rows  # what was there before may scroll away
+
+
+def test_a_terminal_shows_one_table_that_is_painted_over_itself(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    size = os.terminal_size((24, 8))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
+    stream, screen = _Terminal(), Screen(24, 8, ["$ l2rtui"])
+    face = RepaintedTable(Output("wide", stream), VIEW)
+    shown = []
+    for documents, trouble in (
+        ([row(f"name-{number}", why="because of many things") for number in range(3)], ""),
+        ([row(f"name-{number}") for number in range(9)], ""),
+        ([row("name-1", "down")], "nothing answers"),
+        ([row("name-1", "down")], "nothing answers"),
+    ):
+        stream.seek(0)
+        stream.truncate()
+        face.show(documents, trouble)
+        screen.feed(stream.getvalue())
+        shown.append(list(screen.lines))
+    assert shown[0] == ["$ l2rtui", "NAME    STATE  AGE  WHY", *(f"name-{n}  up       1  be…" for n in range(3))]
+    assert shown[1][1:] == [
+        "NAME    STATE  AGE  WHY", *(f"name-{n}  up       1  -" for n in range(5)), "… 4 more: a taller term",
+    ]  # fmt: skip
+    assert shown[2] == ["$ l2rtui", "NAME    STATE  AGE  WHY", "name-1  down     1  -", "▲ nothing answers"]
+    assert (shown[3], stream.getvalue()) == (shown[2], "")  # nothing differs: nothing is painted
+
+
+def test_a_narrower_terminal_has_wrapped_the_lines_that_stand_there(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    size = os.terminal_size((40, 10))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
+    stream = _Terminal()
+    face = RepaintedTable(Output("wide", stream), VIEW)
+    face.show([row("a-long-name", why="for a good reason")], "")
+    size = os.terminal_size((20, 10))
+    stream.seek(0)
+    stream.truncate()
+    face.show([row("a-long-name", why="for a good reason")], "")
+    assert stream.getvalue().startswith("\x1b[?7l\x1b[4A\r")  # two lines of 21 to 40 characters take two rows each
