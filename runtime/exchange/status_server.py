@@ -1,7 +1,7 @@
 """Status of a learner over HTTP: its peers, their lag and rates, as JSON and for Prometheus.
 
-Read-only. One thread serves one request at a time and closes slow connections; exchange and training never wait for
-it.
+Read-only. Each connection has a thread and two seconds, and beyond some dozens a connection is closed at once;
+exchange and training never wait for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any, Final
 
 SLOW_SECONDS: Final = 2.0
 """A connection that has not sent its request, or read the response, within this time is closed."""
-BACKLOG: Final = 16
+BACKLOG: Final = 128
+MAX_CONNECTIONS: Final = 64
+"""Connections that are served at the same time."""
 
 Address = tuple[str, int] | Path
 """Host and port, or the path of a Unix socket."""
@@ -46,8 +48,10 @@ class StatusServer:
             self._path.unlink(missing_ok=True)
 
 
-class _Server(socketserver.TCPServer):
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
     request_queue_size = BACKLOG
 
     def __init__(self, address: Address, snapshot: Snapshot) -> None:
@@ -56,8 +60,32 @@ class _Server(socketserver.TCPServer):
             self.address_family = socket.AF_UNIX
         elif ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self.snapshot = snapshot
+        self._snapshot, self._lock = snapshot, threading.Lock()
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__(server_address, _Handler)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """Return the status; by one thread at a time, since it reads what others write."""
+        with self._lock:
+            return self._snapshot()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, or close it where too many are open."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread can be started now
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that break: the default prints a traceback for each."""
@@ -66,6 +94,21 @@ class _Server(socketserver.TCPServer):
 class _Handler(BaseHTTPRequestHandler):
     timeout = SLOW_SECONDS
     server: _Server
+
+    def handle(self) -> None:
+        """Serve one connection, and end it after its time."""
+        # `timeout` bounds each read alone: a byte each second would occupy the thread for hours.
+        timer = threading.Timer(SLOW_SECONDS, self._cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            super().handle()
+        finally:
+            timer.cancel()
+
+    def _cut(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         """Answer one request."""
@@ -82,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response_only(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
-        # One thread serves all clients, so a connection that is kept alive would block the others.
+        # A connection that is kept alive would occupy its thread.
         self.send_header("Connection", "close")
         self.end_headers()
         with contextlib.suppress(OSError):

@@ -50,7 +50,7 @@ class _BoundedHeader(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str | None, errors: str) -> Self:
         """Return the header in a block. Raises FailedError."""
-        header = super().frombuf(buf, encoding, errors)
+        header = super().frombuf(buf, encoding or "utf-8", errors)
         if header.type in _HEADERS and header.size > _MAX_HEADER_BYTES:
             raise FailedError(f"the archive has a header of {header.size} bytes; nothing was unpacked")
         return header

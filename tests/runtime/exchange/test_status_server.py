@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -73,6 +74,21 @@ def test_status_is_json_and_metrics_are_prometheus_text(port: int) -> None:
 def test_whoever_is_slow_or_talks_nonsense_holds_up_nobody_for_long(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)) as noise:
         noise.sendall(b"\x00\xff" * 100_000)
+        assert get(port, "/status")[0] == 200
+
+
+def test_a_request_that_comes_byte_by_byte_is_ended(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), 30) as drip:
+        with contextlib.suppress(OSError):
+            for byte in b"GET /status HTTP/1.1\r\n" + b"x: y\r\n" * 1000:
+                drip.sendall(bytes([byte]))
+                # A read that times out is the server still waiting; an empty one is its end of the connection.
+                drip.settimeout(0.2)
+                with contextlib.suppress(TimeoutError):
+                    assert drip.recv(1) == b"", "it answers nobody who has not asked"
+                    break
+            else:
+                pytest.fail("the connection stayed open")
         assert get(port, "/status")[0] == 200
 
 

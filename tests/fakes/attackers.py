@@ -1,0 +1,220 @@
+"""Attackers of a TCP port: connections that are silent, drip, send garbage, have another token, or replay.
+
+Nothing of them may end a service, move it, or get an answer that is not for everybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import zmq
+
+from runtime.exchange.transport import curve_keys
+from tests.fakes.abuse import almost, noise
+
+AT_ONCE = 60
+"""Connections that are held open, so that a machine's limit of descriptors does not end the test instead."""
+NOBODY = 65_534
+_OTHER_USER = """
+import encodings.idna, json, os, socket, sys  # all before it may read no library any more
+order = json.loads(sys.argv[1])
+os.setgroups([])
+os.setgid(order["user"])
+os.setuid(order["user"])
+result = {"connections": 0, "answered": [], "read": [], "joined": []}
+for _ in range(order["number"]):
+    try:
+        with socket.create_connection(("127.0.0.1", order["port"]), 5) as stream:
+            result["connections"] += 1
+            stream.settimeout(0.05)
+            stream.sendall(bytes.fromhex(order["data"]))
+            try:
+                while block := stream.recv(65536):
+                    result["answered"].append(block.hex())
+            except OSError:
+                pass
+    except OSError:
+        pass
+for path in order["files"]:
+    try:
+        with open(path, "rb") as file:
+            result["read"].append([path, file.read(100).hex()])
+    except OSError:
+        pass
+for path in order["sockets"]:
+    with socket.socket(socket.AF_UNIX) as stream:
+        try:
+            stream.connect(path)
+            result["joined"].append(path)
+        except OSError:
+            pass
+print(json.dumps(result))
+"""
+
+
+class Attackers:
+    """Attackers of one port on this machine.
+
+    Args:
+        recorded: Sent by a rightful client in a session of its own; sent again here.
+
+    Attributes:
+        done: Number of connections by what they did.
+        answers: All bytes that any of them was sent.
+    """
+
+    def __init__(self, port: int, recorded: bytes, trap: str = "/nonexistent/trap", seed: int = 1) -> None:
+        self.done: Counter[str] = Counter()
+        self.answers = b""
+        self._port, self._recorded, self._trap = port, recorded, trap
+        self._random = random.Random(seed)
+        self._noise = noise(self._random, trap)
+        self._open: list[socket.socket] = []
+
+    def attack(self, number: int) -> None:
+        """Open so many connections, of each kind in turn, and close them all."""
+        acts: tuple[Callable[[], None], ...] = (
+            self._be_silent,
+            self._drip,
+            self._send_garbage,
+            self._replay,
+            self._join_without_token,
+            self._join_with_another_token,
+        )
+        try:
+            for count in range(number):
+                acts[count % len(acts)]()
+                while len(self._open) > AT_ONCE:
+                    self._close(self._open.pop(0))
+        finally:
+            for stream in self._open:
+                self._close(stream)
+            self._open.clear()
+
+    def attack_as_another_user(self, number: int, files: list[str], sockets: list[str]) -> dict:
+        """Do it as a user without rights, who also tries to read files and join sockets; return the outcome."""
+        order: dict[str, object] = {"user": NOBODY, "number": number, "port": self._port}
+        order |= {"data": self._recorded.hex(), "files": files, "sockets": sockets}
+        output = subprocess.run(
+            [sys.executable, "-c", _OTHER_USER, json.dumps(order)], capture_output=True, check=True, timeout=120
+        )
+        result = json.loads(output.stdout)
+        self.done["other user"] += result["connections"]
+        self.answers += b"".join(bytes.fromhex(answer) for answer in result["answered"])
+        return result
+
+    def _be_silent(self) -> None:
+        if self._connect() is not None:
+            self.done["silent"] += 1
+
+    def _drip(self) -> None:
+        if (stream := self._connect()) is not None:
+            self.done["drip"] += 1
+            self._send(stream, self._random.choice([b"G", b"\xff", bytes(9), self._recorded[:5]]))
+        for older in self._open:
+            self._send(older, b"x")
+
+    def _send_garbage(self) -> None:
+        if (stream := self._connect()) is not None:
+            self.done["garbage"] += 1
+            self._send(stream, next(self._noise))
+
+    def _replay(self) -> None:
+        if (stream := self._connect()) is not None:
+            self.done["replay"] += 1
+            self._send(stream, self._recorded)
+
+    def _join_without_token(self) -> None:
+        self._join(None)
+        self.done["no token"] += 1
+
+    def _join_with_another_token(self) -> None:
+        self._join("another token")
+        self.done["another token"] += 1
+
+    def _join(self, token: str | None) -> None:
+        """Connect as a peer of ZeroMQ, and say what a peer says."""
+        context = zmq.Context()
+        try:
+            dealer = context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.RCVTIMEO, 50)
+            if token is not None:
+                _, mine = curve_keys.from_token(token)
+                dealer.setsockopt(zmq.CURVE_SERVERKEY, mine.server)
+                dealer.setsockopt(zmq.CURVE_PUBLICKEY, mine.public)
+                dealer.setsockopt(zmq.CURVE_SECRETKEY, mine.secret)
+            dealer.connect(f"tcp://127.0.0.1:{self._port}")
+            with contextlib.suppress(zmq.Again):
+                dealer.send_multipart([b"12345678", b"read", b"l2r/elastic/test-1"], zmq.NOBLOCK)
+                dealer.send_multipart(almost(self._random, self._trap), zmq.NOBLOCK)
+            with contextlib.suppress(zmq.Again):
+                self.answers += b"".join(dealer.recv_multipart())
+            dealer.close()
+        finally:
+            context.term()
+
+    def _connect(self) -> socket.socket | None:
+        try:
+            stream = socket.create_connection(("127.0.0.1", self._port), timeout=5)
+        except OSError:
+            return None
+        stream.settimeout(0.01)
+        self._open.append(stream)
+        return stream
+
+    def _send(self, stream: socket.socket, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            stream.sendall(data)
+
+    def _close(self, stream: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while block := stream.recv(65_536):
+                self.answers += block
+        stream.close()
+
+
+@contextlib.contextmanager
+def recording(port: int) -> Iterator[tuple[int, bytearray]]:
+    """Relay one connection to a port; yield the port of the relay, and what the client sends through it."""
+    sent = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+        thread = threading.Thread(target=_relay, args=(listener, port, sent), daemon=True)
+        thread.start()
+        yield listener.getsockname()[1], sent
+    thread.join(60)
+
+
+def _relay(listener: socket.socket, port: int, sent: bytearray) -> None:
+    with contextlib.suppress(OSError):
+        client, _ = listener.accept()
+        with client, socket.create_connection(("127.0.0.1", port), timeout=60) as server:
+            back = threading.Thread(target=_copy, args=(server, client, bytearray()), daemon=True)
+            back.start()
+            _copy(client, server, sent)
+            back.join(60)
+
+
+def _copy(source: socket.socket, target: socket.socket, seen: bytearray) -> None:
+    with contextlib.suppress(OSError):
+        while block := source.recv(65_536):
+            seen += block
+            target.sendall(block)
+    for stream in (source, target):
+        with contextlib.suppress(OSError):
+            stream.shutdown(socket.SHUT_RDWR)
+
+
+def is_root() -> bool:
+    """Say whether this process may become another user."""
+    return os.geteuid() == 0
