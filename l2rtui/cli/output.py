@@ -241,7 +241,7 @@ class StderrReporter:
 
     def live(self, text: str) -> None:
         """Write how far something is where a line can be overwritten, and nothing elsewhere."""
-        if self.is_live:
+        if self.is_live and not (self._has_live_line and text == self._last_progress):
             self.progress(text)
 
     def clear(self) -> None:
