@@ -212,7 +212,7 @@ def start(env: dict[str, str], pods: int) -> None:
     told.close()
 
 
-def keys(terminal: Terminal, seconds: float) -> list[float]:
+def keys(terminal: Terminal, seconds: float, pressed: tuple[bytes, bytes] = KEYS) -> list[float]:
     """Milliseconds from a key to the first byte, while everything else goes on."""
     found: list[float] = []
     end = time.monotonic() + seconds
@@ -222,7 +222,7 @@ def keys(terminal: Terminal, seconds: float) -> list[float]:
         while select.select([terminal.leader], [], [], 0.004)[0]:
             terminal.read(0.004)
         began = time.monotonic()
-        os.write(terminal.leader, KEYS[number % len(KEYS)])
+        os.write(terminal.leader, pressed[number % len(pressed)])
         number += 1  # down and up again: the first row stays in sight
         if select.select([terminal.leader], [], [], 2.0)[0]:
             found.append((time.monotonic() - began) * 1000)

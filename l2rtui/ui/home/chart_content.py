@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Final
 
 from l2rtui.domain.curves.chart import CurveGroup, SeedCurve, grouped
+from l2rtui.domain.curves.run_curve import RunCurve
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import Role
 from l2rtui.services.curves import MAX_RUNS, read_back
@@ -18,6 +19,8 @@ from l2rtui.ui.widgets.charts import ChartView
 
 _AT_ONCE: Final = 3
 """Runs that are read back beside each other: each is work for a thread, and a log is a request to its node."""
+
+_MOMENT_SECONDS: Final = 0.05
 
 
 class ChartContent:
@@ -34,6 +37,7 @@ class ChartContent:
         self._shown: tuple[Sequence[RunView], Mapping[str, str]] = (), {}
         self._reading: set[str] = set()
         self._tried: set[tuple[str, str]] = set()
+        self._pending: asyncio.TimerHandle | None = None
         self._limit = asyncio.Semaphore(_AT_ONCE)
 
     def show(
@@ -53,12 +57,21 @@ class ChartContent:
             self._read_back(run)
         self._draw()
 
+    def _draw_soon(self) -> None:
+        """Draw once for all curves that arrive within a moment: a dozen samples of files come together."""
+        if self._pending is None:
+            self._pending = asyncio.get_running_loop().call_later(_MOMENT_SECONDS, self._draw)
+
     def _draw(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
         runs, old = self._shown
         seeds = {run.uid: self._seed(run) for run in runs}
         groups = grouped(seeds.values(), by_experiment=self._charts.is_grouped)
         ages = {run.name: old[run.uid] for run in runs if run.uid in old}
-        self._charts.show([replace(group, old=_old_of(group, ages)) for group in groups])
+        if self._charts.is_attached:  # the app may have ended meanwhile
+            self._charts.show([replace(group, old=_old_of(group, ages)) for group in groups])
 
     def _seed(self, run: RunView) -> SeedCurve:
         return SeedCurve(run.name, self._ctx.curves.of(run.uid), run.seed, run.experiment, run.created)
@@ -78,13 +91,18 @@ class ChartContent:
         self._reading.add(run.uid)
         self._say_progress()
         try:
-            async with self._limit, aclosing(read_back(self._ctx.backend, run, learner)) as curves:
-                async for curve in curves:
+            async with aclosing(read_back(self._ctx.backend, run, learner)) as curves:
+                # Turn by turn: all runs have a sample before any of them is read to its end.
+                while (curve := await self._next(curves)) is not None:
                     store.put_before(run.uid, curve)
-                    self._draw()
+                    self._draw_soon()
         finally:
             self._reading.discard(run.uid)
             self._say_progress()
+
+    async def _next(self, curves: AsyncGenerator[RunCurve, None]) -> RunCurve | None:
+        async with self._limit:
+            return await anext(curves, None)
 
     def _say_progress(self) -> None:
         number = len(self._reading)

@@ -14,7 +14,7 @@ from l2rtui.domain.curves.chart import ChartSettings, CurveGroup, SeedCurve, fig
 from l2rtui.domain.curves.run_curve import Axis, CurveRecord, RunCurve
 from l2rtui.ui.plot import SPREAD, PlotLine, plot
 from l2rtui.ui.text import HUES
-from l2rtui.ui.widgets.charts import chart_lines
+from l2rtui.ui.widgets.chart_lines import chart_lines, pictures
 
 NAN = math.nan
 
@@ -27,7 +27,8 @@ def seed(name, values, **fields):
 
 
 def drawing(groups, width=80, height=14, settings=None, cursor=None):
-    lines = chart_lines(groups, settings or ChartSettings(), width, height, figures_of(groups), cursor)
+    drawn = pictures(groups, settings or ChartSettings(), width, height, figures_of(groups))
+    lines = chart_lines(groups, drawn, width, height, cursor)
     return ["".join(span.text for span in line) for line in lines], lines
 
 
@@ -144,7 +145,8 @@ def test_old_records_and_missing_ones_are_said():
     assert "▲ 2m old" in texts[0]
     assert "No metric record yet" in drawing([CurveGroup("b", (SeedCurve("b", RunCurve()),))])[0][0]
     assert "No metric record yet" in drawing([])[0][0]
-    lines = chart_lines([CurveGroup("a", (seed("a", [1.0]),))], ChartSettings(), 60, 12, ("entropy",))
+    groups = [CurveGroup("a", (seed("a", [1.0]),))]
+    lines = chart_lines(groups, pictures(groups, ChartSettings(), 60, 12, ("entropy",)), 60, 12)
     assert any("no value of it yet" in span.text for line in lines for span in line)
 
 

@@ -1,0 +1,238 @@
+"""Charts as lines of the terminal: titles with values, plots with the labels of their scales, a cursor. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from l2rtui.domain.curves.chart import AXIS_LABELS, Chart, ChartLine, ChartSettings, CurveGroup, chart
+from l2rtui.domain.curves.run_curve import Axis
+from l2rtui.domain.curves.scale import LABEL_CHARS, Scale, number_label, span_label
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.plot import DOT_COLUMNS, PlotLine, PlotPart, plot
+from l2rtui.ui.text import HUES, Line, Span, TextStyle, apart, clip, decimal, fit, width_of
+
+NARROWEST: Final = 36
+LOWEST: Final = 6
+_OVERVIEW: Final = 4
+"""Charts beside each other, unless there is room for more of a good height."""
+_GOOD_HEIGHT: Final = 12
+EDGE: Final = LABEL_CHARS + 1
+"""Columns at the left of a plot: the label of a tick, and the axis."""
+_NAME_CHARS: Final = 28
+_TICK_COLUMNS: Final = 9
+_TICK_ROWS: Final = 2
+MARKS: Final = "123456789abcdefghijklmnopqrstuvwxyz"
+"""A mark stands at the end of each line and before its name: hues repeat, and some terminals have none."""
+_EMPTY: Final = "No metric record yet: a learner prints one every second or two."
+
+
+def arrangement(number: int, width: int, height: int) -> tuple[int, int]:
+    """Return the charts beside and below each other that fit; the rest is left out rather than squeezed."""
+    across = max(1, min(number, width // NARROWEST, _OVERVIEW))
+    fitting = max(1, (height - 1) // LOWEST)
+    needed = -(-min(number, _OVERVIEW) // across)
+    # More than the overview only where all charts remain of a good height.
+    roomy = min(-(-number // across), (height - 1) // _GOOD_HEIGHT)
+    return across, max(1, min(fitting, max(needed, roomy)))
+
+
+def plot_width(chart_width: int) -> int:
+    """Return the cells of a plot in a chart of this width."""
+    return max(1, chart_width - EDGE - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ChartPicture:
+    """A chart and its plot: all that does not depend on the cursor, which moves more often than curves change.
+
+    Attributes:
+        rows: Of the plot. ends: number of the line that ends in a cell, by column and row.
+    """
+
+    chart: Chart
+    rows: list[list[PlotPart]]
+    ends: dict[tuple[int, int], int]
+
+
+def pictures(
+    groups: Sequence[CurveGroup], settings: ChartSettings, width: int, height: int, figures: Sequence[str]
+) -> list[ChartPicture]:
+    """Draw as many charts as fit into this width and height."""
+    across, down = arrangement(len(figures), width, height)
+    columns, rows = _plot_size(len(figures), width, height)
+    ticks = max(3, columns // _TICK_COLUMNS), max(3, rows // _TICK_ROWS)
+    drawn = (chart(groups, figure, settings, DOT_COLUMNS * columns, ticks) for figure in figures[: across * down])
+    return [_picture(part, columns, rows) for part in drawn]
+
+
+def _plot_size(number: int, width: int, height: int) -> tuple[int, int]:
+    """Return columns and rows of the plot of each of so many charts."""
+    across, down = arrangement(number, width, height)
+    return plot_width(width // across), max(3, (height - 1) // down) - 2
+
+
+def _picture(drawn: Chart, columns: int, rows: int) -> ChartPicture:
+    y = drawn.y
+    if y is None:
+        return ChartPicture(drawn, [[PlotPart(" " * columns, -1)]] * rows, {})
+    ends = _ends(drawn, y, columns, rows) if len(drawn.lines) > 1 else {}
+    return ChartPicture(drawn, plot([_plot_line(line, y) for line in drawn.lines], columns, rows), ends)
+
+
+def chart_lines(
+    groups: Sequence[CurveGroup],
+    drawn: Sequence[ChartPicture],
+    width: int,
+    height: int,
+    cursor: int | None = None,
+) -> list[Line]:
+    """Return charts as lines of the terminal, at most ``height`` of them.
+
+    Args:
+        drawn: Of ``pictures`` for this width and height.
+        cursor: Column of the plots whose values are read; None for the newest.
+    """
+    if not drawn:
+        return [(Span(f"  {_EMPTY}", TextStyle.DIM),)]
+    across = arrangement(len(drawn), width, height)[0]
+    lines: list[Line] = [clip(_legend(groups, drawn[0].chart, cursor), width)]
+    for first in range(0, len(drawn), across):
+        blocks = [_chart(picture, width // across, cursor) for picture in drawn[first : first + across]]
+        lines += [tuple(span for block in blocks for span in block[y]) for y in range(len(blocks[0]))]
+    return lines[:height]
+
+
+def _legend(groups: Sequence[CurveGroup], drawn: Chart, cursor: int | None) -> Line:
+    """Names of the lines with their marks; at its beginning the position that is read."""
+    spans = [Span(" ")]
+    if cursor is not None:
+        at = drawn.grid.centre(DOT_COLUMNS * cursor + 1)
+        label = span_label(at) if drawn.grid.axis is Axis.TIME else number_label(at, drawn.grid.width)
+        spans.append(Span(f"│ at {label} {AXIS_LABELS[drawn.grid.axis]}   ", TextStyle.STRONG))
+    # The hue goes by the position among all groups: a run keeps its colour while others have no record yet.
+    names = apart([sanitize(group.name) for group in groups], _NAME_CHARS)
+    for number, group in enumerate(groups):
+        spans.append(Span(f"{_mark(number)} ━ ", _hue(number)))
+        spans.append(Span(names[sanitize(group.name)], TextStyle.PLAIN))
+        spans.append(Span(f"{_members(group)}   ", TextStyle.DIM))
+        if group.old:
+            spans.append(Span(f"▲ {group.old}   ", TextStyle.WARN))
+    return tuple(spans)
+
+
+def _members(group: CurveGroup) -> str:
+    return f" {len(group.seeds)} seeds" if len(group.seeds) > 1 else ""
+
+
+def _chart(picture: ChartPicture, width: int, cursor: int | None) -> list[Line]:
+    """Return one chart: a title with values, the plot with the labels of its values, the labels of positions."""
+    drawn, y, num_rows = picture.chart, picture.chart.y, len(picture.rows)
+    columns = plot_width(width)
+    title = clip((Span(f" {drawn.label}  ", TextStyle.STRONG), *_values(drawn, cursor)), width - 1)
+    lines: list[Line] = [_filled(title, width)]
+    if y is None:
+        blank: list[Line] = [(Span(" " * width),)] * (num_rows + 1)
+        blank[num_rows // 2] = (Span(fit("  no value of it yet", width), TextStyle.DIM),)
+        return [*lines, *blank]
+    labels = {round((1 - y.share(value)) * (num_rows - 1)): label for value, label in y.ticks}
+    for number, row in enumerate(picture.rows):
+        label = labels.get(number, "")
+        edge = Span(f"{fit(label, LABEL_CHARS, right=True)}{'┤' if label else '│'}", TextStyle.DIM)
+        marks = {x: _mark_span(line) for (x, at), line in picture.ends.items() if at == number}
+        if cursor is not None and cursor < columns:
+            marks[cursor] = Span("│", TextStyle.STRONG)
+        lines.append((edge, *_with_marks(row, marks), Span(" ")))
+    lines.append((Span(_positions(drawn.x, columns, width), TextStyle.DIM),))
+    return lines
+
+
+def _values(drawn: Chart, cursor: int | None) -> Line:
+    """Values of all lines under the cursor, or the newest ones, each with its mark."""
+    column = drawn.grid.num - 1 if cursor is None else DOT_COLUMNS * cursor + 1
+    spans: list[Span] = []
+    for number, line in enumerate(drawn.lines):
+        value = line.at(column)
+        mark = f"{_mark(number)} " if len(drawn.lines) > 1 else ""
+        spans.append(Span(mark, _hue(number)))
+        spans.append(Span(f"{decimal(value)}{_spread(line, column, value)}  ", TextStyle.PLAIN))
+    return tuple(spans)
+
+
+def _spread(line: ChartLine, column: int, value: float | None) -> str:
+    """Write the deviation of the seeds and their number, where the line is a mean of several."""
+    columns = line.columns
+    if not line.is_mean or value is None:
+        return ""
+    nearest = next(number for number in range(column, -1, -1) if not math.isnan(columns.means[number]))
+    return f" ±{decimal(columns.highs[nearest] - columns.means[nearest])} n={columns.counts[nearest]}"
+
+
+def _plot_line(line: ChartLine, y: Scale) -> PlotLine:
+    values = [y.share(value) for value in line.columns.means]
+    if not line.has_spread:
+        return PlotLine(values)
+    return PlotLine(
+        values, [y.share(value) for value in line.columns.lows], [y.share(v) for v in line.columns.highs]
+    )
+
+
+def _ends(drawn: Chart, y: Scale, columns: int, rows: int) -> dict[tuple[int, int], int]:
+    """Return the cells behind the last value of each line; two lines that end together are told apart by a row."""
+    ends: dict[tuple[int, int], int] = {}
+    for number, line in enumerate(drawn.lines):
+        last = line.last
+        if last is None:
+            continue
+        x = min(columns - 1, last // DOT_COLUMNS + 1)
+        row = round((1 - y.share(line.columns.means[last])) * (rows - 1))
+        free = (at for at in sorted(range(rows), key=lambda at: abs(at - row)) if (x, at) not in ends)
+        if (at := next(free, None)) is not None:
+            ends[x, at] = number
+    return ends
+
+
+def _with_marks(row: Sequence[PlotPart], marks: dict[int, Span]) -> list[Span]:
+    """Return the spans of a row of a plot, with single cells replaced."""
+    spans: list[Span] = []
+    x = 0
+    for text, owner in row:
+        style = TextStyle.DIM if owner < 0 else _hue(owner)
+        start = 0
+        for at in sorted(at - x for at in marks if x <= at < x + len(text)):
+            spans += [Span(text[start:at], style), marks[x + at]]
+            start = at + 1
+        spans.append(Span(text[start:], style))
+        x += len(text)
+    return spans
+
+
+def _positions(scale: Scale, plot_columns: int, width: int) -> str:
+    """Return the labels of positions, each centred below its place; those that would touch are left out."""
+    line = [" "] * width
+    free_from = 0
+    for value, label in scale.ticks:
+        centre = EDGE + min(plot_columns - 1, int(scale.share(value) * plot_columns))
+        start = min(max(0, centre - len(label) // 2), width - len(label))
+        if start >= free_from:
+            line[start : start + len(label)] = label
+            free_from = start + len(label) + 1
+    return "".join(line)
+
+
+def _filled(line: Line, width: int) -> Line:
+    return (*line, Span(" " * (width - width_of(line))))
+
+
+def _mark(number: int) -> str:
+    return MARKS[number % len(MARKS)]
+
+
+def _mark_span(number: int) -> Span:
+    return Span(_mark(number), _hue(number))
+
+
+def _hue(number: int) -> TextStyle:
+    return HUES[number % len(HUES)]
