@@ -44,8 +44,9 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     """
 
     DEFAULT_CSS = """
-    GpuGrid { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }
+    GpuGrid { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     """
+    # A stable gutter: a bar that comes with more lines would lie over their last column.
     BINDINGS = bindings(KeyContext.GRID)
 
     snapshot: reactive[ClusterSnapshot] = reactive(EMPTY_SNAPSHOT, repaint=False)
@@ -88,6 +89,11 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     def natural_height(self) -> int:
         """Number of lines that the whole grid takes: header, nodes, legend."""
         return self._grid.height + _FRAME_LINES
+
+    @property
+    def _columns(self) -> int:
+        """Columns beside the scroll bar, which are there for it even while there is none."""
+        return self.scrollable_content_region.width
 
     @property
     def shown_level(self) -> ZoomLevel:
@@ -191,12 +197,12 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         """Lay out for the new size; the shape depends on the width alone."""
-        if self.size.width != self._laid_width:
-            self._laid_width, self._grid = self.size.width, EMPTY_GRID
+        if self._columns != self._laid_width:
+            self._laid_width, self._grid = self._columns, EMPTY_GRID
         self._arrange(is_other=True)
 
     def _arrange(self, *, is_other: bool = False) -> None:
-        width = self.size.width - _MARGIN
+        width = self._columns - _MARGIN
         if width <= 0:
             # Hidden: a layout that is no longer brought up to date would be drawn with nodes that are gone.
             self._grid = EMPTY_GRID
@@ -205,7 +211,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         old = self._grid
         (ahead_width, ahead), self._ahead = self._ahead, (0, EMPTY_GRID)
         # The layout that was made ahead knows neither ghosts nor a filter, and only its own width.
-        is_whole = self.only is None and not self.ghosts and self.size.width == ahead_width
+        is_whole = self.only is None and not self.ghosts and self._columns == ahead_width
         if ahead is not EMPTY_GRID and ahead.snapshot is self.snapshot and is_whole:
             self._grid = ahead
         else:

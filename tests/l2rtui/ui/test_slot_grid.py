@@ -269,6 +269,16 @@ async def test_a_key_brings_the_grid_nearer_and_the_cursor_stays(desk):
         assert (grid.cursor_slot.gpu, grid.cursor_slot.slot) == (slot.gpu + 1, 0)
 
 
+async def test_a_scroll_bar_takes_no_column_off_the_tiles(desk):
+    async with desk(size=(80, 24)) as one:
+        grid = one.cluster.panes.slots
+        await one.press("1", "greater_than_sign")
+        await one.until(lambda: grid.shown_level is ZoomLevel.GPU and grid.max_scroll_y > 0)
+        percentages = [line.count("%") for line in one.words().splitlines() if "┃  busy" in line]
+        assert percentages
+        assert set(percentages) == {8}
+
+
 def brightness(one, text: str) -> list[tuple[bool, bool]]:
     """Bold and reverse of every piece of the screen with this text."""
     segments = (segment for strip in one.app.screen._compositor.render_strips() for segment in strip)
