@@ -215,7 +215,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
     # --- inside ---------------------------------------------------------------------------------------------
     def _sort_at(self, x: int) -> None:
         left = _MARGIN
-        for number, width in self.model.visible_columns(self.size.width - _MARGIN, _GAP, self._cell):
+        for number, width in self.model.visible_columns(self._row_width - _MARGIN, _GAP, self._cell):
             if left <= x < left + width + _GAP:
                 self._sort(number, descending=number == self.model.sort_column and not self.model.is_descending)
                 return
@@ -278,6 +278,11 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         self.virtual_size = Size(self.size.width, len(self.model.displayed) + 1)
         self._place(self._cursor_line, by_user=False)
 
+    @property
+    def _row_width(self) -> int:
+        """Columns beside the scroll bar, which covers what lies under it."""
+        return self.scrollable_content_region.width
+
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Move the scroll bar, too."""
         super().watch_scroll_y(old_value, new_value)
@@ -292,7 +297,7 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Render the header, a row, or an empty line."""
-        width = self.size.width
+        width = self._row_width
         if y == 0:
             return self.strip(self._header(width), width)
         line = y - 1 + self.scroll_offset.y
