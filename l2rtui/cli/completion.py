@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from l2rtui.cli.argument_parser import Parser
+from l2rtui.cli.other_words import translated
 from l2rtui.cli.parser import SHELLS, VERBS, app_parser, split_verb, verb_parser
 from l2rtui.errors import EXIT_DONE
+
+if TYPE_CHECKING:
+    from l2rtui.domain.snapshot import ClusterSnapshot
 
 SCRIPTS = {
     "bash": """\
@@ -41,6 +46,11 @@ def complete(words: Sequence[str]) -> int:
     """Print the candidates for the last word, one a line."""
     # The word under the cursor may be empty, and is still the one to complete.
     *before, last = list(words[1:] if words[:1] == ["--"] else words) or [""]
+    # bash breaks `--for=do` into three words, and completes what stands behind the sign alone.
+    if last == "=":
+        last = ""
+    elif before[-1:] == ["="]:
+        before.pop()
     for candidate in _candidates(before, last):
         if candidate.startswith(last):
             print(candidate)
@@ -50,11 +60,16 @@ def complete(words: Sequence[str]) -> int:
 def _candidates(before: list[str], last: str) -> Iterable[str]:
     name, others = split_verb(before)
     if name and name not in VERBS:
-        return ()
+        # `get pods …` is completed as `pods …`, and `get` itself with the kinds that can be listed.
+        meant = translated(name, others)
+        return _candidates(meant, last) if meant else _KINDS if name == "get" else ()
     parser = verb_parser(VERBS[name]) if name else app_parser()
     previous = before[-1] if before else ""
+    option, equals, _ = last.partition("=")
+    if equals and option in parser.values:
+        return [f"{option}={value}" for value in _values(parser, option, others)]
     if previous in parser.values:
-        return _values(parser, previous)
+        return _values(parser, previous, others)
     if last.startswith("-"):
         return parser.options
     if not name:
@@ -62,17 +77,33 @@ def _candidates(before: list[str], last: str) -> Iterable[str]:
     return SHELLS if name == "completion" else _live_names(name, others)
 
 
-def _values(parser: Parser, option: str) -> Iterable[str]:
+_KINDS: Final = ("pods", "nodes", "runs", "slots", "events", "secrets", "volumes")
+_OBJECTS: Final = {
+    **dict.fromkeys(("runs", "metrics", "wait", "--run"), "runs"),
+    **dict.fromkeys(("nodes", "--node"), "nodes"),
+    "destroy": "experiments",
+    "scale": "sets",
+    "slots": "devices",
+    "--owner": "owners",
+    **dict.fromkeys(("describe", "events"), "objects"),
+    **dict.fromkeys(("pods", "kill", "logs", "exec", "port-forward", "simulator"), "pods"),
+}
+"""Names that stand behind a verb or an option."""
+
+
+def _values(parser: Parser, option: str, words: Sequence[str]) -> Iterable[str]:
     if option == "--backend":
         from l2rtui.backends.registry import BACKENDS
 
         return BACKENDS
+    if option in _OBJECTS:
+        return _live_names(option, words)
     return parser.values[option]
 
 
 def _live_names(verb: str, words: Sequence[str]) -> Iterable[str]:
     """Return current names; none when the backend does not answer, since errors must not disturb a prompt."""
-    if verb not in ("scale", "kill", "destroy", "logs", "metrics", "exec", "describe", "events", "port-forward"):
+    if verb not in _OBJECTS:
         return ()
     import asyncio
 
@@ -80,12 +111,12 @@ def _live_names(verb: str, words: Sequence[str]) -> Iterable[str]:
 
     try:
         args, _ = app_parser().parse_known_args(words)
-        return asyncio.run(_names(verb, args))
+        return asyncio.run(_names(_OBJECTS[verb], args))
     except (L2RError, OSError, TimeoutError):
         return ()
 
 
-async def _names(verb: str, args: Namespace) -> list[str]:
+async def _names(kind: str, args: Namespace) -> list[str]:
     import asyncio
 
     from l2rtui.backends.registry import make_backend
@@ -99,16 +130,27 @@ async def _names(verb: str, args: Namespace) -> list[str]:
             snapshot = await backend.snapshot()
     finally:
         await backend.close()
+    return _names_in(snapshot, kind)
+
+
+def _names_in(snapshot: ClusterSnapshot, kind: str) -> list[str]:
     runs = sorted(run.name for run in snapshot.runs.values())
     sets = [f"{run.name}/{set_view.name}" for run in snapshot.runs.values() for set_view in run.sets]
-    match verb:
-        case "scale":
+    match kind:
+        case "sets":
             return sets
-        case "destroy":
+        case "experiments":
             return sorted({*runs, *(run.experiment for run in snapshot.runs.values())})
-        case "metrics":
+        case "runs":
             return runs
-        case "describe" | "events":
+        case "nodes":
+            return list(snapshot.nodes)
+        case "devices":
+            devices = dict.fromkeys(str(slot).rpartition(".")[0] for slot in snapshot.ledger.slots)
+            return [*snapshot.nodes, *devices]
+        case "owners":
+            return sorted({pod.owner for pod in snapshot.pods.values() if pod.owner})
+        case "objects":
             return [*runs, *snapshot.nodes, *(pod.name for pod in snapshot.pods.values())]
         case _:
             return [*runs, *sets, *(pod.name for pod in snapshot.pods.values())]
