@@ -89,8 +89,8 @@ bench: $(VENV)/dev  ## print the measurements of tests/bench
 bench-gpu: $(GPU_NEEDS)  ## print what a GPU gives, in at most eight minutes
 	@$(GPU_PYTHON) -m tests.bench.gpu $(ARGS)
 
-screenshots: $(VENV)/dev  ## drive the app and write screenshots/
-	@$(BIN)/python -m tests.shots
+screenshots: $(VENV)/dev  ## drive the app and write screenshots/ (ARGS="cluster recording" needs no process)
+	@$(BIN)/python -m tests.shots $(ARGS)
 
 curves: $(VENV)/dev  ## train the racing examples with five seeds each and draw how they learn (an hour)
 	@$(BIN)/python -m tests.bench.curves $(ARGS)

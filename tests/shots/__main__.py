@@ -1,0 +1,32 @@
+"""Take pictures: ``python -m tests.shots [cluster] [recording] [local]``; all of them without a name.
+
+`cluster` and `recording` drive the app over an in-memory cluster (``sample_cluster``) and need nothing; `local`
+starts the example run on this machine and takes about two minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from tests.shots import cluster, local, recording
+from tests.shots.app_driver import FOLDER, ROOT
+
+SETS = {"cluster": cluster.take, "recording": recording.take, "local": local.take}
+
+
+def main(names: list[str]) -> int:
+    """Take the named sets."""
+    if unknown := [name for name in names if name not in SETS]:
+        print(f"There is no set {unknown[0]}; there are {', '.join(SETS)}.", file=sys.stderr)
+        return 2
+    os.chdir(ROOT)
+    FOLDER.mkdir(exist_ok=True)
+    for name in names or SETS:
+        asyncio.run(SETS[name]())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
