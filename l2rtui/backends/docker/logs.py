@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
@@ -16,6 +16,8 @@ from l2rtui.domain.status import exit_text
 from runtime.base.docker_client import CONFLICT, take_frames
 
 _RESTART_SECONDS: Final = 0.2
+_MAX_LINE_BYTES: Final = 1 << 20
+_MAX_FRAME_BYTES: Final = 16 << 20
 
 TimedLine = tuple[int, str]
 """Nanoseconds since the epoch (0 for the rest of a line that the Engine has split) and text."""
@@ -27,15 +29,19 @@ class LogFrameDecoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
         # One rest for each stream: a line of stdout may be interrupted by one of stderr.
-        self._rests = {0: b"", 1: b"", 2: b""}
+        self._rests: defaultdict[int, bytes] = defaultdict(bytes)
 
     def feed(self, block: bytes) -> list[TimedLine]:
         """Add a block; return the lines that are complete now."""
         self._buffer += block
         lines: list[TimedLine] = []
         for stream, content in take_frames(self._buffer):
-            *complete, self._rests[stream] = (self._rests[stream] + content).split(b"\n")
-            lines.extend(_timed(line) for line in complete)
+            *complete, rest = (self._rests[stream] + content).split(b"\n")
+            # A container may write gigabytes without a line's end: the rest of such a line is dropped.
+            self._rests[stream] = rest[:_MAX_LINE_BYTES]
+            lines.extend(_timed(line[:_MAX_LINE_BYTES]) for line in complete)
+        if len(self._buffer) > _MAX_FRAME_BYTES:
+            self._buffer.clear()  # no frame of the Engine, whose log lines come in pieces of 16 KiB
         return lines
 
     def end(self) -> list[TimedLine]:

@@ -160,7 +160,8 @@ def _group(data: Any, number: int) -> NodeGroup:
     minimum = fields.count("minSize", desired if desired is not None else 2)
     desired = desired if desired is not None else minimum
     maximum = fields.count("maxSize", max(desired or 0, minimum or 0, 1))
-    assert desired is not None and minimum is not None and maximum is not None  # noqa: S101, PT018  (defaults)
+    if desired is None or minimum is None or maximum is None:
+        raise ValueError(f"{fields.where}: minSize, desiredCapacity and maxSize are numbers, or left out")
     if not 0 <= minimum <= desired <= maximum <= _MAX_NODES or maximum < 1:
         raise ValueError(
             f"{fields.where}: minSize {minimum}, desiredCapacity {desired} and maxSize {maximum} are not in order, "

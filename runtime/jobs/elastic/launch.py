@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import socket
 from dataclasses import fields
 from typing import Any, Final
 
@@ -33,6 +36,16 @@ def sharing(processes: int, gpus: int) -> str:
         f"{processes} processes for {gpus} GPU{'s' * (gpus > 1)}: NCCL takes one process for each GPU; "
         f"leave --nproc-per-node out, or train with --device cpu"
     )
+
+
+def keep_to_loopback(address: str) -> None:
+    """Let the ranks of a job on one machine listen where that machine alone connects; `address` is the node's."""
+    # Gloo and NCCL take the interface of the host's name otherwise, which other machines reach, and ask nobody who
+    # connects for a secret.
+    loopback = next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "")
+    if loopback and ipaddress.ip_address(address).is_loopback:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, loopback)
 
 
 def run_program(handler: RendezvousHandler, plan: ElasticPlan, processes: int, log_folder: str) -> None:

@@ -45,6 +45,7 @@ def run(plan: ElasticPlan, stop: Stop, console: Console) -> int:
     if stop.is_set():
         return contract.EXIT_INTERRUPTED
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    launch.keep_to_loopback(plan.local_address)
     # Changes of membership are usual here, and torch warns of each.
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     for number in (signal.SIGTERM, signal.SIGINT):

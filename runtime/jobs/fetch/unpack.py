@@ -6,11 +6,12 @@ refuses the archive. Folders that exist are merged: files of the same names are 
 
 from __future__ import annotations
 
-import gzip
+import contextlib
 import lzma
 import os
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -23,8 +24,9 @@ from runtime.base.signals import Stop
 
 _TAR: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _DAMAGE: Final = (
-    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
-    *(EOFError, UnicodeDecodeError),
+    *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error),
+    # Of what a header states: an unknown version or method, a password, a place outside of the file.
+    *(EOFError, OSError, ValueError, LookupError, OverflowError, NotImplementedError, RuntimeError),
 )
 _COPY_BYTES: Final = 1024 * 1024
 MAX_RATIO: Final = 200
@@ -102,7 +104,7 @@ def unpack(archive: Path, folder: Path, name: str, stop: Stop, max_ratio: int = 
     staging.mkdir()
     try:
         budget = _Budget(archive, folder, max_ratio)
-        for text, content in _zip(archive) if name.lower().endswith(".zip") else _tar(archive):
+        for text, content in _members(archive, name):
             if stop.is_set():
                 raise InterruptedWorkError(f"{name}: ended by {stop.reason} while it was unpacked")
             budget.add_member()
@@ -113,11 +115,34 @@ def unpack(archive: Path, folder: Path, name: str, stop: Stop, max_ratio: int = 
             _check_merge(staging / name_in_archive, folder / name_in_archive)
         for name_in_archive in made:
             _merge(staging / name_in_archive, folder / name_in_archive)
-    except _DAMAGE as error:
+    except _DamageError as error:
         raise FailedError(f"{name} cannot be unpacked: it is damaged or of another kind ({error})") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return made
+
+
+class _DamageError(Exception):
+    """The archive cannot be read."""
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Tell what the archive's reader raises from what writing raises: a full disk is no damaged archive."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise _DamageError(str(error) or type(error).__name__) from error
+
+
+def _members(archive: Path, name: str) -> Iterator[Member]:
+    members = _zip(archive) if name.lower().endswith(".zip") else _tar(archive)
+    while True:
+        with _reading():
+            member = next(members, None)
+        if member is None:
+            return
+        yield member
 
 
 def _tar(archive: Path) -> Iterator[Member]:
@@ -160,7 +185,11 @@ def _put(folder: Path, text: str, content: IO[bytes] | None, budget: _Budget) ->
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        while block := content.read(_COPY_BYTES):
+        while True:
+            with _reading():
+                block = content.read(_COPY_BYTES)
+            if not block:
+                return
             budget.add(len(block))  # counted as it comes: a header may state any size
             file.write(block)
 

@@ -55,15 +55,14 @@ def exit_code(status: bytes, command: str) -> int:
         parsed: Any = json.loads(status)
         outcome, reason = parsed.get("status"), parsed.get("reason")
         message = str(parsed.get("message") or "")
-        causes = (parsed.get("details") or {}).get("causes") or ()
-    except (ValueError, AttributeError):
+        causes = [*((parsed.get("details") or {}).get("causes") or ())]
+        codes = [int(cause.get("message") or EXIT_FAILED) for cause in causes if cause.get("reason") == "ExitCode"]
+    except (ValueError, AttributeError, TypeError, RecursionError, OverflowError):
         return EXIT_FAILED  # v1 to v3 sent plain text here; it ended, and that is all that can be told
     if outcome == "Success":
         return 0
-    if reason == "NonZeroExitCode":
-        for cause in causes:
-            if cause.get("reason") == "ExitCode":
-                return int(cause.get("message") or EXIT_FAILED)
+    if reason == "NonZeroExitCode" and codes:
+        return codes[0]
     # Not started: runtimes report it as InternalError with their own sentence (runc's, containerd's).
     if "executable file not found" in message or "no such file or directory" in message:
         raise BackendError(

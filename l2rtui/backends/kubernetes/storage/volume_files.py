@@ -207,7 +207,7 @@ class PodFiles:
                 relative = path.removeprefix(_ROOT).lstrip("/")
                 raise NotFoundError(f"There is no {relative or '/'} in {self._volume}.") from None
             raise
-        return [entry for entry in map(_entry, output.split(b"\0")[:-1]) if entry.path or entry.kind != "folder"]
+        return [entry for entry in map(entry_of, output.split(b"\0")[:-1]) if entry.path or entry.kind != "folder"]
 
     async def _find_if_exists(self, path: str) -> list[FileEntry]:
         try:
@@ -298,7 +298,7 @@ def _volume_pod(name: str, namespace: str, claim: str, image: str, owner: str, n
     return pod
 
 
-def _entry(line: bytes) -> FileEntry:
+def entry_of(line: bytes) -> FileEntry:
     """Return an entry of the listing. Raises BackendError for what `find` does not print."""
     try:
         kind, size, changed, name = line.decode("utf-8", "surrogateescape").split("\t", 3)

@@ -1,0 +1,26 @@
+"""Decoders of outside data with a small budget: no traceback, whatever comes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.mutation import mutated
+from tests.fuzz.targets import TARGETS, Target
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_a_correct_input_is_accepted(target: Target):
+    for seed in target.seeds():
+        target(seed)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(number=st.integers(0, 2**32))
+def test_whatever_comes_is_a_value_or_a_sentence(target: Target, number: int):
+    rng = random.Random(number)
+    target(mutated(rng, target.seeds()))
