@@ -145,6 +145,28 @@ class SetSpec:
         return self.slots > 0 and self.pod.binding is not Binding.CPU
 
 
+class QueueSystem(StrEnum):
+    """Program of a cluster that admits the pods of a run together."""
+
+    KUEUE = "kueue"
+    VOLCANO = "volcano"
+    COSCHEDULING = "coscheduling"
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Admission of a run: all of its pods start together, or none.
+
+    Attributes:
+        name: Kueue's LocalQueue, or Volcano's Queue; empty for Volcano's default.
+        scheduler: Name of the scheduler in the cluster; empty for the usual one of the system.
+    """
+
+    by: QueueSystem
+    name: str = ""
+    scheduler: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """One run: a learner and its worker sets, an elastic job, parameter servers, or the steps of a job; one seed.
@@ -155,6 +177,7 @@ class RunSpec:
         train: Training settings, a JSON object as text; passed to each process, see also ``domain.sidecar``.
         extras: Kubernetes objects that were imported with the run (Services), JSON list as text.
         image: Container image; the local backend runs without one.
+        queue: Queue that admits the run as a whole; None for none. Only Kubernetes has such queues.
     """
 
     kind: Kind
@@ -166,6 +189,14 @@ class RunSpec:
     env: tuple[tuple[str, str], ...] = ()
     train: str = "{}"
     extras: str = "[]"
+    queue: Queue | None = None
+
+    def scale_problem(self) -> str:
+        """Return a sentence on why no set of the run can be scaled; empty when nothing stands against it."""
+        # Kueue deletes the pods that a group has beyond the number that it was admitted with.
+        if self.queue is not None and self.queue.by is QueueSystem.KUEUE:
+            return f"the queue {self.queue.name} has admitted its pods as a whole, and takes no others"
+        return ""
 
     def set_named(self, name: str) -> SetSpec | None:
         """Return the set with this name, or None."""

@@ -111,8 +111,11 @@ async def prepare_runs(
 
 
 def _ignored(specs: Iterable[RunSpec]) -> Iterable[Finding]:
-    """Yield a finding for each set whose pods would have fields of Kubernetes, on a backend that renders none."""
+    """Yield findings on fields that only pods of Kubernetes have, for a backend that renders none."""
     for spec in specs:
+        if spec.queue is not None:
+            sentence = "queue is ignored: only clusters have queues that admit a run as a whole"
+            yield Finding(Severity.WARNING, spec.name, sentence)
         for part in spec.sets:
             if part.pod.templates:
                 sentence = "pod.template is ignored: only pods of Kubernetes have its fields"
@@ -259,7 +262,7 @@ async def scale(
     if set_spec is None:
         sentence = f"{run} has no set {set_name}: it has {', '.join(set_spec.name for set_spec in spec.sets)}."
         raise NotFoundError(sentence)
-    if problem := set_spec.scale_problem(replicas):
+    if problem := spec.scale_problem() or set_spec.scale_problem(replicas):
         raise RefusedError(f"{run}/{set_name} cannot be scaled to {replicas}: {problem}.")
     pods = [pod for pod in snapshot.pods_of(run, set_name) if not pod.is_terminating]
     remaining = [pod for pod in pods if pod.index < replicas]

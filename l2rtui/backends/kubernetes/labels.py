@@ -62,6 +62,17 @@ PLAN_KEY: Final = "plan.json"
 PROGRAM_KEY: Final = "program."
 """Prefix of a key with the text of a set's program; the name of the set follows."""
 
+# --- queues and gang schedulers -----------------------------------------------------------------------------
+KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
+KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
+KUEUE_COUNT: Final = "kueue.x-k8s.io/pod-group-total-count"
+"""On pods: the LocalQueue, the group that is admitted together, and (an annotation) the number of its pods."""
+KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
+"""Scheduling gate by which Kueue holds a pod back."""
+VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
+COSCHEDULING_GROUP: Final = "scheduling.x-k8s.io/pod-group"
+"""On pods: the PodGroup, for Volcano (an annotation) and for coscheduling."""
+
 # --- node labels that are read ------------------------------------------------------------------------------
 HOSTNAME: Final = "kubernetes.io/hostname"
 SLOTS_PER_GPU: Final = f"{PREFIX}slots-per-gpu"

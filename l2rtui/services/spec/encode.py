@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ def to_document(spec: RunSpec) -> dict[str, Any]:
         "image": spec.image,
         "env": dict(spec.env),
         "train": msgspec.json.decode(spec.train),
+        "queue": None if spec.queue is None else msgspec.convert(asdict(spec.queue), schema.QueueForm),
     }
     document: dict[str, Any] = _without_empty(_form(spec, common))
     return document

@@ -85,6 +85,7 @@ def _nearest(keys: Keys, data: Mapping[str, Any]) -> str:
         "job": schema.TaskForm,
         "placement": schema.PlacementForm,
         "resources": schema.ResourcesForm,
+        "queue": schema.QueueForm,
         "pod": schema.PodForm,
         "mounts": schema.MountForm,
         "tolerations": schema.TolerationForm,

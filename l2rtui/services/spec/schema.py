@@ -213,6 +213,14 @@ class PlacementForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
     on: Annotated[str, Meta(description="node/gpu[.slot], ranges and commas: phortx1/0-3,n2/5.0-1,n1/cpu")] = ""
 
 
+class QueueForm(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Queue of a cluster that starts all pods of the run together, or none."""
+
+    by: Literal["kueue", "volcano", "coscheduling"]
+    name: Annotated[str, Meta(description="LocalQueue of Kueue, Queue of Volcano")] = ""
+    scheduler: Annotated[str, Meta(description="schedulerName; the system's usual one when not said")] = ""
+
+
 class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Fields of every run."""
 
@@ -222,6 +230,7 @@ class _RunForm(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=T
     env: Annotated[dict[str, EnvValue], Meta(description="variables for every process")] = {}
     train: Annotated[dict[str, Any], Meta(description="training settings, see `l2r-runtime config`")] = {}
     placement: PlacementForm = field(default_factory=PlacementForm)
+    queue: QueueForm | None = None
     pod: Annotated[PodForm, Meta(description="how containers are set up, for every set")] = field(
         default_factory=PodForm
     )

@@ -19,7 +19,7 @@ from l2rtui.domain.placement import Pin, PlacementPolicy, parse_pins
 from l2rtui.domain.preflight import Finding
 from l2rtui.domain.secret import find_secrets
 from l2rtui.domain.sidecar import sidecar_of
-from l2rtui.domain.workload import RunSpec, cpu_reason
+from l2rtui.domain.workload import Queue, QueueSystem, RunSpec, cpu_reason
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import import_helm
 from l2rtui.services.spec.decode import kind_of, sets_of, train_of, unbound_sets, variables
@@ -134,6 +134,10 @@ def _request_of(form: SpecForm, locations: Locations) -> LaunchRequest:
         pins = parse_pins(form.placement.on) if form.placement.on else ()
     except ValueError as error:
         raise SpecError(f"{locations.of(('placement', 'on'))}: placement.on: {error}.") from None
+    queue = None if form.queue is None else Queue(QueueSystem(form.queue.by), form.queue.name, form.queue.scheduler)
+    if queue is not None and queue.by is QueueSystem.KUEUE and not queue.name:
+        sentence = f"{locations.of(('queue',))}: Kueue needs the name of a LocalQueue."
+        raise SpecError(sentence, "Write `queue: {by: kueue, name: NAME}`; `kubectl get localqueues` lists them.")
     train = msgspec.to_builtins(train_of(form))
     try:
         json.dumps(train, allow_nan=False)  # msgspec would silently write null
@@ -149,6 +153,7 @@ def _request_of(form: SpecForm, locations: Locations) -> LaunchRequest:
         image=form.image,
         env=variables(form.env),
         train=msgspec.json.encode(train).decode(),
+        queue=queue,
     )
     try:
         with_sidecar = [set_spec for set_spec in sets if sidecar_of(spec, set_spec) is not None]

@@ -18,7 +18,7 @@ from l2rtui.domain.placement import PlacementPolicy, parse_pins
 from l2rtui.domain.preflight import Finding, Severity, refusals
 from l2rtui.domain.receipt import Leftover, Receipt
 from l2rtui.domain.status import Phase
-from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
+from l2rtui.domain.workload import Kind, Queue, QueueSystem, Role, RunSpec, SetSpec
 from l2rtui.errors import LaunchError, LeftBehindError, NotFoundError, RefusedError
 from l2rtui.services import journal, launcher, run_history
 from l2rtui.services.spec.spec_file import LaunchRequest
@@ -294,3 +294,15 @@ async def test_fields_of_kubernetes_are_said_to_be_ignored_elsewhere(backend):
     assert (ignored.severity, ignored.subject) == (Severity.WARNING, "r/w")
     assert "ignored" in ignored.sentence
     assert not refusals(prepared.findings)
+
+
+async def test_a_run_that_was_admitted_as_a_whole_is_not_scaled(backend):
+    request = wish()
+    queue = Queue(QueueSystem.KUEUE, "team")
+    prepared = await launcher.prepare(backend, replace(request, spec=replace(request.spec, queue=queue)))
+    assert any(item.sentence.startswith("queue is ignored") for item in prepared.findings)
+    [step async for step in launcher.launch(backend, prepared)]
+    backend.advance(5)
+
+    with pytest.raises(RefusedError, match="the queue team has admitted its pods as a whole"):
+        await launcher.scale(backend, "r", "w", 5)

@@ -11,7 +11,7 @@ import yaml
 
 from l2rtui.domain.containers import Binding, Mount, Security, Toleration
 from l2rtui.domain.placement import Pin, PlacementPolicy
-from l2rtui.domain.workload import Kind, RestartPolicy, Role
+from l2rtui.domain.workload import Kind, Queue, QueueSystem, RestartPolicy, Role
 from l2rtui.errors import SpecError
 from l2rtui.services.spec import encode, spec_file
 
@@ -377,3 +377,31 @@ def test_a_device_of_a_plugin_is_bound_by_it(tmp_path):
     path.write_text(text.replace("nvidia.com/mig-1g.5gb", "example.com/camera"))
     with pytest.raises(SpecError, match=r"learner: pod\.device: 'example\.com/camera' is no device"):
         spec_file.load(str(path))
+
+
+def test_a_queue_survives_a_round_trip_and_kueue_needs_a_name(tmp_path):
+    path = tmp_path / "spec.yaml"
+    text = "kind: job\nname: r\nimage: i\nqueue: {by: volcano, name: gpus, scheduler: mine}\njob: {command: [x]}\n"
+    path.write_text(text)
+    spec = spec_file.load(str(path)).spec
+    assert spec.queue == Queue(QueueSystem.VOLCANO, "gpus", "mine")
+    path.write_text(yaml.safe_dump(encode.to_document(spec)))
+    assert spec_file.load(str(path)).spec == spec
+    path.write_text(text.replace("volcano, name: gpus", "kueue"))
+    with pytest.raises(SpecError, match="spec.yaml:4: Kueue needs the name of a LocalQueue"):
+        spec_file.load(str(path))
+    path.write_text(text.replace("scheduler", "schedule"))
+    with pytest.raises(SpecError, match=r"there is no field queue\.schedule") as caught:
+        spec_file.load(str(path))
+    assert caught.value.hint == "Did you mean scheduler?"
+
+
+def test_templates_survive_a_round_trip(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(
+        "kind: job\nname: r\nimage: i\npod: {template: {spec: {a: 1}}}\n"
+        "job: {command: [x], pod: {template: {spec: {b: [{c: null}]}}, device: amd.com/gpu}}\n"
+    )
+    spec = spec_file.load(str(path)).spec
+    path.write_text(yaml.safe_dump(encode.to_document(spec)))
+    assert spec_file.load(str(path)).spec == spec

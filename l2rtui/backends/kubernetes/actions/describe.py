@@ -10,6 +10,7 @@ import msgspec
 
 from l2rtui.backends.common.formatting import fields, when
 from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.actions import queue_state
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import KINDS
@@ -99,6 +100,7 @@ async def _pod(api: Api, view: PodView) -> list[str]:
         raise NotFoundError(f"The pod {view.name} is gone; another has its name.", "Look at the pods again.")
     reason, sentence = await explained(api, pod, now=time.time())
     lines = [f"pod {view.name}", *_head(pod.metadata)]
+    lines += fields(*await queue_state.of_group(api, pod))
     lines += fields(
         ("node", pod.spec.node_name or "none yet"),
         ("phase", pod.status.phase or "Unknown"),
@@ -107,6 +109,8 @@ async def _pod(api: Api, view: PodView) -> list[str]:
         ("why", f"{reason}: {sentence}" if reason else ""),
         ("mismatch", "; ".join(view.flags)),
         ("grace", f"{pod.spec.termination_grace_period_seconds} s"),
+        ("priority", _priority(pod)),
+        ("scheduler", "" if (name := pod.spec.scheduler_name or "") == "default-scheduler" else name),
     )
     by_name = {status.name: status for status in (*pod.init_statuses, *pod.statuses)}
     for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ())):
@@ -119,6 +123,11 @@ async def _pod(api: Api, view: PodView) -> list[str]:
         for condition in pod.status.conditions or ()
     ]
     return lines
+
+
+def _priority(pod: PodStruct) -> str:
+    name, value = pod.spec.priority_class_name or "", pod.spec.priority
+    return f"{value or 0} ({name})" if name else str(value or "")
 
 
 def _container(container: Container, status: ContainerStatus | None) -> Iterator[str]:
@@ -176,8 +185,10 @@ async def _run(api: Api, view: RunView) -> list[str]:
             reason, sentence = pod_reason.explain_controller(controller, events_by_uid.get(uid, ()))
             lines.append(f"{kind} {controller.metadata.name}" + (f": {reason}: {sentence}" if reason else ""))
     now = time.time()
-    for raw in await api.list("Pod", namespace, labels=selector):
-        pod = msgspec.convert(raw, PodStruct)
+    pods = [msgspec.convert(raw, PodStruct) for raw in await api.list("Pod", namespace, labels=selector)]
+    if pods:
+        lines += fields(*await queue_state.of_group(api, pods[0]))
+    for pod in pods:
         reason, sentence = pod_reason.explain(pod, events_by_uid.get(pod.metadata.uid, ()), now)
         state = f"{reason}: {sentence}" if reason else pod.status.phase or "Unknown"
         lines.append(f"Pod {pod.metadata.name} on {pod.spec.node_name or 'no node yet'}: {state}")

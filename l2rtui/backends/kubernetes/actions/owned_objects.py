@@ -29,7 +29,7 @@ FOLLOWERS: Final = ("Endpoints", "EndpointSlice")
 """Kinds that the cluster makes for a Service and removes with it, whether or not the user may delete them."""
 OTHER_KINDS: Final = (
     *("StatefulSet", *FOLLOWERS, "PersistentVolumeClaim", "ResourceClaim", "ResourceClaimTemplate"),
-    "NetworkPolicy",
+    *("NetworkPolicy", "PodGroup", "VolcanoPodGroup"),
 )
 """Kinds that some runs have, or that the cluster adds. A user who may not list them has not created any."""
 
@@ -157,7 +157,7 @@ class Inventory:
         """Return the kinds that this server has, each in a version that it serves."""
         if self._paths is None:
             paths = {kind: KINDS[kind] for kind in (*OWN_KINDS, *OTHER_KINDS)}
-            for kind in ("EndpointSlice", "ResourceClaim", "ResourceClaimTemplate"):
+            for kind in ("EndpointSlice", "ResourceClaim", "ResourceClaimTemplate", "PodGroup", "VolcanoPodGroup"):
                 versions = await self._retry_versions(paths[kind].group)
                 if versions:
                     paths[kind] = paths[kind].at(f"{paths[kind].group}/{versions[0]}")

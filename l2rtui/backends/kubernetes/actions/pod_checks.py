@@ -80,8 +80,8 @@ def explain_host_folders(plan: LaunchPlan) -> Iterable[Finding]:
                 users |= {(folder, part.pod.user): run.spec.name for folder in folders}
     for (folder, user), name in users.items():
         sentence = (
-            f"where {folder} is new or empty on a node and belongs to root, an init container gives it to user {user};"
-            " an older one stays as it is, and that user must be able to write there"
+            f"where {folder} is new or empty on a node and belongs to root, an init container gives it to user "
+            f"{user}; an older one stays as it is, and that user must be able to write there"
         )
         # A container of root is no small thing, even for one chown: nobody should find it by chance.
         yield Finding(Severity.WARNING, name, sentence)

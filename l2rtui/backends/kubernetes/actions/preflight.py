@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions import capacity_checks, network_policies, pod_checks
+from l2rtui.backends.kubernetes.actions import capacity_checks, gang_checks, network_policies, pod_checks
 from l2rtui.backends.kubernetes.actions.permissions import missing_rights, right_name
 from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import gpu_binding, render, sidecars
 from l2rtui.domain.containers import Binding
@@ -71,6 +72,7 @@ async def check_plan(context: ClusterContext, plan: LaunchPlan) -> tuple[Finding
         capacity_checks.volumes(api, objects, namespace),
         capacity_checks.quotas(api, objects, namespace),
         capacity_checks.room(api, plan, snapshot),
+        gang_checks.check(api, plan, namespace),
     ]
     for part_findings in await asyncio.gather(*parts):
         findings += part_findings
@@ -178,7 +180,7 @@ def _is_tolerated(taint: Taint, set_spec: SetSpec, *, has_gpu: bool) -> bool:
 # --- checks by the server -----------------------------------------------------------------------------------
 async def _rights(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
     """Check the rights for this launch (refusals), and for what comes after it (warnings)."""
-    kinds = dict.fromkeys(str(manifest["kind"]) for manifest in objects)
+    kinds = dict.fromkeys(kind_of(manifest) for manifest in objects)
     needed = [("create", kind, "") for kind in kinds]
     later = [("get", "ConfigMap", ""), ("list", "Pod", ""), *(("delete", kind, "") for kind in kinds)]
     findings = [
@@ -226,7 +228,7 @@ async def _name_conflicts(api: Api, objects: Sequence[Manifest], namespace: str)
     """Return a refusal for each name that is taken, by one list of each kind."""
     names_by_kind: dict[str, list[str]] = {}
     for item in objects:
-        names_by_kind.setdefault(item["kind"], []).append(item["metadata"]["name"])
+        names_by_kind.setdefault(kind_of(item), []).append(item["metadata"]["name"])
     findings = []
     for kind, names in names_by_kind.items():
         try:

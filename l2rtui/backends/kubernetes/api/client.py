@@ -15,7 +15,7 @@ from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo
 from l2rtui.backends.kubernetes.api.http import JSON, Connection, decode_json
 from l2rtui.backends.kubernetes.api.kubeconfig import Access, impersonating, load_access
 from l2rtui.backends.kubernetes.api.login import EksSigner
-from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath
+from l2rtui.backends.kubernetes.api.resources import KINDS, KindPath, kind_of
 from l2rtui.backends.kubernetes.api.session import FIELD_MANAGER
 
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -204,7 +204,7 @@ class Api(Connection):
         return _object(decode_json(RequestInfo(method, path), answer))
 
     def _kind_of(self, manifest: Mapping[str, Any]) -> KindPath:
-        return KINDS[manifest["kind"]].at(manifest.get("apiVersion", ""))
+        return KINDS[kind_of(manifest)].at(manifest.get("apiVersion", ""))
 
     def _namespace_of(self, manifest: Mapping[str, Any]) -> str:
         return _object(manifest.get("metadata")).get("namespace") or self.namespace

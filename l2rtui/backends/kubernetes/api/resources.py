@@ -7,8 +7,9 @@ version differs between servers (resource claims) is applied.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 
@@ -91,7 +92,18 @@ _TABLE: tuple[KindPath, ...] = (
     KindPath("ResourceClaimTemplate", "resource.k8s.io/v1", "resourceclaimtemplates", since="1.34"),
     KindPath("DeviceClass", "resource.k8s.io/v1", "deviceclasses", is_namespaced=False, since="1.34"),
     KindPath("ResourceSlice", "resource.k8s.io/v1", "resourceslices", is_namespaced=False, since="1.34"),
+    KindPath("LocalQueue", "kueue.x-k8s.io/v1beta1", "localqueues", since=""),
+    KindPath("Workload", "kueue.x-k8s.io/v1beta1", "workloads", since=""),
+    KindPath("PodGroup", "scheduling.x-k8s.io/v1alpha1", "podgroups", since=""),
+    # Of the same kind and plural in its manifests, but another resource: rights and lists need a name for each.
+    KindPath("VolcanoPodGroup", "scheduling.volcano.sh/v1beta1", "podgroups", since=""),
 )
 
 KINDS: Final[dict[str, KindPath]] = {kind_path.kind: kind_path for kind_path in _TABLE}
 """By kind, as manifests write it."""
+
+
+def kind_of(manifest: Mapping[str, Any]) -> str:
+    """Return the entry of KINDS of a manifest."""
+    is_volcano = str(manifest.get("apiVersion", "")).startswith("scheduling.volcano.sh/")
+    return f"Volcano{manifest['kind']}" if is_volcano else str(manifest["kind"])

@@ -117,6 +117,12 @@ class PodResourceClaim(KubeStruct, frozen=True):
     resource_claim_name: str | None = None
 
 
+class SchedulingGate(KubeStruct, frozen=True):
+    """Gate that holds a pod back from the scheduler until its owner removes it."""
+
+    name: str = ""
+
+
 class PodSpec(KubeStruct, frozen=True):
     """Spec of a pod."""
 
@@ -127,7 +133,10 @@ class PodSpec(KubeStruct, frozen=True):
     restart_policy: str | None = None
     termination_grace_period_seconds: int | None = None
     resource_claims: list[PodResourceClaim] | None = None
-    scheduling_gates: list[PresenceMarker] | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
+    scheduler_name: str | None = None
+    priority_class_name: str | None = None
+    priority: int | None = None
 
 
 class Waiting(KubeStruct, frozen=True):

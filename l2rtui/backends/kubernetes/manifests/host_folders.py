@@ -1,9 +1,9 @@
 """Folders of the node that are new: given to the user of the pod before its processes start.
 
-A container runtime makes a missing folder of a hostPath volume as root, with mode 0755, and ``fsGroup`` does not apply
-to such volumes: a pod of a plain user could never write there, and would restart for ever. An init container therefore
-gives the folder to the pod's user, with the capability to do so and no other. It acts only on a folder that belongs to
-root and is empty: what was there before is not ours to change.
+A container runtime makes a missing folder of a hostPath volume as root, with mode 0755, and ``fsGroup`` does not
+apply to such volumes: a pod of a plain user could never write there, and would restart for ever. An init
+container therefore gives the folder to the pod's user, with the capability to do so and no other. It acts only on
+a folder that belongs to root and is empty: what was there before is not ours to change.
 
 Nobody needs more rights for it: only a namespace that admits containers of root admits hostPath volumes at all (Pod
 Security Standards, baseline).
@@ -27,8 +27,8 @@ for folder; do
 done
 exit 0
 """
-"""Shell script that gives new folders to a user. A folder that cannot be given is left: the process says why it fails,
-and pods of one node that start together may do this at the same time."""
+"""Shell script that gives new folders to a user. A folder that cannot be given is left, and the process says why it
+fails; pods of one node that start together may do this at the same time."""
 
 
 def new_folders(settings: PodSettings) -> tuple[Mount, ...]:

@@ -31,6 +31,14 @@ _GPU: Final = "the GPU is that of the slot; pod.binding says how the pod gets it
 _NODE: Final = "the plan chooses the node; name slots with --on"
 _NAME: Final = "the processes of a run know each other by this name"
 _COMMAND: Final = "a set says it by `command`"
+_QUEUED: Final = "the run starts as a whole by it; see `queue`"
+_GANG: Final = {
+    labels.KUEUE_QUEUE,
+    labels.KUEUE_GROUP,
+    labels.KUEUE_COUNT,
+    labels.VOLCANO_GROUP,
+    labels.COSCHEDULING_GROUP,
+}
 _FIXED: Final = {
     "restartPolicy": "a set says it by `restart`",
     "nodeName": _NODE,
@@ -81,6 +89,9 @@ def patched(template: Document, settings: PodSettings, device_env: Iterable[tupl
     if not settings.templates:
         return template
     own = {name: _names(template["spec"], name) for name in _CONTAINERS}
+    # Without a queue of its own a run leaves these to the patch: that is a way to a queue as well.
+    own |= {part: tuple(set(template["metadata"].get(part) or ()) & _GANG) for part in ("labels", "annotations")}
+    own["spec"] = ("schedulerName",) if own["labels"] or own["annotations"] else ()
     merged = template
     for text in settings.templates:
         try:
@@ -137,14 +148,17 @@ def _owned(template: Document, own: Mapping[str, tuple[str, ...]]) -> dict[str, 
     """Return the fields that a patch may not change, each with its value and the reason.
 
     Args:
-        own: Names of the containers before the patch.
+        own: Names of the containers before the patch, and of the fields by which the run is queued.
     """
     fields: dict[str, tuple[Any, str]] = {}
     for part, names in (("labels", _OWN_LABELS), ("annotations", _OWN_ANNOTATIONS)):
         for key, value in (template["metadata"].get(part) or {}).items():
             if key.startswith(labels.PREFIX) or key in names:
                 fields[f"metadata.{part}.{key}"] = (value, _COUNTED)
+            elif key in own[part]:
+                fields[f"metadata.{part}.{key}"] = (value, _QUEUED)
     spec = template["spec"]
+    fields |= {f"spec.{name}": (spec.get(name), _QUEUED) for name in own["spec"]}
     fields |= {f"spec.{path}": (value, reason) for path, value, reason in _pod_fields(spec)}
     for part in _CONTAINERS:
         for container in spec.get(part) or ():

@@ -18,6 +18,7 @@ from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.extended_resources import MIG
 from l2rtui.backends.kubernetes.manifests import (
     dns_names,
+    gang,
     gpu_binding,
     host_folders,
     import_yaml,
@@ -87,12 +88,16 @@ def pod_template(
     """
     pod = pods[0]
     bound = gpu_binding.bind(run, pod, server.cuda)
-    annotations = {**annotations, **bound.annotations}
+    together = gang.fields(run)
+    own_labels = {**own_labels, **together.labels}
+    annotations = {**annotations, **bound.annotations, **together.annotations}
     if pod.set_spec.template:
         template = _imported(run, pod, bound, server, own_labels, annotations)
     else:
         meta = {"labels": dict(own_labels), "annotations": dict(annotations)}
         template = {"metadata": meta, "spec": _own_spec(run, pods, bound, server)}
+    if together.scheduler:
+        template["spec"]["schedulerName"] = together.scheduler
     return pod_patch.patched(template, pod.set_spec.pod, bound.env)
 
 

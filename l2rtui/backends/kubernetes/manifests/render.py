@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.manifests import dns_names, gpu_binding, programs
+from l2rtui.backends.kubernetes.manifests import dns_names, gang, gpu_binding, programs
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts, extra_name, pod_template
 from l2rtui.domain.containers import Binding
@@ -127,6 +127,7 @@ def run_objects(run: RunPlan, *, namespace: str, token: str, server: ServerFacts
         objects.append(_secret(run, token))
     objects += _services(run)
     objects += _claims(run, server)
+    objects += gang.pod_groups(run)
     objects += [controller(run, group, server) for group in run_groups(run)]
     for manifest in objects:
         manifest["metadata"] = {
@@ -304,7 +305,9 @@ def _without_pods(run: RunPlan) -> list[PlanStep]:
         for pod in run.pods
         if pod.gpu is not None and pod.set_spec.pod.binding is Binding.DRA and pod.gpu.uuid and pod.seat.slots
     )
-    return steps + [_creation("ResourceClaim", name, "one GPU") for name in names]
+    steps += [_creation("ResourceClaim", name, "one GPU") for name in names]
+    groups = (group["metadata"]["name"] for group in gang.pod_groups(run))
+    return steps + [_creation("PodGroup", name, f"all {len(run.pods)} pods start together") for name in groups]
 
 
 def _controller_step(run: RunPlan, group: Group) -> PlanStep:

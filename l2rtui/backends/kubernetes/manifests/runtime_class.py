@@ -1,8 +1,8 @@
 """Choice of the RuntimeClass of pods with a GPU of NVIDIA; pure.
 
 On most clusters the default container runtime hands out GPUs. On k3s and RKE2 it is runc: a pod without
-``runtimeClassName: nvidia`` runs there and sees no GPU. The class is chosen where it exists and cannot break: on a node
-that reports a handler of its name (Kubernetes 1.31 and later), or whose kubelet is that of k3s or RKE2.
+``runtimeClassName: nvidia`` runs there and sees no GPU. The class is chosen where it exists and cannot break: on
+a node that reports a handler of its name (Kubernetes 1.31 and later), or whose kubelet is that of k3s or RKE2.
 
 Source: docs.k3s.io/advanced, "Alternative Container Runtime Support"; NodeRuntimeHandler in k8s.io/api.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.structs import (
     ContainerStatus,
     ControllerStruct,
@@ -36,6 +37,12 @@ _VOLUME_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 _NODE_EVENTS = ("FailedCreatePodSandBox", "NetworkNotReady", "NodeNotReady")
 _NOT_FOUND = re.compile(r'(secret|configmap) "([^"]+)" not found', re.IGNORECASE)
 _NO_KEY = re.compile(r"couldn't find key (\S+) in (Secret|ConfigMap) (\S+)")
+_GANG_PHRASES = ("pod group", "podgroup", "PodGroup", "enough sibling pods")
+"""Phrases in conditions of Volcano and coscheduling that say that the group lacks pods or room."""
+_EVICTIONS = ("DisruptionTarget", "TerminationTarget")
+"""Conditions of a pod that somebody puts out: Kubernetes' own (1.26 and later), and Kueue's."""
+_OWN_ENDS = ("DeletionByTaintManager", "DeletionByPodGC", "TerminationByKubelet")
+"""Reasons of such a condition whose cause is the node; the pod's own reason says more."""
 _UNSCHEDULABLE = re.compile(r"^\d+/(\d+) nodes are available: ?(.*)$", re.DOTALL)
 
 
@@ -50,6 +57,8 @@ def explain(
         node: The pod's node, if it is known.
     """
     trouble = f"its node {node.metadata.name} {text}" if node and (text := node_trouble(node)) else ""
+    if pod.status.phase != "Succeeded" and (evicted := _evicted(pod, events)) != NO_REASON:
+        return evicted
     if pod.metadata.deletion_timestamp is not None:
         cause = deletion_blocker(pod.metadata, trouble, now)
         return "Terminating", cause + _next_of_stuck(cause)
@@ -140,16 +149,27 @@ def _unplaced(pod: PodStruct, events: Sequence[EventStruct]) -> PodReason:
     # The condition is the present state; the event is the only source until the scheduler has written that.
     condition = pod.condition("PodScheduled")
     if pod.spec.scheduling_gates:
-        return "SchedulingGated", "something else must release it before it is scheduled (a queue such as Kueue)"
+        return "SchedulingGated", _gated(pod)
     failed = _newest(events, ("FailedScheduling",))
     present = condition.message if condition and condition.status == "False" else None
     text = present or (failed.message if failed else None)
     if not text:
         return NO_REASON
     reason = (condition.reason if condition else None) or "Unschedulable"
+    if any(phrase in text for phrase in _GANG_PHRASES):
+        return reason, f"its run starts as a whole, and not all of its pods can: {_short(text)}."
     selector = pod.spec.node_selector or {}
     host = selector.get("kubernetes.io/hostname", "")
     return reason, _unschedulable(text, host)
+
+
+def _gated(pod: PodStruct) -> str:
+    names = [gate.name for gate in pod.spec.scheduling_gates or ()]
+    if labels.KUEUE_GATE in names:
+        queue = pod.metadata.label(labels.KUEUE_QUEUE)
+        return f"the queue {queue} of Kueue has not admitted its run yet. Its description says what is lacking."
+    by = f": {', '.join(filter(None, names))}" if any(names) else ""
+    return f"something else must release it before it is scheduled{by}."
 
 
 def _unschedulable(text: str, host: str) -> str:
@@ -303,6 +323,22 @@ def _over(pod: PodStruct) -> PodReason:
             sentence = f"{_name(pod, status)}it ended with {exit_text(ending.exit_code)}.{last_words}"
             return ending.reason or "Error", sentence
     return (reason, _short(message)) if reason or message else NO_REASON
+
+
+def _evicted(pod: PodStruct, events: Sequence[EventStruct]) -> PodReason:
+    """Return by whom a pod was put out, where the scheduler, a queue or an administrator did so."""
+    for kind in _EVICTIONS:
+        condition = pod.condition(kind)
+        if condition is None or condition.status != "True" or condition.reason in _OWN_ENDS:
+            continue
+        # The scheduler's condition names nobody; its event names the pod that got the place.
+        preempted = _newest(events, ("Preempted",))
+        text = _short((preempted.message if preempted else None) or condition.message or "no cause is given")
+        is_preempted = preempted is not None or "reempt" in f"{condition.reason}{condition.message}"
+        if is_preempted:
+            return "Preempted", f"it had to make room for another of higher priority: {text}."
+        return condition.reason or "Evicted", f"it was put out: {text}."
+    return NO_REASON
 
 
 def _next_of_stuck(why: str) -> str:

@@ -10,9 +10,9 @@ from l2rtui.backends.kubernetes.actions import pod_checks
 from l2rtui.backends.kubernetes.manifests import host_folders, render
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
 from l2rtui.domain.containers import Mount, PodSettings, Security
-from l2rtui.domain.plan import plan_launch
-from l2rtui.domain.placement import place
 from l2rtui.domain.ledger import build_ledger
+from l2rtui.domain.placement import place
+from l2rtui.domain.plan import plan_launch
 from l2rtui.domain.workload import Kind, Program, Role, RunSpec, SetSpec
 
 LOGS = Mount("/logs", host_path="/mnt/logs")

@@ -17,7 +17,7 @@ from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import place
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.preflight import Severity
-from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
+from l2rtui.domain.workload import Kind, Queue, QueueSystem, RestartPolicy, Role, RunSpec, SetSpec
 from l2rtui.errors import RefusedError, SpecError
 from l2rtui.services.spec import spec_file
 
@@ -269,3 +269,33 @@ def test_fields_that_the_server_leaves_out_are_named() -> None:
     assert pod_checks.check_dropped("Pod p", sent, sent) is None
     assert pod_checks.check_dropped("Job j", {"kind": "Job"}, {}) is None
     assert list(pod_patch.dropped_fields({"a": [1, 2]}, {"a": [1]})) == []
+
+
+# --- beside a queue -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("queue", "patch", "field"),
+    [
+        (
+            Queue(QueueSystem.KUEUE, "team"),
+            {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "other"}}},
+            "metadata.labels.kueue.x-k8s.io/queue-name",
+        ),
+        (Queue(QueueSystem.VOLCANO), {"spec": {"schedulerName": "other"}}, "spec.schedulerName"),
+        (
+            Queue(QueueSystem.VOLCANO),
+            {"metadata": {"annotations": {"scheduling.k8s.io/group-name": None}}},
+            "metadata.annotations.scheduling.k8s.io/group-name",
+        ),
+    ],
+)
+def test_the_queue_of_a_run_is_its_own(queue: Queue, patch: dict[str, Any], field: str) -> None:
+    plan = planned(patch)
+    run = replace(plan.runs[0], spec=replace(plan.runs[0].spec, queue=queue))
+    with pytest.raises(RefusedError, match="see `queue`") as caught:
+        render.run_objects(run, namespace="ml", token="t", server=ServerFacts())
+    assert field in caught.value.message
+
+
+def test_a_patch_is_a_way_to_a_queue_as_well() -> None:
+    patch = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "spec": {"schedulerName": "volcano"}}
+    assert template(patch)["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"

@@ -16,22 +16,22 @@ from l2rtui.domain.snapshot import RunView
 from l2rtui.domain.workload import Kind, RestartPolicy, Role, RunSpec, SetSpec
 from tests.fakes.kubernetes_objects import ObjectServer, serving
 
+NODE = {
+    "kind": "Node",
+    "metadata": {"name": "n1", "labels": {labels.GPUS: "2", labels.HOSTNAME: "n1"}},
+    "spec": {},
+    "status": {
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110"},
+        "capacity": {"cpu": "16", "memory": "64Gi", "pods": "110"},
+    },
+}
+
 
 @pytest.fixture
 async def server():
     async with serving(ObjectServer()) as running:
-        running.put(
-            {
-                "kind": "Node",
-                "metadata": {"name": "n1", "labels": {labels.GPUS: "2", labels.HOSTNAME: "n1"}},
-                "spec": {},
-                "status": {
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                    "allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110"},
-                    "capacity": {"cpu": "16", "memory": "64Gi", "pods": "110"},
-                },
-            }
-        )
+        running.put(NODE)
         yield running
 
 

@@ -206,3 +206,57 @@ def test_long_texts_are_cut_to_one_line():
     sentence = explain(pod(waiting("CreateContainerError", "x\n" * 1000)), (), NOW)[1]
     assert len(sentence) < 400
     assert "\n" not in sentence
+
+
+# --- queues, gangs, eviction --------------------------------------------------------------------------------
+def put_out(kind, reason, message, phase="Failed"):
+    return {"phase": phase, "conditions": [{"type": kind, "status": "True", "reason": reason, "message": message}]}
+
+
+def test_a_gate_names_who_holds_the_pod_back():
+    spec = {"nodeName": None, "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}
+    gated = pod(spec=spec, labels={"kueue.x-k8s.io/queue-name": "team"})
+    assert explain(gated, [], NOW)[1].startswith("the queue team of Kueue has not admitted its run yet")
+    other = explain(pod(spec={"nodeName": None, "schedulingGates": [{"name": "example.com/check"}]}), [], NOW)
+    assert other == ("SchedulingGated", "something else must release it before it is scheduled: example.com/check.")
+    unnamed = explain(pod(spec={"nodeName": None, "schedulingGates": [{}]}), [], NOW)
+    assert unnamed[1] == "something else must release it before it is scheduled."
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "pod group is not ready, 2 Pending, 3 minAvailable; Pending: 2 Unschedulable",
+        "pre-filter pod r-w-0 cannot find enough sibling pods, current pods number: 1, minMember of group: 3",
+    ],
+)
+def test_a_gang_that_waits_is_said_to_start_as_a_whole(message):
+    reason, sentence = explain(unscheduled(message), [], NOW)
+    assert reason == "Unschedulable"
+    assert sentence == f"its run starts as a whole, and not all of its pods can: {message}."
+
+
+@pytest.mark.parametrize("meta", [{}, {"deletionTimestamp": "2025-06-15T15:06:40Z"}])
+def test_a_pod_that_makes_room_says_for_whom(meta):
+    status = put_out("DisruptionTarget", "PreemptionByScheduler", "default-scheduler: preempting")
+    event_of = event("Preempted", "Preempted by pod 7f9a on node phortx1")
+    assert explain(pod(status, **meta), [event_of], NOW) == (
+        "Preempted",
+        "it had to make room for another of higher priority: Preempted by pod 7f9a on node phortx1.",
+    )
+    assert explain(pod(status, **meta), [], NOW)[1].endswith("default-scheduler: preempting.")
+
+
+def test_eviction_by_the_api_says_so_and_an_end_of_its_own_says_more():
+    drained = put_out("DisruptionTarget", "EvictionByEvictionAPI", "Eviction API: evicting")
+    assert explain(pod(drained), [], NOW) == ("EvictionByEvictionAPI", "it was put out: Eviction API: evicting.")
+    silent = put_out("DisruptionTarget", "", "")
+    assert explain(pod(silent), [], NOW) == ("Evicted", "it was put out: no cause is given.")
+    by_kubelet = put_out("DisruptionTarget", "TerminationByKubelet", "full") | {
+        "reason": "Evicted",
+        "message": "disk",
+    }
+    assert "its node had too little left" in explain(pod(by_kubelet), [], NOW)[1]
+    assert (
+        explain(pod(put_out("DisruptionTarget", "EvictionByEvictionAPI", "x", "Succeeded")), [], NOW) == NO_REASON
+    )

@@ -1,0 +1,57 @@
+"""Checks of the queue that is to admit a run as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.manifests import gang
+from l2rtui.domain.plan import LaunchPlan
+from l2rtui.domain.preflight import Finding, Severity
+from l2rtui.domain.workload import Queue, QueueSystem
+
+
+async def check(api: Api, plan: LaunchPlan, namespace: str) -> Iterable[Finding]:
+    """Check that the cluster has the queues that runs name, and that nothing else of the plan contradicts them."""
+    findings: list[Finding] = []
+    for queue in dict.fromkeys(run.spec.queue for run in plan.runs if run.spec.queue is not None):
+        problem = await _problem(api, queue, namespace)
+        findings += [problem] if problem is not None else _explained(plan, queue)
+        if plan.wave:
+            sentence = f"{queue.by} starts all pods of a run together, and --wave starts them one after another"
+            findings.append(Finding(Severity.REFUSAL, "queue", sentence, "Leave out one of the two."))
+    return findings
+
+
+async def _problem(api: Api, queue: Queue, namespace: str) -> Finding | None:
+    group = gang.API_GROUPS[queue.by]
+    if queue.by is QueueSystem.KUEUE and api.server_version < gang.GATES_SINCE:
+        needed, present = (".".join(map(str, version)) for version in (gang.GATES_SINCE, api.server_version))
+        sentence = f"Kueue holds pods back by scheduling gates, of Kubernetes {needed}; this server is {present}"
+        return Finding(Severity.REFUSAL, "queue", sentence, "Leave out queue, or choose volcano or coscheduling.")
+    versions = await api.group_versions(group)
+    if not versions:
+        sentence = f"this cluster has no {queue.by}: it serves nothing of {group}"
+        return Finding(Severity.REFUSAL, "queue", sentence, "Leave out queue, or ask an administrator for it.")
+    if queue.by is not QueueSystem.KUEUE:
+        return None
+    try:
+        await api.read("LocalQueue", namespace, queue.name)
+    except ApiError as error:
+        if error.is_not_found:
+            hint = "`kubectl get localqueues` lists them; a LocalQueue belongs to one namespace."
+            return Finding(Severity.REFUSAL, "queue", f"there is no LocalQueue {queue.name} in {namespace}", hint)
+        if error.is_forbidden:
+            sentence = f"you may not read the LocalQueue {queue.name}: nobody knows whether it is there"
+            return Finding(Severity.WARNING, "queue", sentence)
+        raise
+    return None
+
+
+def _explained(plan: LaunchPlan, queue: Queue) -> Iterator[Finding]:
+    for run in plan.runs:
+        if run.spec.queue == queue:
+            name = f" through {queue.name}" if queue.name else ""
+            sentence = f"all {len(run.pods)} pods start together, when {queue.by} admits them{name}"
+            yield Finding(Severity.OK, run.spec.name, sentence)
