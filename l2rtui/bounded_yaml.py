@@ -85,7 +85,7 @@ class _Counter:
             self._sizes.clear()
             self._total = 0
         elif isinstance(event, yaml.AliasEvent):
-            self._add(self._size_of(event.anchor))
+            self._add(self._size_of(str(event.anchor)))
         elif isinstance(event, yaml.ScalarEvent):
             self._add(1)
             if event.anchor is not None:

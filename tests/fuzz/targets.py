@@ -1,10 +1,12 @@
-"""Decoders of outside data, each with correct inputs and what it may raise: sentences, or errors of its protocol."""
+"""Decoders of outside data, each with correct inputs and what it may raise: sentences, or its protocol's errors."""
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 import zipfile
@@ -83,7 +85,9 @@ class Target:
 
 @cache
 def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="l2r-fuzz-"))
+    path = Path(tempfile.mkdtemp(prefix="l2r-fuzz-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
 
 
 def _file(name: str, data: bytes) -> str:

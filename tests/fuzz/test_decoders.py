@@ -19,7 +19,7 @@ def test_a_correct_input_is_accepted(target: Target):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(number=st.integers(0, 2**32))
 def test_whatever_comes_is_a_value_or_a_sentence(target: Target, number: int):
     rng = random.Random(number)
