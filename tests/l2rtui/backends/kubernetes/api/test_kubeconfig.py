@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from l2rtui.backends.kubernetes.api.kubeconfig import context_names, load_access
+from l2rtui.backends.kubernetes.api.kubeconfig import context_names, impersonating, load_access
 from l2rtui.errors import ConfigError
 
 B64 = base64.b64encode(b"PEM").decode()
@@ -98,3 +98,54 @@ def test_a_kubeconfig_that_is_not_there_is_said(tmp_path):
         load_access(kubeconfig=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="No kubeconfig was found"):
         load_access(environ={"HOME": str(tmp_path)})
+
+
+# --- acting as another user ------------------------------------------------------------------------------------
+def headers(access):
+    return [(name.removeprefix("Impersonate-"), value) for name, value in access.user.impersonate]
+
+
+def test_the_kubeconfig_names_whom_to_act_as(tmp_path):
+    path = simple(
+        tmp_path / "k",
+        **{"as": "anna", "as-uid": 7, "as-groups": ["a", "b"], "as-user-extra": {"Example.org/x %": ["1", "2"]}},
+    )
+    access = load_access(kubeconfig=path)
+    extra = "Extra-example.org%2Fx%20%25"
+    assert headers(access) == [
+        ("User", "anna"),
+        ("Group", "a"),
+        ("Group", "b"),
+        ("Uid", "7"),
+        (extra, "1"),
+        (extra, "2"),
+    ]
+    assert access.acting_user == "anna (impersonated by u)"
+    assert headers(load_access(kubeconfig=simple(tmp_path / "k", **{"as-groups": ["a"]}))) == []
+
+
+@pytest.mark.parametrize(
+    ("user", "groups", "expected"),
+    [
+        ("", (), [("User", "anna"), ("Group", "a")]),
+        ("bert", (), [("User", "bert"), ("Group", "a")]),
+        ("", ("b", "c"), [("Group", "b"), ("Group", "c"), ("User", "anna")]),
+        ("bert", ("b",), [("User", "bert"), ("Group", "b")]),
+    ],
+)
+def test_options_replace_their_own_part_of_it(tmp_path, user, groups, expected):
+    access = load_access(kubeconfig=simple(tmp_path / "k", **{"as": "anna", "as-groups": ["a"]}))
+    assert headers(impersonating(access, user, groups)) == expected
+
+
+def test_groups_need_a_user_and_names_no_line_breaks(tmp_path):
+    access = load_access(kubeconfig=simple(tmp_path / "k"))
+    assert impersonating(access) == access
+    with pytest.raises(ConfigError, match="no user to act as"):
+        impersonating(access, groups=("a",))
+    with pytest.raises(ConfigError, match="holds characters that no name has"):
+        impersonating(access, "anna\r\nAuthorization: x")
+    with pytest.raises(ConfigError, match="holds characters that no name has"):
+        load_access(kubeconfig=simple(tmp_path / "k", **{"as": "anna\nx"}))
+    with pytest.raises(ConfigError, match="as-groups is no list"):
+        load_access(kubeconfig=simple(tmp_path / "k", **{"as": "anna", "as-groups": "a"}))

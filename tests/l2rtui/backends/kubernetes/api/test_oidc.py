@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
 import time
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
 
+from l2rtui.backends.kubernetes.api import oidc_storage
 from l2rtui.backends.kubernetes.api.kubeconfig import Oidc
 from l2rtui.backends.kubernetes.api.oidc import OidcSource, token_expiry
+from l2rtui.backends.kubernetes.api.oidc_storage import store_tokens
 from l2rtui.errors import L2RError
+from tests.l2rtui.backends.kubernetes.api.test_proxies import socks_proxy
 from tests.l2rtui.backends.kubernetes.api_server import certificate
 
 HOUR = 3600.0
@@ -112,6 +117,94 @@ async def test_one_that_has_run_out_or_soon_will_buys_another(provider, tmp_path
     ((form, auth),) = provider.asked
     assert form == {"grant_type": "refresh_token", "refresh_token": "old-refresh", "client_id": "kubectl"}
     assert base64.b64decode(auth.removeprefix("Basic ")) == b"kubectl:s+e%3Acret"
+
+
+async def test_tokens_are_written_under_the_lock_of_kubectl(provider, tmp_path, monkeypatch):
+    monkeypatch.setattr(oidc_storage, "_LOCK_SECONDS", 0.2)
+    new = token(time.time() + HOUR, "new")
+    provider.answer = (200, {"id_token": new, "refresh_token": "new-refresh"})
+    source = OidcSource(user(provider, tmp_path, token(time.time() - HOUR)))
+    lock = tmp_path / "config.lock"
+    lock.touch()
+    before = (tmp_path / "config").read_text()
+    with pytest.raises(L2RError, match=r"config\.lock is there") as caught:
+        await source.fetch()
+    assert "new-refresh" not in f"{caught.value} {caught.value.hint}"
+    assert (tmp_path / "config").read_text() == before
+    # What the provider has replaced is not asked for again: it is written as soon as that is possible.
+    lock.unlink()
+    assert (await source.fetch()).authorization == f"Bearer {new}"
+    assert len(provider.asked) == 1
+    assert "new-refresh" in (tmp_path / "config").read_text()
+    assert not lock.exists()
+
+
+async def test_a_writer_that_ends_in_time_is_waited_for(provider, tmp_path, monkeypatch):
+    monkeypatch.setattr(oidc_storage, "_LOCK_SECONDS", 60.0)
+    provider.answer = (200, {"id_token": token(time.time() + HOUR), "refresh_token": "new-refresh"})
+    source = OidcSource(user(provider, tmp_path, token(time.time() - HOUR)))
+    lock = tmp_path / "config.lock"
+    lock.touch()
+    fetching = asyncio.create_task(source.fetch())
+    async with asyncio.timeout(60):
+        while not provider.asked:
+            await asyncio.sleep(0.01)
+    lock.unlink()
+    await fetching
+    assert "new-refresh" in (tmp_path / "config").read_text()
+
+
+async def test_what_another_program_has_refreshed_is_used(provider, tmp_path):
+    source = OidcSource(user(provider, tmp_path, token(time.time() - HOUR)))
+    theirs = token(time.time() + HOUR, "theirs")
+    (tmp_path / "config").write_text(KUBECONFIG.format("their-refresh", theirs))
+    assert (await source.fetch()).authorization == f"Bearer {theirs}"
+    assert provider.asked == []
+    # The cluster refuses it: the refresh token that they got is the one that counts.
+    provider.answer = (200, {"id_token": token(time.time() + HOUR, "ours")})
+    await source.fetch()
+    assert provider.asked[0][0]["refresh_token"] == "their-refresh"
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("users: [{name: anna, user: {auth-provider: {config: {refresh-token: old}}}}]",
+         'users: [{name: anna, user: {auth-provider: {config: {refresh-token: "new"}}}}]'),
+        ("users:\r\n- name: anna\r\n  user: {auth-provider: {config: {refresh-token: 'old', id-token: x}}}\r\n",
+         'users:\r\n- name: anna\r\n  user: {auth-provider: {config: {refresh-token: "new", id-token: "t"}}}\r\n'),
+        ("users:\n- name: anna\n  user:\n   auth-provider:\n    config:\n     refresh-token: |-\n      old\n# end\n",
+         'users:\n- name: anna\n  user:\n   auth-provider:\n    config:\n     refresh-token: "new"\n# end\n'),
+    ],
+    ids=["one line", "line ends of Windows", "a block"],
+)  # fmt: skip
+async def test_every_form_of_yaml_is_changed_in_its_place(tmp_path, text, changed):
+    (tmp_path / "k").write_bytes(text.encode())
+    await store_tokens(Oidc("t", "new", source=str(tmp_path / "k"), user="anna"))
+    assert (tmp_path / "k").read_bytes().decode() == changed
+
+
+@pytest.mark.parametrize(
+    "text", ["users: []", "users: [{name: anna, user: {token: t}}]", "users: [", "users: 7", ""]
+)
+async def test_a_file_that_no_longer_holds_the_user_is_left_alone(tmp_path, text):
+    (tmp_path / "k").write_text(text)
+    with pytest.raises(L2RError, match="its user is no longer there"):
+        await store_tokens(Oidc("t", "new", source=str(tmp_path / "k"), user="anna"))
+    assert (tmp_path / "k").read_text() == text
+    assert [path.name for path in tmp_path.iterdir()] == ["k"]
+
+
+async def test_the_provider_is_reached_by_the_proxy_of_the_environment(provider, tmp_path, monkeypatch):
+    provider.answer = (200, {"id_token": token(time.time() + HOUR)})
+    oidc = user(provider, tmp_path, token(time.time() - HOUR))
+    async with socks_proxy() as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        # Only the proxy knows this name; the certificate is for 127.0.0.1, so that the connection goes no further.
+        port = provider.root.rpartition(":")[2]
+        with pytest.raises(L2RError, match="does not answer"):
+            await OidcSource(replace(oidc, issuer=f"https://login.invalid:{port}/realm")).fetch()
+        assert proxy.targets == [("login.invalid", int(port))]
 
 
 async def test_one_that_the_cluster_refused_is_not_given_out_again(provider, tmp_path):
