@@ -173,8 +173,8 @@ async def test_what_another_program_has_refreshed_is_used(provider, tmp_path):
          'users: [{name: anna, user: {auth-provider: {config: {refresh-token: "new"}}}}]'),
         ("users:\r\n- name: anna\r\n  user: {auth-provider: {config: {refresh-token: 'old', id-token: x}}}\r\n",
          'users:\r\n- name: anna\r\n  user: {auth-provider: {config: {refresh-token: "new", id-token: "t"}}}\r\n'),
-        ("users:\n- name: anna\n  user:\n   auth-provider:\n    config:\n     refresh-token: |-\n      old\n# end\n",
-         'users:\n- name: anna\n  user:\n   auth-provider:\n    config:\n     refresh-token: "new"\n# end\n'),
+        ("users:\n- name: anna\n  user:\n   auth-provider:\n    config:\n     refresh-token: |-\n      old\n# e\n",
+         'users:\n- name: anna\n  user:\n   auth-provider:\n    config:\n     refresh-token: "new"\n# e\n'),
     ],
     ids=["one line", "line ends of Windows", "a block"],
 )  # fmt: skip
