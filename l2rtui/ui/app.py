@@ -39,6 +39,8 @@ from l2rtui.ui.theme import ASCII, DARK, THEMES
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:  # the first frame needs none of it
+    from textual.notifications import SeverityLevel
+
     from l2rtui.backends.base import Backend
     from l2rtui.domain.snapshot import RunView
     from l2rtui.services.monitor import Monitor
@@ -161,6 +163,19 @@ class L2RApp(KeyQueueApp):
         self.call_after_refresh(self._make_room)
 
     on_resize = on_descendant_focus
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Show a toast, off the field that is typed into: that may have moved since it got the focus."""
+        super().notify(message, title=title, severity=severity, timeout=timeout, markup=markup)
+        self.call_after_refresh(self._make_room)
 
     def _make_room(self) -> None:
         if "cluster" in self.__dict__ and self.screen_stack:  # the first frame has no toast and pays for no import

@@ -9,7 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 ABOVE: Final = 1
-"""Lines of the status bar, which toasts leave free; as many as the key bar has."""
+"""Lines of the status bar, which toasts leave free; as many as the key bar below has."""
 LOW: Final = "toasts-low"
 """Class of a screen whose toasts stand at the bottom."""
 
@@ -20,9 +20,11 @@ def make_room(screen: Screen[object]) -> None:
     The top is the place where they hide least: new log lines, prompts and the key bar are at the bottom.
     """
     focused = screen.focused
-    top, bottom = screen.size.height, screen.size.height
+    top = bottom = screen.size.height - ABOVE  # the key bar stays in sight, however many toasts there are
     if isinstance(focused, Input) and focused.region.height:
         top, bottom = focused.region.y, focused.region.bottom
+    # A prompt pushes the key bar up: the bar is then the first of the two from above.
+    top = min(top, *(bar.region.y for bar in screen.query_children("KeyBar") if bar.region.height), top)
     room_above, room_below = top - ABOVE, screen.size.height - ABOVE - bottom
     is_low = room_below > room_above
     screen.set_class(is_low, LOW)

@@ -83,7 +83,7 @@ class LogController:
             f"/{sanitize(pane.search)}, {plural(pane.hits, 'line')}" if pane.search else "",
             f"&{sanitize(log_filter.include)}" if log_filter.include else "",
             f"!{sanitize(log_filter.exclude)}" if log_filter.exclude else "",
-            f"json {log_filter.json_as}" if log_filter.json_as is not JsonMode.COLUMNS else "",
+            f"json {log_filter.json_as}" if log_filter.json_as is not JsonMode.TABLE else "",
             f"{pane.hidden:,} hidden" if log_filter.include or log_filter.exclude else "",
             f"{pane.dropped:,} oldest dropped" if pane.dropped else "",
         ]

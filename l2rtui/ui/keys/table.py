@@ -157,7 +157,7 @@ KEYS: Final = (
     Key("log.include", "ampersand", "&", "ask('include')", "include", "Show only lines that match", _LOG),
     # In the log `!` hides lines instead: of faults it knows nothing.
     Key("log.exclude", "exclamation_mark", "!", "ask('exclude')", "exclude", "Hide lines that match", _LOG),
-    Key("log.json", "J", "J", "json", "json", "JSON lines as columns, on lines of their own, or raw", _LOG),
+    Key("log.json", "J", "J", "json", "json", "Metric records as a table, raw, or on lines of their own", _LOG),
     Key("log.marker", "M", "M", "marker", "", "Write a line across the log here", _LOG),
     Key("log.save", "ctrl+s", "ctrl+s", "save", "", "Save the shown lines to a file", _LOG),
     Key("log.close", "x", "x", "close_pane", "", "Close this pane", _LOG),

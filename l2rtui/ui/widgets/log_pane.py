@@ -24,12 +24,17 @@ from l2rtui.ui.widgets.log_ring import (
     name_of,
 )
 from l2rtui.ui.widgets.log_view import LogView
+from l2rtui.ui.widgets.record_table import RecordTable
+from runtime.base.contract import METRIC_PREFIX
+from runtime.base.metric_records import parse_record
 
 RUSH_SECONDS: Final = 0.1
 """Time between two repaints while many lines come."""
 QUIET_SECONDS: Final = 0.5
 """The same while few come: lines of several pods then share a repaint, and an idle screen costs little."""
 RUSH_LINES: Final = 20
+MOST_LEARNT: Final = 64
+"""Records of a batch that are read for the columns of the table."""
 _PREFIX_MOST: Final = 16
 _POD: Final = attrgetter("pod")
 
@@ -53,6 +58,7 @@ class LogPane(LogView, can_focus=True):
         self._waiting = 0
         self._is_rush = False
         self._has_drawn = False
+        self._table = RecordTable()
 
     def restart(self, *, run: str, is_merged: bool, empty: str) -> None:
         """Drop all lines and begin with another log.
@@ -64,6 +70,8 @@ class LogPane(LogView, can_focus=True):
         """
         self.ring.clear()
         self._all.clear()
+        self._table = RecordTable()
+        self._head()
         self.received = 0
         self.empty_text, self._run, self._hit, self._pan = empty, run, None, 0
         self._prefix = 1 if is_merged else 0
@@ -82,7 +90,12 @@ class LogPane(LogView, can_focus=True):
         before = self.ring.dropped
         self.received += len(entries)
         self._all.extend(entries)
-        gone = self.ring.extend(self.log_filter.apply(entries))
+        gone = 0
+        if self._learn(entries):
+            self._refill(self.log_filter)  # the rows that are there have other columns
+        else:
+            self._head()
+            gone = self.ring.extend(self.log_filter.apply(entries, self.ring.table))
         if self._hit is not None:
             self._hit = max(0, self._hit - (self.ring.dropped - before))
         # What is read stays where it is while old lines are dropped above it.
@@ -98,6 +111,32 @@ class LogPane(LogView, can_focus=True):
             self._is_rush = is_rush
             seconds = RUSH_SECONDS if is_rush else seconds_to_refresh(QUIET_SECONDS)
             self._timer = self.set_timer(seconds, self._drawn)
+
+    def _learn(self, lines: Iterable[BufferedLine]) -> bool:
+        """Make room for the records among new lines; return True where rows that were made before are out of place.
+
+        One record of each kind and pod is read: of a rush of them the others have the same fields.
+        """
+        newest: dict[tuple[str, str], str] = {}
+        for line in lines:
+            if line.text.startswith(METRIC_PREFIX) and len(newest) < MOST_LEARNT:
+                newest[line.pod, line.text[: line.text.find(",")]] = line.text
+        records = ((pod, parse_record(text)) for (pod, _), text in newest.items())
+        changes = [self._table.learn(pod, record) for pod, record in records if record is not None]
+        return any(changes)
+
+    def _head(self) -> None:
+        """Show headings where rows stand below them; wrapped ones would not, so these get another form."""
+        has_rows = self.log_filter.json_as is JsonMode.TABLE and not self.is_wrapping
+        self.ring.table = self._table if has_rows else None
+        self.heading = self._table.heading if has_rows else ""
+        self.column_ends = self._table.ends
+
+    def action_wrap(self) -> None:
+        """Turn wrapping of long lines on or off."""
+        super().action_wrap()
+        if self.log_filter.json_as is JsonMode.TABLE and self._table:
+            self._refill(self.log_filter)
 
     def _meet(self, pods: Iterable[str]) -> None:
         """Give pods that are new their hue, and all of them names that can be told apart."""
@@ -136,7 +175,7 @@ class LogPane(LogView, can_focus=True):
         self._refill(LogFilter(*patterns, old.json_as))
 
     def displayed_lines(self) -> list[str]:
-        """The displayed lines as text, each with its time and pod."""
+        """The displayed lines as text, each with its time and pod; headings are not among them."""
         stamp = "%Y-%m-%dT%H:%M:%SZ"
         return [f"{time.strftime(stamp, time.gmtime(entry.time))} {entry.pod} {entry.text}" for entry in self.ring]
 
@@ -147,7 +186,8 @@ class LogPane(LogView, can_focus=True):
         top_time = self.ring[top[0]].time if top else 0.0
         self.ring.clear()
         self.ring.json_as = log_filter.json_as
-        self.ring.extend(log_filter.apply(self._all))
+        self._head()
+        self.ring.extend(log_filter.apply(self._all, self.ring.table))
         self._hit = None
         self._arrange()
         if not self.is_following:

@@ -25,6 +25,7 @@ from rich.text import Text
 from l2rtui.domain.log import LogLine
 from l2rtui.domain.sanitize import MAX_LINE, sanitize
 from l2rtui.ui.text import count
+from l2rtui.ui.widgets.record_table import RecordTable
 
 KEPT_LINES: Final = 50_000
 MOST_COLOURS: Final = 64
@@ -32,11 +33,15 @@ MOST_COLOURS: Final = 64
 
 
 class JsonMode(StrEnum):
-    """Form in which lines that are JSON objects are displayed."""
+    """Form in which lines that are JSON objects are displayed, in the order of its key.
 
-    COLUMNS = "columns"
-    PRETTY = "pretty"
+    ``table``: metric records as rows below headings, other objects as ``name=value``. ``raw``: as written.
+    ``pretty``: on lines of their own.
+    """
+
+    TABLE = "table"
     RAW = "raw"
+    PRETTY = "pretty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class LogEntry:
     """One line, sanitised and ready to be drawn.
 
     Attributes:
-        is_mark: The backend wrote it: a restart. is_record: a JSON object in another form than it was written.
+        is_mark: The backend wrote it: a restart.
+        is_record: A JSON object in another form than it was written. is_row: a row of the table.
         columns: Terminal columns of the text.
         colours: ANSI colours of the line itself, as (first character, end, style).
     """
@@ -55,6 +61,7 @@ class LogEntry:
     columns: int
     is_mark: bool = False
     is_record: bool = False
+    is_row: bool = False
     colours: tuple[tuple[int, int, Style], ...] = ()
 
 
@@ -119,7 +126,7 @@ class LogFilter:
         re.error: a pattern is no regular expression.
     """
 
-    def __init__(self, include: str = "", exclude: str = "", json_as: JsonMode = JsonMode.COLUMNS) -> None:
+    def __init__(self, include: str = "", exclude: str = "", json_as: JsonMode = JsonMode.TABLE) -> None:
         self.include = include
         self.exclude = exclude
         self.json_as = json_as
@@ -144,18 +151,22 @@ class LogFilter:
             return False
         return self._exclude is None or not self._exclude.search(entry.text)
 
-    def apply(self, lines: Iterable[BufferedLine]) -> Iterable[BufferedLine]:
+    def apply(self, lines: Iterable[BufferedLine], table: RecordTable | None = None) -> Iterable[BufferedLine]:
         """Lines for a ring: raw ones where possible, else sanitised, filtered and expanded entries."""
-        return lines if self.is_lazy else self._entries(lines)
+        return lines if self.is_lazy else self._entries(lines, table)
 
-    def _entries(self, lines: Iterable[BufferedLine]) -> Iterator[LogEntry]:
+    def _entries(self, lines: Iterable[BufferedLine], table: RecordTable | None) -> Iterator[LogEntry]:
         for entry in map(entry_of, lines):
             if self.passes(entry):
-                yield from present(entry, self.json_as)
+                yield from present(entry, self.json_as, table)
 
 
-def present(entry: LogEntry, json_as: JsonMode) -> tuple[LogEntry, ...]:
-    """Return the entries that a line is displayed as: one, or several where a JSON object is pretty-printed."""
+def present(entry: LogEntry, json_as: JsonMode, table: RecordTable | None = None) -> tuple[LogEntry, ...]:
+    """Return the entries that a line is displayed as: one, or several where a JSON object is pretty-printed.
+
+    Args:
+        table: Columns of metric records; None shows these as other objects, which is how they are wrapped.
+    """
     # Only objects: a line that is a JSON number or string reads best as it is.
     if json_as is JsonMode.RAW or not entry.text.startswith("{") or entry.is_mark:
         return (entry,)
@@ -163,7 +174,11 @@ def present(entry: LogEntry, json_as: JsonMode) -> tuple[LogEntry, ...]:
         record = json.loads(entry.text)
     except (ValueError, RecursionError):
         return (entry,)
-    if json_as is JsonMode.COLUMNS:
+    if json_as is JsonMode.TABLE:
+        if table and isinstance(record.get("l2r"), str):
+            text = table.row(record)
+            columns = len(text) if text.isascii() else cell_len(text)
+            return (LogEntry(entry.time, entry.pod, text, columns, is_row=True),)
         return (_with(entry, _compact(record)),)
     pretty = json.dumps(record, indent=2, ensure_ascii=False).splitlines()
     return tuple(_with(entry, sanitize(text)) for text in pretty)
@@ -199,14 +214,16 @@ class LogRing:
     """Newest lines of a log.
 
     Attributes:
-        json_as: Form of JSON lines when they are decoded; changed only while the ring is empty.
+        json_as, table: Form of JSON lines when they are decoded, and the columns of metric records; changed only
+            while the ring is empty.
         dropped: Number of lines that were dropped because the ring was full.
         width: Columns at which lines wrap; 0 while they do not.
     """
 
     def __init__(self, capacity: int = KEPT_LINES) -> None:
         self._capacity = capacity
-        self.json_as = JsonMode.COLUMNS
+        self.json_as = JsonMode.TABLE
+        self.table: RecordTable | None = None
         self.clear()
 
     def __len__(self) -> int:
@@ -251,7 +268,7 @@ class LogRing:
         if isinstance(line, LogEntry):
             return line
         # Decoded in place on first access; a lazy ring displays one entry a line, so the first is the only one.
-        entry = self._entries[index] = present(entry_of(line), self.json_as)[0]
+        entry = self._entries[index] = present(entry_of(line), self.json_as, self.table)[0]
         return entry
 
     def clear(self) -> None:

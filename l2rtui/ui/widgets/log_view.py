@@ -43,6 +43,9 @@ class LogView(SpanWidget):
         self.has_times = False
         self.search = ""
         self.empty_text = ""
+        self.heading = ""
+        """Headings of the columns, in the first row of the pane; empty while no table is shown."""
+        self.column_ends: Sequence[int] = ()
         self._top = 0
         self._hit: int | None = None
         self._pan = 0
@@ -79,7 +82,7 @@ class LogView(SpanWidget):
             if self.search in self.ring[number].text.casefold():
                 self._hit = number
                 self._follow(False)
-                top = self.ring.row_of(number) - self.size.height // 2
+                top = self.ring.row_of(number) - self._height // 2
                 self._go(top)
                 self.refresh()
                 return
@@ -125,7 +128,7 @@ class LogView(SpanWidget):
 
     def action_page(self, by: int) -> None:
         """Scroll by pages."""
-        self._scroll(self._top + by * max(1, self.size.height - 1))
+        self._scroll(self._top + by * max(1, self._height - 1))
 
     def action_edge(self, side: int) -> None:
         """Go to the oldest or the newest line."""
@@ -147,8 +150,13 @@ class LogView(SpanWidget):
         self.refresh()
 
     @property
+    def _height(self) -> int:
+        """Rows for lines."""
+        return self.size.height - bool(self.heading)
+
+    @property
     def _last_top(self) -> int:
-        return max(0, self.ring.rows - self.size.height)
+        return max(0, self.ring.rows - self._height)
 
     def _follow(self, is_following: bool) -> None:
         if is_following != self.is_following:
@@ -184,14 +192,24 @@ class LogView(SpanWidget):
         return 2 + (9 if self.has_times else 0) + (self._prefix + 3 if self._prefix else 0)
 
     def render_line(self, y: int) -> Strip:
-        """One row of the log, with its piece of the scroll bar."""
+        """One row of the log, with its piece of the scroll bar; the headings stay above them."""
+        if self.heading:
+            if y == 0:
+                return self._heading_line(self.size.width)
+            y -= 1
         strip = self._line(y, self.size.width - 1)
         bar = self.strip((Span("▐" if self._has_thumb(y) else " ", TextStyle.DIM),), 1)
         return Strip.join([strip, bar])
 
+    def _heading_line(self, width: int) -> Strip:
+        entry = LogEntry(0.0, "", self.heading, cell_len(self.heading), is_row=True)
+        room = width - 1 - self._left
+        spans = _window(entry, self._pan, room, TextStyle.DIM, self.column_ends)
+        return self.strip((Span(" " * self._left), *spans), width)
+
     def _has_thumb(self, y: int) -> bool:
         """True where the scroll bar's thumb covers this row; it is at least one row high."""
-        rows, height = self.ring.rows, self.size.height
+        rows, height = self.ring.rows, self._height
         if rows <= height:
             return False
         length = max(1, height * height // rows)
@@ -235,7 +253,7 @@ class LogView(SpanWidget):
             return (Span(fit(text, room) if len(text) > room else text.ljust(room, "─"), TextStyle.WARN),)
         style = TextStyle.DIM if entry.is_record else _level_style(entry.text)
         if not self.is_wrapping:
-            return _window(entry, self._pan, room, style)
+            return _window(entry, self._pan, room, style, self.column_ends)
         if entry.columns == len(entry.text):
             return (Span(entry.text[part * room : (part + 1) * room], style),)
         pieces = chop_cells(entry.text, room)
@@ -271,13 +289,21 @@ class LogView(SpanWidget):
         return Strip(segments, strip.cell_length)
 
 
-def _window(entry: LogEntry, pan: int, room: int, style: TextStyle) -> Line:
-    """Part of a line that is in sight; a sign stands at each edge beyond which it goes on."""
+def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends: Sequence[int]) -> Line:
+    """Part of a line that is in sight; a sign stands at each edge beyond which it goes on.
+
+    Args:
+        column_ends: Positions at which a row of the table may be cut: half a number reads as another number.
+    """
     text = entry.text[pan:]
     before = "…" if pan and entry.text else ""
+    if pan and entry.is_row:
+        cut = len(text.partition(" ")[0])
+        text = " " * cut + text[cut:]
     has_more = (len(text) if entry.columns == len(entry.text) else cell_len(text)) > room
     if has_more:
-        text = set_cell_size(text, max(0, room - 1))
+        fitting = [end - pan for end in column_ends if 0 < end - pan < room] if entry.is_row else []
+        text = set_cell_size(text[: fitting[-1]] if fitting else text, max(0, room - 1))
     return Span(before, TextStyle.ACCENT), Span(text[len(before) :], style), Span("…" * has_more, TextStyle.ACCENT)
 
 

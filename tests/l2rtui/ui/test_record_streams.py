@@ -1,4 +1,4 @@
-"""Streams of records: workers and evaluators are watched, many take turns, the silent stay, ended ones come back."""
+"""Streams of records: workers and evaluators are watched, many take turns, the silent stay, ended ones return."""
 
 from __future__ import annotations
 

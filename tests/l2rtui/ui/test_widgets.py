@@ -355,12 +355,12 @@ def test_each_screen_line_belongs_to_one_part_of_one_line(width):
 def test_metric_records_are_written_compactly_and_broken_ones_as_they_are():
     text = '{"l2r":"learner","time":1.5,"env_steps":7610,"policy_lag":[0,1.25,4],"mean_return":null,"ok":true}'
     entry = entry_of(LogLine(1.0, "p", text))
-    (short,) = present(entry, JsonMode.COLUMNS)
+    (short,) = present(entry, JsonMode.TABLE)
     assert short.text == "learner env_steps=7,610 policy_lag=0/1.25/4 ok=True"
     assert [one.text for one in present(entry, JsonMode.RAW)] == [text]
     assert [one.text for one in present(entry, JsonMode.PRETTY)][:2] == ["{", '  "l2r": "learner",']
     broken = entry_of(LogLine(1.0, "p", text[:-10]))
-    assert present(broken, JsonMode.COLUMNS) == (broken,)
+    assert present(broken, JsonMode.TABLE) == (broken,)
 
 
 def test_a_line_keeps_its_own_colours_but_none_that_hide_text():

@@ -1,0 +1,170 @@
+"""Metric records of a log as a table: its columns, their order and widths, and the row of a record. Pure.
+
+Columns are learnt from the records as they come. A row is a text with fixed columns, so that it can be searched,
+panned and saved like any line. Records come from inside a run: names and texts are sanitised, and their number is
+bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.text import NOTHING, count, decimal, fit
+
+MAX_COLUMNS: Final = 48
+"""Columns of one log; fields beyond them stand at the end of a row with their names."""
+_WIDEST_TEXT: Final = 24
+_WIDEST_NUMBER: Final = 15
+_GAP: Final = "  "
+_LEFT_OUT: Final = frozenset(("l2r", "time"))
+"""The kind has a column of its own where it says something, and `t` shows the time of every line."""
+_FIRST: Final = (
+    "mean_return",
+    "eval_return",
+    "env_steps",
+    "env_steps_per_second",
+    "updates",
+    "updates_per_second",
+    "policy_lag",
+    "idle_share",
+    "eval_progress",
+    "simulator_state",
+    "state",
+    "name",
+    "epoch",
+    "step",
+    "global_step",
+    "loss",
+    "rank",
+    "world_size",
+    "policy_version",
+)
+"""Fields that people look for, in the order in which they stand; the others follow as they come."""
+_HEADINGS: Final = {
+    "eval_progress": "progress",
+    "env_steps_per_second": "steps/s",
+    "updates_per_second": "updates/s",
+    "policy_lag": "lag",
+    "policy_version": "version",
+    "idle_share": "idle",
+    "simulator_state": "simulator",
+    "world_size": "world",
+}
+_KIND: Final = "l2r"
+_KIND_HEADING: Final = "record"
+
+
+@dataclass(slots=True)
+class _Column:
+    """Column of one field; numbers stand at its right edge."""
+
+    heading: str
+    width: int
+    is_number: bool
+
+
+class RecordTable:
+    """Columns of the records of one log."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, _Column] = {}
+        self._kinds: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        """True once there is a column."""
+        return bool(self._columns)
+
+    @property
+    def heading(self) -> str:
+        """Headings of the columns, as wide as the rows below them."""
+        return _GAP.join(_at(column.heading, column) for column in self._columns.values()).rstrip()
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Position behind each column."""
+        widths = (column.width for column in self._columns.values())
+        return tuple(accumulate(widths, lambda end, width: end + len(_GAP) + width))
+
+    def learn(self, pod: str, record: Mapping[str, Any]) -> bool:
+        """Make room for the fields of a record; return True where rows that were made before are out of place."""
+        before = [(name, column.width) for name, column in self._columns.items()]
+        kind = sanitize(str(record.get(_KIND, "")))
+        # A pod that writes records of several kinds, such as steps and what they fetch: the kind tells them apart.
+        if self._kinds.setdefault(pod, kind) != kind and _KIND not in self._columns:
+            self._columns = {_KIND: _Column(_KIND_HEADING, len(_KIND_HEADING), is_number=False), **self._columns}
+        self._widen(_KIND, kind)
+        for name, value in record.items():
+            if name in _LEFT_OUT:
+                continue
+            if name not in self._columns and len(self._columns) < MAX_COLUMNS:
+                self._add(name, value)
+            self._widen(name, _text(value))
+        after = [(name, column.width) for name, column in self._columns.items()]
+        # A new last column leaves every row that has no value there as it is.
+        return after[: len(before)] != before
+
+    def row(self, record: Mapping[str, Any]) -> str:
+        """Return a record as a row; what has no column yet stands at its end as ``name=value``."""
+        cells = [_at(_cell(record, name, column), column) for name, column in self._columns.items()]
+        rest = [
+            f"{sanitize(name)}={_text(value)}"
+            for name, value in record.items()
+            if name not in self._columns and name not in _LEFT_OUT
+        ]
+        return _GAP.join([_GAP.join(cells).rstrip() if not rest else _GAP.join(cells), *rest])
+
+    def _add(self, name: str, value: object) -> None:
+        heading = fit(_HEADINGS.get(name, sanitize(name).replace("_", " ")), _WIDEST_TEXT).rstrip()
+        # What is null as long as nobody knows it is a number later: texts are empty then.
+        column = _Column(heading, len(heading), not isinstance(value, str))
+        self._columns[name] = column
+        order = {first: number for number, first in enumerate((_KIND, *_FIRST))}
+        ordered = sorted(self._columns.items(), key=lambda item: order.get(item[0], len(order)))
+        self._columns = dict(ordered)
+
+    def _widen(self, name: str, text: str) -> None:
+        column = self._columns.get(name)
+        if column is not None:
+            most = _WIDEST_NUMBER if column.is_number else _WIDEST_TEXT
+            column.width = max(column.width, min(len(text), most))
+
+
+def _at(text: str, column: _Column) -> str:
+    """Return a text at the width of its column; a text that is cut ends with a sign."""
+    return fit(text, column.width, right=column.is_number)
+
+
+def _cell(record: Mapping[str, Any], name: str, column: _Column) -> str:
+    if name not in record:
+        return ""
+    value = record[name]
+    text = _text(value)
+    if len(text) > column.width and isinstance(value, int | float):
+        # A number is never cut: digits would be missing. It is rounded until it fits.
+        shorter = (f"{value:.{digits}g}" for digits in (6, 4, 3, 2, 1))
+        return next((short for short in shorter if len(short) <= column.width), "…")
+    return text
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return NOTHING
+        case bool():
+            return str(value)
+        case str():
+            return sanitize(value)
+        case int():
+            return count(value) if abs(value) < 1e15 else f"{value:g}"
+        case float():
+            # As in the other tables; but a loss of 0.0004 must not read as 0.00.
+            return decimal(value) if abs(value) >= 1 else f"{value:.4g}"
+        case list():
+            return "/".join(_text(item) for item in value)
+        case _:
+            return sanitize(json.dumps(value, separators=(",", ":")))

@@ -1,0 +1,145 @@
+"""Metric records as a table: what people look for first, aligned, below headings that stay; raw on demand."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from l2rtui.domain.log import LogLine
+from l2rtui.ui.widgets.log_pane import LogPane
+from l2rtui.ui.widgets.log_ring import JsonMode
+from l2rtui.ui.widgets.record_table import MAX_COLUMNS, RecordTable
+from tests.l2rtui.ui.test_widgets import stage
+
+LEARNER = {
+    "l2r": "learner", "time": 3.0, "env_steps": 7610, "updates": 87, "policy_lag": [0, 1.5, 4], "critic_loss": 0.25,
+    "mean_return": None, "device": "cuda:0 NVIDIA H100 80GB HBM3",
+}  # fmt: skip
+
+
+async def until_shown(app, pilot, is_true) -> None:
+    """Wait until what is drawn is what is expected: a log is drawn some tenths of a second later."""
+    deadline = time.monotonic() + 60.0
+    while not is_true(app.shown()):
+        assert time.monotonic() < deadline, app.shown()
+        await pilot.pause(0.02)
+
+
+def record(kind: str, **values: object) -> str:
+    return json.dumps({"l2r": kind, "time": 1.0, **values}, separators=(",", ":"))
+
+
+def test_columns_that_people_look_for_come_first_and_cells_stand_below_their_headings():
+    table = RecordTable()
+    assert not table
+    assert table.learn("a", LEARNER) is False, "there were no rows before"
+    headings, row = table.heading, table.row(LEARNER)
+    assert headings.split()[:6] == ["mean", "return", "env", "steps", "updates", "lag"]
+    for heading, cell in (("env steps", "7,610"), ("updates", "87"), ("lag", "0/1.50/4"), ("critic loss", "0.25")):
+        end = headings.index(heading) + len(heading)
+        assert row[:end].endswith(cell)
+    assert row.startswith("          -")
+    assert "cuda:0 NVIDIA H100 80GB…" in row
+    assert "3.0" not in row, "t shows times"
+
+
+def test_a_wider_value_or_a_column_between_others_moves_rows_and_one_at_the_end_does_not():
+    table = RecordTable()
+    table.learn("a", {"l2r": "worker", "env_steps": 1, "simulator_fps": 1.0})
+    assert table.learn("a", {"l2r": "worker", "env_steps": 2, "simulator_fps": 2.0}) is False
+    assert table.learn("a", {"l2r": "worker", "last": 1}) is False
+    assert table.learn("a", {"l2r": "worker", "env_steps": 1_000_000_000}) is True
+    assert table.learn("b", {"l2r": "learner", "mean_return": 1.0}) is True
+    assert table.heading.split()[0] == "mean"
+    assert table.row({"l2r": "learner", "mean_return": 2.5}) == "       2.50"
+
+
+def test_a_number_is_rounded_where_it_does_not_fit_and_never_cut():
+    table = RecordTable()
+    table.learn("a", {"l2r": "worker", "x": 1.0, "note": "ab"})
+    row = table.row({"x": 123456, "note": "abcdef"})
+    assert row.split()[0] in ("1e+05", "…")
+    assert "note" in table.heading
+    assert "abc…" in row
+    assert "=" not in row
+    assert table.row({"y": 7}).endswith("y=7")
+
+
+def test_kinds_are_a_column_only_where_one_pod_writes_several():
+    table = RecordTable()
+    table.learn("a", {"l2r": "elastic", "rank": 0})
+    table.learn("b", {"l2r": "worker", "rank": 1})
+    assert "record" not in table.heading
+    assert table.learn("a", {"l2r": "fetch", "rank": 0}) is True
+    assert table.heading.startswith("record")
+    assert table.row({"l2r": "fetch", "rank": 0}).startswith("fetch")
+
+
+def test_what_a_run_writes_cannot_make_columns_without_end_nor_reach_the_terminal():
+    table = RecordTable()
+    table.learn("a", {"l2r": "x", **{f"f{number}": number for number in range(500)}})
+    assert len(table.heading.split()) == MAX_COLUMNS
+    hostile = {"l2r": "x\x1b[31m", "\x1b]0;title\x07": "\x1b[2J", "nested": {"a": [1, "\x1b"]}}
+    other = RecordTable()
+    other.learn("a", hostile)
+    assert "\x1b" not in other.heading + other.row(hostile)
+
+
+async def test_headings_stay_above_the_newest_rows_and_pan_with_them():
+    log = LogPane()
+    async with stage(log, size=(40, 6)) as (app, pilot):
+        log.restart(run="run", is_merged=False, empty="")
+        lines = [LogLine(float(n), "p", record("learner", env_steps=n * 1000, updates=n)) for n in range(50)]
+        log.extend([LogLine(0.0, "p", "INFO it starts"), *lines])
+        await until_shown(app, pilot, lambda shown: "49,000" in shown[5])
+        shown = app.shown()
+        assert shown[0].split() == ["env", "steps", "updates"]
+        assert shown[5].split()[:2] == ["49,000", "49"]
+        assert shown[5].index("49,000") + 6 == shown[0].index("env steps") + 9
+        await pilot.press("g")
+        await until_shown(app, pilot, lambda shown: "INFO it starts" in shown[1])
+        assert app.shown()[0].split() == ["env", "steps", "updates"]
+        assert "INFO it starts" in app.shown()[1]
+        assert len(app.shown()) == 6
+        await pilot.press("G")
+        await until_shown(app, pilot, lambda shown: "49,000" in shown[5])
+        assert app.shown()[5].split()[:2] == ["49,000", "49"]
+        await pilot.press("J")
+        assert log.log_filter.json_as is JsonMode.RAW
+        await until_shown(app, pilot, lambda shown: shown[0].strip().startswith('{"l2r":"learner"'))
+        await pilot.press("J", "J")
+        await until_shown(app, pilot, lambda shown: shown[0].strip().startswith("env"))
+        assert app.shown()[0].split() == ["env", "steps", "updates"]
+        # Wrapped rows would not stand below their headings: they are wrapped with their names.
+        await pilot.press("w")
+        wrapped = "learner env_steps=49,000 updates=49"
+        await until_shown(app, pilot, lambda shown: wrapped in " ".join(line.strip() for line in shown))
+        await pilot.press("w")
+        await until_shown(app, pilot, lambda shown: shown[0].split() == ["env", "steps", "updates"])
+
+
+async def test_a_column_that_comes_later_moves_the_rows_that_are_there():
+    log = LogPane()
+    async with stage(log, size=(60, 6)) as (app, pilot):
+        log.restart(run="run", is_merged=False, empty="")
+        log.extend([LogLine(1.0, "p", record("learner", env_steps=1000))])
+        await until_shown(app, pilot, lambda shown: "1,000" in shown[1])
+        log.extend([LogLine(2.0, "p", record("learner", env_steps=2000, mean_return=4.5))])
+        await until_shown(app, pilot, lambda shown: "2,000" in shown[2])
+        heading, first, second = app.shown()[:3]
+        assert heading.split() == ["mean", "return", "env", "steps"]
+        assert first.index("1,000") == second.index("2,000")
+        log.narrow(include="2000")
+        await until_shown(app, pilot, lambda shown: "1,000" not in shown[1])
+        assert app.shown()[0].split() == ["mean", "return", "env", "steps"]
+        assert app.shown()[1].split()[:2] == ["4.50", "2,000"]
+
+
+async def test_a_log_without_records_has_no_headings():
+    log = LogPane()
+    async with stage(log, size=(40, 6)) as (app, pilot):
+        log.restart(run="run", is_merged=False, empty="")
+        log.extend([LogLine(1.0, "p", "INFO first"), LogLine(1.0, "p", '{"level":"info","n":1}')])
+        await until_shown(app, pilot, lambda shown: "level=info" in shown[1])
+        assert "INFO first" in app.shown()[0]
+        assert "level=info n=1" in app.shown()[1]
