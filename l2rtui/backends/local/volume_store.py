@@ -100,7 +100,7 @@ class LocalVolumes:
         return tuple(
             Volume(
                 folder.name,
-                sum(entry.size for entry in _walk(folder, folder)),
+                sum(entry.size for entry in _walk(folder, folder) if entry.kind == "file"),
                 "Bound",
                 _ACCESS,
                 _CLASS,
@@ -122,7 +122,7 @@ class FolderFiles:
         return await asyncio.to_thread(self._entries, path)
 
     async def sizes(self, path: str = "") -> tuple[FileEntry, ...]:
-        """List every file under a path, at any depth."""
+        """List everything but folders under a path, at any depth; `get` copies what is of kind ``file``."""
         return await asyncio.to_thread(self._sizes, path)
 
     async def get(self, path: str, target: Path, progress: Progress) -> int:
@@ -162,7 +162,8 @@ class FolderFiles:
         return tuple(_walk(local, local)) if local.is_dir() else (_entry(local, local),)
 
     def _get(self, path: str, target: Path, progress: Progress) -> int:
-        local, entries = self._existing(path), self._sizes(path)
+        local = self._existing(path)
+        entries = [entry for entry in self._sizes(path) if entry.kind == "file"]
         if not local.is_dir():
             target = target / local.name if target.is_dir() else target
         for entry in entries:
@@ -193,15 +194,15 @@ def _users(root: StateFolder, store: RunStore) -> dict[str, list[str]]:
 
 
 def _walk(folder: Path, root: Path) -> Iterator[FileEntry]:
-    """Yield the files under a folder; links are not followed, and what is removed meanwhile is left out."""
-    for parent, _, names in os.walk(folder):
-        for name in sorted(names):
-            path = Path(parent, name)
+    """Yield all but the folders under a folder; links are not followed, what is removed meanwhile is left out."""
+    for parent, folders, names in os.walk(folder):
+        for name in sorted([*names, *folders]):
             try:
-                if path.is_file() and not path.is_symlink():
-                    yield _entry(path, root)
+                entry = _entry(Path(parent, name), root)
             except OSError:
                 continue
+            if entry.kind != "folder":
+                yield entry
 
 
 def _entry(path: Path, root: Path) -> FileEntry:

@@ -96,3 +96,19 @@ async def test_a_volume_that_a_run_mounts_is_neither_deleted_nor_forgotten(lab):
     await lab.destroy()
     await lab.backend.volumes.delete("shared")
     assert await lab.backend.volumes.list() == ()
+
+
+async def test_links_in_a_volume_are_listed_and_not_copied(volumes, tmp_path):
+    await volumes.create("data", "1Gi")
+    folder = tmp_path / "local" / "volumes" / "data"
+    (folder / "sub").mkdir()
+    (folder / "sub" / "file").write_text("text")
+    (folder / "elsewhere").symlink_to(tmp_path)
+    (folder / "latest").symlink_to(folder / "sub" / "file")
+    async with volumes.files("data") as files:
+        kinds = {entry.path: entry.kind for entry in await files.sizes()}
+        assert kinds == {"elsewhere": "link", "latest": "link", "sub/file": "file"}
+        assert await files.get("", tmp_path / "target", lambda _: None) == 1
+    assert [path.name for path in (tmp_path / "target").rglob("*")] == ["sub", "file"]
+    (volume,) = await volumes.list()
+    assert volume.size_bytes == 4
