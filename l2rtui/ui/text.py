@@ -199,13 +199,14 @@ def wrapped(line: Line, width: int, rows: int, indent: int) -> tuple[Line, ...]:
     row: list[Span] = []
     pieces = [Span(word, style) for text, style in line for word in re.findall(r"\s+|\S+", text)]
     for number, piece in enumerate(pieces):
-        is_full = width_of(row) + len(piece.text) > width
-        if is_full and not piece.text.isspace() and len(result) < rows - 1 and len(piece.text) <= width - indent:
-            result.append(tuple(row))
+        if width_of(row) + len(piece.text) > width:
+            if len(result) == rows - 1:
+                row += pieces[number:]
+                break
+            if piece.text.isspace():  # blanks at the end of a row are none at the beginning of the next
+                continue
+            result.append(clip(tuple(row), width))
             row = [Span(" " * indent)]
-        elif is_full and len(result) == rows - 1:
-            row += pieces[number:]
-            break
         row.append(piece)
     return (*result, clip(tuple(row), width))
 

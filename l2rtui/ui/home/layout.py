@@ -6,11 +6,12 @@ The style sheet decides what is visible. This module sets the classes of the scr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 from textual.containers import Container
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -38,6 +39,13 @@ SELECTING: Final = (Pane.SLOTS, Pane.RUNS, Pane.PODS)
 """Views whose cursor determines the selection."""
 
 
+class WholeCells(ScrollBarRender):
+    """Drawing of scroll bars without parts of cells: their glyphs are not in ASCII, and many fonts leave gaps."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "] * 8
+    HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
+
+
 class PaneLayout:
     """Widgets of the home screen and their arrangement.
 
@@ -51,6 +59,7 @@ class PaneLayout:
 
     def __init__(self, screen: Screen[None], ctx: AppContext) -> None:
         self.screen = screen
+        ScrollBar.renderer = WholeCells
         self.last_list = Pane.RUNS
         self.lower = Pane.PODS
         self.zoomed: Pane | None = None
@@ -60,6 +69,7 @@ class PaneLayout:
         self.kube_events = EventTable(clock=ctx.clock, id=Pane.EVENTS)
         self.leaks, self.charts = LeakTable(id=Pane.LEAKS), ChartView(id=Pane.CHARTS)
         self.detail, self.logs = MetricStrip(id="detail"), LogPanes(ctx)
+        self.body = Container(self.slots, self.detail, self.runs, Container(self.pods, id="lower"), id="body")
         self._small = Static(id="small", markup=False)
         self._attached: LogController | None = None
         lists = (self.slots, self.runs, self.pods, self.nodes, self.kube_events, self.leaks, self.charts)
@@ -72,7 +82,7 @@ class PaneLayout:
         # The size classes come before any widget: otherwise the styles of all widgets are computed twice.
         self.fit_to(self.screen.app.size)
         yield self.status
-        yield Container(self.slots, self.detail, self.runs, Container(self.pods, id="lower"), id="body")
+        yield self.body
         yield self._small
         yield self.key_bar
 
@@ -82,7 +92,7 @@ class PaneLayout:
         Mounting everything at once would block the event loop, and with it the keys, for one long step.
         """
         await self.screen.query_one("#lower").mount(self.nodes, self.kube_events, self.leaks, self.charts)
-        await self.screen.query_one("#body").mount(self.logs)
+        await self.body.mount(self.logs)
 
     def fit_to(self, size: Size) -> None:
         """Set the classes for a terminal size."""

@@ -30,6 +30,9 @@ BARS: Final = 2
 LOG_LEAST: Final = 5
 LIST_LEAST: Final = 5
 GRID_LEAST: Final = 8
+CHARTS_LEAST: Final = 11
+"""Lines in which a curve has a shape: a legend, a title, six lines of a plot, the labels of positions."""
+CHARTS_WEIGHT: Final = 12
 GRID_WIDTH: Final = 0.62
 """Share of the width that the grid has beside the details: eight tiles of seven columns fit on a screen of 120."""
 ANY: Final = 10_000
@@ -83,7 +86,9 @@ class PaneSizes:
 
     def _fit_large(self, total: int) -> None:
         share = self.state.heights.get(Pane.SLOTS)
-        room = round(share * total) if share else total // 2
+        # Tiles, where the others keep what they cannot do without; charts need more than a list.
+        others = LIST_LEAST + self._lower_need(None).least + LOG_LEAST
+        room = round(share * total) if share else min(total // 2, total - others)
         self._panes.slots.fit_to_room(room - FRAME)
         natural = self._panes.slots.natural_height + FRAME
         # Tiles may have half of the screen; what scrolls anyway leaves more to the lists.
@@ -97,9 +102,15 @@ class PaneSizes:
         return (
             Need(grid, grid, 1, share(Pane.SLOTS)),
             Need(LIST_LEAST, self._natural_of(Pane.RUNS), 4, share(Pane.RUNS)),
-            Need(LIST_LEAST, self._natural_of("lower", self._panes.lower), 4, share("lower")),
+            self._lower_need(share("lower")),
             Need(LOG_LEAST, self._natural_of(Pane.LOG), 5),
         )
+
+    def _lower_need(self, share: float | None) -> Need:
+        natural = self._natural_of("lower", self._panes.lower)
+        if self._panes.lower is Pane.CHARTS:
+            return Need(CHARTS_LEAST, natural, CHARTS_WEIGHT, share)
+        return Need(LIST_LEAST, natural, 4, share)
 
     def _fit_small(self, total: int) -> None:
         self._panes.slots.fit_to_room(total - LOG_LEAST - FRAME)
@@ -108,8 +119,9 @@ class PaneSizes:
 
     def _small_needs(self) -> tuple[Need, ...]:
         natural = self._natural_of("list", self._panes.last_list)
+        is_chart = self._panes.last_list is Pane.CHARTS
         return (
-            Need(LIST_LEAST, natural, 1, self.state.heights.get("list")),
+            Need(LIST_LEAST, natural, 3 if is_chart else 1, self.state.heights.get("list")),
             Need(LOG_LEAST, self._natural_of(Pane.LOG), 1),
         )
 
@@ -143,7 +155,7 @@ class PaneSizes:
         if (rows, columns, log) == self._applied:
             return
         self._applied = rows, columns, log
-        body = self._panes.screen.query_one("#body").styles
+        body = self._panes.body.styles
         if rows:
             body.grid_rows, body.grid_columns = rows, columns
         self._panes.logs.styles.height = log

@@ -326,6 +326,9 @@ def test_a_line_is_broken_between_words_and_loses_none_while_there_are_rows(text
     shown, full = "".join(map(read, result)).split(), read(line).split()
     is_cut = any("…" in word for word in shown)
     assert is_cut or "".join(shown) == "".join(full)
+    if all(len(word) <= width - indent for word in full):
+        unbounded = wrapped(line, width, 1000, indent)
+        assert "".join("".join(map(read, unbounded)).split()) == "".join(full)
 
 
 async def test_a_long_sentence_about_a_slot_is_broken_where_there_is_room(desk):
