@@ -61,8 +61,8 @@ def _candidates(before: list[str], last: str) -> Iterable[str]:
     name, others = split_verb(before)
     if name and name not in VERBS:
         # `get pods …` is completed as `pods …`, and `get` itself with the kinds that can be listed.
-        meant = translated(name, others)
-        return _candidates(meant, last) if meant else _KINDS if name == "get" else ()
+        command_line = translated(name, others)
+        return _candidates(command_line, last) if command_line else _KINDS if name == "get" else ()
     parser = verb_parser(VERBS[name]) if name else app_parser()
     previous = before[-1] if before else ""
     option, equals, _ = last.partition("=")

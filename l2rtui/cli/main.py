@@ -98,11 +98,11 @@ def _run(words: Sequence[str]) -> int:
 
 def _run_verb(name: str, words: list[str]) -> int:
     if name not in VERBS:
-        if meant := translated(name, words):
+        if command_line := translated(name, words):
             # For people: a script that says `get pods` shall stay as quiet as one that says `pods`.
             if sys.stderr.isatty():
-                _say(f"→ l2rtui {' '.join(meant)}")
-            return _run(meant)
+                _say(f"→ l2rtui {' '.join(command_line)}")
+            return _run(command_line)
         if {"--help", "-h"} & set(words):
             return _open_app(["--help"])
     verb = find_verb(name, words)

@@ -34,7 +34,7 @@ def matches_any(names: Iterable[str], patterns: Collection[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
-class Selection:
+class RowSelection:
     """Objects of one listing that a command's words choose."""
 
     def __init__(self, args: Namespace, listing: Listing) -> None:
@@ -77,8 +77,8 @@ class Selection:
         there = dict.fromkeys(name for document in documents for name in self._listing.names(document, snapshot))
         for name in self._names:
             if name not in there and not is_pattern(name):
-                noun, known = self._listing.noun, _shown_names(self._listing, documents)
-                what = f"the {noun}s are {known}" if known else f"there are no {noun}s"
+                noun, names = self._listing.noun, _shown_names(self._listing, documents)
+                what = f"the {noun}s are {names}" if names else f"there are no {noun}s"
                 raise NotFoundError(f"There is no {noun} {name!r}: {what}.", nearest(name, there))
 
     def why_empty(self, snapshot: ClusterSnapshot, documents: Sequence[Document]) -> str:

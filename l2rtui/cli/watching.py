@@ -33,8 +33,8 @@ _EVENT = Column("EVENT", "event")
 Documents = Callable[[ClusterSnapshot], Awaitable[Sequence[Document]]]
 
 
-class Face(Protocol):
-    """Where a followed listing is written."""
+class ListingWriter(Protocol):
+    """Writer of a followed listing."""
 
     def show(self, documents: Sequence[Document], trouble: str) -> None:
         """Write what differs from the last call.
@@ -44,7 +44,7 @@ class Face(Protocol):
         """
 
 
-def face_of(session: Session, view: View, key: str, volatile: frozenset[str] = frozenset()) -> Face:
+def writer_of(session: Session, view: View, key: str, volatile: frozenset[str] = frozenset()) -> ListingWriter:
     """Return a table that repaints where stdout is a terminal, and lines elsewhere."""
     out = session.out
     if out.is_screen and out.form in ("table", "wide"):
@@ -52,7 +52,7 @@ def face_of(session: Session, view: View, key: str, volatile: frozenset[str] = f
     return ChangeLines(out, session.talk, view, key, volatile)
 
 
-async def follow(session: Session, face: Face, documents: Documents) -> int:
+async def follow(session: Session, writer: ListingWriter, documents: Documents) -> int:
     """Show documents whenever the cluster changes, until the command is stopped.
 
     Raises:
@@ -64,7 +64,7 @@ async def follow(session: Session, face: Face, documents: Documents) -> int:
         while True:
             await _changed(monitor, watch)
             if monitor.heard_at is not None:
-                face.show(await documents(monitor.snapshot), _trouble(monitor))
+                writer.show(await documents(monitor.snapshot), _trouble(monitor))
             elif monitor.error:  # later it would be tried again and again: a first failure is for the caller
                 raise BackendError(monitor.error)
     finally:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from l2rtui.cli import json_output, table_output, watching
 from l2rtui.cli.listings import NODES, PODS, RUNS, SLOTS, Listing
 from l2rtui.cli.output import Document
-from l2rtui.cli.selection import Selection, filtered
+from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.config import state_dir
 from l2rtui.domain.preflight import Finding, Severity, refusals
@@ -49,7 +49,7 @@ class _Lister:
     def __init__(self, session: Session, listing: Listing) -> None:
         self.session = session
         self.listing = listing
-        self.selection = Selection(session.args, listing)
+        self.selection = RowSelection(session.args, listing)
         self.candidates: Sequence[Document] = ()
         """Documents as they are once more is read of them than a snapshot holds."""
         self._is_first = True
@@ -61,8 +61,8 @@ class _Lister:
         # Before the backend is asked: a typo must cost no login.
         filtered(self.session.args.filter, listing.view, ())
         if self.session.args.watch:
-            face = watching.face_of(self.session, listing.view, listing.key, listing.volatile)
-            return await watching.follow(self.session, face, self._followed)
+            writer = watching.writer_of(self.session, listing.view, listing.key, listing.volatile)
+            return await watching.follow(self.session, writer, self._followed)
         snapshot = await self.session.backend.snapshot()
         for problem in snapshot.problems:
             self.session.talk.say(f"warning: {problem}. See `l2rtui check`.")

@@ -11,7 +11,7 @@ from typing import Any
 from l2rtui.cli import json_output, table_output
 from l2rtui.cli.listings import RUNS
 from l2rtui.cli.output import Document, View
-from l2rtui.cli.selection import Selection, filtered
+from l2rtui.cli.selection import RowSelection, filtered
 from l2rtui.cli.session import Session
 from l2rtui.cli.watching import RepaintedTable
 from l2rtui.domain.metrics import RunMetrics
@@ -45,7 +45,7 @@ async def run_metrics(session: Session) -> int:
 
 
 def _chosen(session: Session, snapshot: ClusterSnapshot) -> list[RunView]:
-    selection = Selection(session.args, RUNS)
+    selection = RowSelection(session.args, RUNS)
     every = RUNS.documents(snapshot)
     selection.require_names(snapshot, every)
     documents = selection.choose(snapshot, every)

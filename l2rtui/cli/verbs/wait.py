@@ -8,16 +8,16 @@ from contextlib import aclosing
 
 from l2rtui.cli.listings import RUNS
 from l2rtui.cli.output import Column, Document, View
-from l2rtui.cli.selection import Selection, is_pattern
+from l2rtui.cli.run_waiting import Goal, RunWaiter, Verdict, WaitCondition, WaitOutcome
+from l2rtui.cli.selection import RowSelection, is_pattern
 from l2rtui.cli.session import Session
 from l2rtui.cli.table_output import format_age
 from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.domain.status import Level
 from l2rtui.errors import EXIT_DONE, EXIT_OUT_OF_REACH, EXIT_TIMEOUT, NotFoundError, UsageError
 from l2rtui.services import metrics
-from l2rtui.services.run_waiting import Condition, Goal, Outcome, RunWaiter, Verdict
 
-_LEVELS = {Outcome.REACHED: Level.OK, Outcome.WAITING: Level.WARN, Outcome.OUT_OF_REACH: Level.BAD}
+_LEVELS = {WaitOutcome.REACHED: Level.OK, WaitOutcome.WAITING: Level.WARN, WaitOutcome.OUT_OF_REACH: Level.BAD}
 _VIEW = View(
     "run",
     (
@@ -35,10 +35,10 @@ _NOTE_SECONDS = 30.0
 async def run_wait(session: Session) -> int:
     """Wait; 0 when the runs came to it, 5 when one cannot any more, 124 when the time is over."""
     word, value = session.args.condition
-    goal = Goal(Condition(word), value or 0.0)
+    goal = Goal(WaitCondition(word), value or 0.0)
     snapshot = await session.backend.snapshot()
     runs = _chosen(session, snapshot, goal)
-    if goal.condition is Condition.LEARNED:
+    if goal.condition is WaitCondition.LEARNED:
         for run in runs:
             if not metrics.has_learner(snapshot, run.name):
                 raise UsageError(f"{run.name} has no learner, and no return.", "Wait --for=done.")
@@ -52,15 +52,15 @@ def _chosen(session: Session, snapshot: ClusterSnapshot, goal: Goal) -> list[Run
     Raises:
         NotFoundError: a name matches nothing; for ``gone`` that is what is waited for.
     """
-    selection, every = Selection(session.args, RUNS), RUNS.documents(snapshot)
-    if goal.condition is not Condition.GONE:
+    selection, every = RowSelection(session.args, RUNS), RUNS.documents(snapshot)
+    if goal.condition is not WaitCondition.GONE:
         selection.require_names(snapshot, every)
     chosen = [snapshot.runs[document["uid"]] for document in selection.choose(snapshot, every)]
     there = {name for run in chosen for name in (run.name, run.experiment)}
     for name in session.args.names:
         if name not in there and not is_pattern(name):
             session.talk.say(f"There is no run {name!r}: that counts as gone.")
-    if not chosen and goal.condition is not Condition.GONE:
+    if not chosen and goal.condition is not WaitCondition.GONE:
         raise NotFoundError(f"No run matches {' '.join(session.args.names)}.", "See `l2rtui runs`.")
     return chosen
 
@@ -75,7 +75,7 @@ class _Wait:
         self._began = time.monotonic()
         self._seconds: dict[str, float] = {}
         self._noted = self._began
-        value = f"={goal.value:g}" if goal.condition is Condition.LEARNED else ""
+        value = f"={goal.value:g}" if goal.condition is WaitCondition.LEARNED else ""
         self._condition = f"{goal.condition}{value}"
 
     async def run(self) -> int:
@@ -102,23 +102,23 @@ class _Wait:
         """Return the exit code where the verdicts decide it; None to go on."""
         outcomes = [verdict.outcome for verdict in verdicts.values()]
         if self._session.args.any:
-            if Outcome.REACHED in outcomes:
+            if WaitOutcome.REACHED in outcomes:
                 return EXIT_DONE
-            return None if Outcome.WAITING in outcomes else EXIT_OUT_OF_REACH
-        if Outcome.OUT_OF_REACH in outcomes:
+            return None if WaitOutcome.WAITING in outcomes else EXIT_OUT_OF_REACH
+        if WaitOutcome.OUT_OF_REACH in outcomes:
             return EXIT_OUT_OF_REACH
-        return None if Outcome.WAITING in outcomes else EXIT_DONE
+        return None if WaitOutcome.WAITING in outcomes else EXIT_DONE
 
     def _tell(self, verdicts: Mapping[str, Verdict], trouble: str) -> None:
         """Say what was decided, and on a terminal what is still waited for."""
         talk, now = self._session.talk, time.monotonic()
         for run in self._runs:
             verdict = verdicts[run.uid]
-            if verdict.outcome is not Outcome.WAITING and run.uid not in self._seconds:
+            if verdict.outcome is not WaitOutcome.WAITING and run.uid not in self._seconds:
                 self._seconds[run.uid] = now - self._began
                 if not talk.is_live and len(self._runs) > 1:
                     talk.say(f"{run.name}: {verdict.outcome}, {verdict.reason}")
-        waiting = [run for run in self._runs if verdicts[run.uid].outcome is Outcome.WAITING]
+        waiting = [run for run in self._runs if verdicts[run.uid].outcome is WaitOutcome.WAITING]
         if not waiting:
             return
         first = waiting[0]
@@ -143,7 +143,7 @@ class _Wait:
                     "uid": run.uid,
                     "condition": self._condition,
                     "outcome": str(verdict.outcome),
-                    "reached": verdict.outcome is Outcome.REACHED,
+                    "reached": verdict.outcome is WaitOutcome.REACHED,
                     "seconds": round(self._seconds.get(run.uid, elapsed), 1),
                     "reason": verdict.reason,
                 }

@@ -158,10 +158,10 @@ def lines(form="table", volatile=frozenset()):
 
 
 def test_a_pipe_gets_a_line_for_each_change_and_none_for_an_age():
-    face, stream, _ = lines()
-    face.show([row("a"), row("b")], "")
-    face.show([row("a", age=2), row("b", age=2, why="a wide column")], "")
-    face.show([row("a", "down", age=3), row("c")], "")
+    writer, stream, _ = lines()
+    writer.show([row("a"), row("b")], "")
+    writer.show([row("a", age=2), row("b", age=2, why="a wide column")], "")
+    writer.show([row("a", "down", age=3), row("c")], "")
     written = [line.split() for line in stream.getvalue().splitlines()]
     assert written == [
         ["EVENT", "NAME", "STATE", "AGE"],
@@ -174,11 +174,11 @@ def test_a_pipe_gets_a_line_for_each_change_and_none_for_an_age():
 
 
 def test_json_is_one_object_a_line_and_a_field_that_always_differs_is_no_change():
-    face, stream, _ = lines("json", frozenset({"age"}))
-    face.show([row("a")], "")
-    face.show([row("a", age=2)], "")
-    face.show([row("a", age=3, why="new")], "")
-    face.show([], "")
+    writer, stream, _ = lines("json", frozenset({"age"}))
+    writer.show([row("a")], "")
+    writer.show([row("a", age=2)], "")
+    writer.show([row("a", age=3, why="new")], "")
+    writer.show([], "")
     found = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [(one["event"], one["age"], one["why"]) for one in found] == [
         ("added", 1, "-"), ("changed", 3, "new"), ("gone", 3, "new"),
@@ -186,10 +186,10 @@ def test_json_is_one_object_a_line_and_a_field_that_always_differs_is_no_change(
 
 
 def test_trouble_is_said_once_and_so_is_its_end():
-    face, stream, talk = lines()
+    writer, stream, talk = lines()
     documents = [row("a")]
     for trouble in ("", "nothing answers", "nothing answers", ""):
-        face.show(documents, trouble)
+        writer.show(documents, trouble)
     assert talk.getvalue().splitlines() == [
         "warning: nothing answers",
         "What is listed is of this moment again.",
@@ -231,7 +231,7 @@ def test_a_terminal_shows_one_table_that_is_painted_over_itself(monkeypatch):
     size = os.terminal_size((24, 8))
     monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
     stream, screen = _Terminal(), Screen(24, 8, ["$ l2rtui"])
-    face = RepaintedTable(Output("wide", stream), VIEW)
+    writer = RepaintedTable(Output("wide", stream), VIEW)
     shown = []
     for documents, trouble in (
         ([row(f"name-{number}", why="because of many things") for number in range(3)], ""),
@@ -241,7 +241,7 @@ def test_a_terminal_shows_one_table_that_is_painted_over_itself(monkeypatch):
     ):
         stream.seek(0)
         stream.truncate()
-        face.show(documents, trouble)
+        writer.show(documents, trouble)
         screen.feed(stream.getvalue())
         shown.append(list(screen.lines))
     assert shown[0] == ["$ l2rtui", "NAME    STATE  AGE  WHY", *(f"name-{n}  up       1  be…" for n in range(3))]
@@ -257,10 +257,10 @@ def test_a_narrower_terminal_has_wrapped_the_lines_that_stand_there(monkeypatch)
     size = os.terminal_size((40, 10))
     monkeypatch.setattr("shutil.get_terminal_size", lambda: size)
     stream = _Terminal()
-    face = RepaintedTable(Output("wide", stream), VIEW)
-    face.show([row("a-long-name", why="for a good reason")], "")
+    writer = RepaintedTable(Output("wide", stream), VIEW)
+    writer.show([row("a-long-name", why="for a good reason")], "")
     size = os.terminal_size((20, 10))
     stream.seek(0)
     stream.truncate()
-    face.show([row("a-long-name", why="for a good reason")], "")
+    writer.show([row("a-long-name", why="for a good reason")], "")
     assert stream.getvalue().startswith("\x1b[?7l\x1b[4A\r")  # two lines of 21 to 40 characters take two rows each

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.backends.fake import FakeBackend
+from l2rtui.cli.run_waiting import Goal, ReturnReading, RunWaiter, WaitCondition, WaitOutcome, judge
 from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import CRASH_LOOP, Phase
 from l2rtui.domain.workload import Role
-from l2rtui.services.run_waiting import Condition, Goal, Outcome, ReturnReading, RunWaiter, judge
 
 DEADLINE_SECONDS = 60.0
 RUN = RunView(
@@ -28,7 +28,7 @@ FAILED = replace(LEARNER, phase=Phase.FAILED, ready=False, exit_code=1)
 CRASHES = replace(LEARNER, reason=CRASH_LOOP, ready=False, exit_code=1, restarts=1)
 READ = ReturnReading(newest=40.0, best=50.0, is_read=True)
 
-REACHED, OUT, WAITS = Outcome.REACHED, Outcome.OUT_OF_REACH, Outcome.WAITING
+REACHED, OUT, WAITS = WaitOutcome.REACHED, WaitOutcome.OUT_OF_REACH, WaitOutcome.WAITING
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ REACHED, OUT, WAITS = Outcome.REACHED, Outcome.OUT_OF_REACH, Outcome.WAITING
 )
 def test_each_state_has_a_verdict_with_a_reason(condition, pods, outcome, reason):
     reading = READ if condition == "learned" else ReturnReading()
-    verdict = judge(Goal(Condition(condition), 60.0), RUN, pods, reading, 1000.0)
+    verdict = judge(Goal(WaitCondition(condition), 60.0), RUN, pods, reading, 1000.0)
     assert verdict.outcome is outcome
     assert verdict.reason.startswith(reason)
 
 
 def test_a_run_that_is_done_is_judged_by_its_last_record():
-    goal, unread = Goal(Condition.LEARNED, 60.0), replace(READ, is_read=False)
+    goal, unread = Goal(WaitCondition.LEARNED, 60.0), replace(READ, is_read=False)
     assert judge(goal, RUN, (OVER, WORKER), unread, 1000.0).outcome is WAITS
     unread.add(61.0)
     assert judge(goal, RUN, (OVER, WORKER), unread, 1000.0) == (REACHED, "its return has come to 61")
@@ -70,11 +70,11 @@ def test_a_run_that_is_done_is_judged_by_its_last_record():
 
 @pytest.mark.parametrize("condition", ["running", "done", "failed", "learned"])
 def test_a_run_that_was_destroyed_comes_to_nothing_more(condition):
-    assert judge(Goal(Condition(condition)), None, (), ReturnReading(), 1000.0) == (OUT, "was destroyed")
+    assert judge(Goal(WaitCondition(condition)), None, (), ReturnReading(), 1000.0) == (OUT, "was destroyed")
 
 
 def test_a_run_is_gone_with_its_last_pod():
-    goal = Goal(Condition.GONE)
+    goal = Goal(WaitCondition.GONE)
     assert judge(goal, None, (WORKER,), ReturnReading(), 1000.0) == (WAITS, "1 pods left")
     assert judge(goal, None, (), ReturnReading(), 1000.0) == (REACHED, "is gone")
 
@@ -103,13 +103,13 @@ async def run_of(backend, name):
 
 async def test_a_return_that_was_printed_counts(backend):
     run = await run_of(backend, "lidar-ppo")
-    verdicts = await decided(RunWaiter(backend, [run], Goal(Condition.LEARNED, -1e9)))
+    verdicts = await decided(RunWaiter(backend, [run], Goal(WaitCondition.LEARNED, -1e9)))
     assert verdicts[run.uid].outcome is REACHED
 
 
 async def test_runs_settle_before_they_count_as_running(backend):
     run = await run_of(backend, "racing-sac-s0")
-    waiter = RunWaiter(backend, [run], Goal(Condition.RUNNING), settle_seconds=0.3)
+    waiter = RunWaiter(backend, [run], Goal(WaitCondition.RUNNING), settle_seconds=0.3)
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(waiter.verdicts()) as looks:
         first = (await anext(looks))[run.uid]
         assert first == (WAITS, "its pods have only just started")
@@ -120,8 +120,8 @@ async def test_runs_settle_before_they_count_as_running(backend):
 
 async def test_a_destroy_ends_the_wait_for_gone_and_makes_the_others_hopeless(backend):
     run, other = await run_of(backend, "racing-sac-s0"), await run_of(backend, "racing-sac-s1")
-    gone = asyncio.ensure_future(decided(RunWaiter(backend, [run, other], Goal(Condition.GONE))))
-    done = asyncio.ensure_future(decided(RunWaiter(backend, [run], Goal(Condition.DONE))))
+    gone = asyncio.ensure_future(decided(RunWaiter(backend, [run, other], Goal(WaitCondition.GONE))))
+    done = asyncio.ensure_future(decided(RunWaiter(backend, [run], Goal(WaitCondition.DONE))))
 
     async def clock():
         while True:
@@ -140,7 +140,7 @@ async def test_a_destroy_ends_the_wait_for_gone_and_makes_the_others_hopeless(ba
 
 async def test_an_outage_is_waited_through(backend):
     run = await run_of(backend, "racing-sac-s0")
-    waiter = RunWaiter(backend, [run], Goal(Condition.DONE))
+    waiter = RunWaiter(backend, [run], Goal(WaitCondition.DONE))
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(waiter.verdicts()) as looks:
         await anext(looks)
         backend.outage = "the cable is out"

@@ -29,7 +29,7 @@ _RETRY_SECONDS: Final = 2.0
 """Time until a log that could not be read is opened again."""
 
 
-class Condition(StrEnum):
+class WaitCondition(StrEnum):
     """State that a run is to come to."""
 
     RUNNING = "running"
@@ -39,8 +39,8 @@ class Condition(StrEnum):
     GONE = "gone"
 
 
-class Outcome(StrEnum):
-    """How a run stands to its condition."""
+class WaitOutcome(StrEnum):
+    """Standing of a run to its condition."""
 
     WAITING = "waiting"
     REACHED = "reached"
@@ -48,21 +48,21 @@ class Outcome(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """Outcome of one run, with a sentence without its name."""
+    """WaitOutcome of one run, with a sentence without its name."""
 
-    outcome: Outcome
+    outcome: WaitOutcome
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Condition to wait for.
+    """WaitCondition to wait for.
 
     Attributes:
         value: Return that has to be reached; for ``learned`` alone.
     """
 
-    condition: Condition
+    condition: WaitCondition
     value: float = 0.0
 
 
@@ -91,37 +91,41 @@ def judge(goal: Goal, run: RunView | None, pods: Sequence[PodView], reading: Ret
         run: None once it is gone. pods: those of the run.
         now: Seconds since the epoch.
     """
-    if goal.condition is Condition.GONE:
+    if goal.condition is WaitCondition.GONE:
         return _gone(run, pods)
     if run is None:
-        return Verdict(Outcome.OUT_OF_REACH, "was destroyed")
+        return Verdict(WaitOutcome.OUT_OF_REACH, "was destroyed")
     learning = learning_state(run, pods, NO_REPORTS, now)
     is_done = learning.state is Learning.DONE
-    if goal.condition is Condition.LEARNED and reading.best is not None and reading.best >= goal.value:
-        return Verdict(Outcome.REACHED, f"its return has come to {reading.best:.4g}")
-    if goal.condition is Condition.DONE and is_done:
-        return Verdict(Outcome.REACHED, "has finished")
-    if goal.condition is Condition.RUNNING and _all_run(run, pods):
-        return Verdict(Outcome.REACHED, "has finished" if is_done else f"all {len(pods)} pods run")
+    if goal.condition is WaitCondition.LEARNED and reading.best is not None and reading.best >= goal.value:
+        return Verdict(WaitOutcome.REACHED, f"its return has come to {reading.best:.4g}")
+    if goal.condition is WaitCondition.DONE and is_done:
+        return Verdict(WaitOutcome.REACHED, "has finished")
+    if goal.condition is WaitCondition.RUNNING and _all_run(run, pods):
+        return Verdict(WaitOutcome.REACHED, "has finished" if is_done else f"all {len(pods)} pods run")
     if (lost := lost_pod(run, pods)) is not None:
         sentence = f"{lost.name} {lost.status.sentence}"
-        return Verdict(Outcome.REACHED if goal.condition is Condition.FAILED else Outcome.OUT_OF_REACH, sentence)
+        return Verdict(
+            WaitOutcome.REACHED if goal.condition is WaitCondition.FAILED else WaitOutcome.OUT_OF_REACH, sentence
+        )
     # The last records may be the best: a learner that is done is judged once its log is read to the end.
     if (
         is_done
-        and goal.condition in (Condition.FAILED, Condition.LEARNED)
-        and (goal.condition is Condition.FAILED or reading.is_read)
+        and goal.condition in (WaitCondition.FAILED, WaitCondition.LEARNED)
+        and (goal.condition is WaitCondition.FAILED or reading.is_read)
     ):
-        return Verdict(Outcome.OUT_OF_REACH, f"has finished{_best(reading)}")
+        return Verdict(WaitOutcome.OUT_OF_REACH, f"has finished{_best(reading)}")
     status = run_status(run, pods)
     figure = "" if reading.newest is None else f", return {reading.newest:.4g} of {goal.value:.4g}"
-    return Verdict(Outcome.WAITING, f"{status.sentence}{figure}")
+    return Verdict(WaitOutcome.WAITING, f"{status.sentence}{figure}")
 
 
 def _gone(run: RunView | None, pods: Sequence[PodView]) -> Verdict:
     if run is None and not pods:
-        return Verdict(Outcome.REACHED, "is gone")
-    return Verdict(Outcome.WAITING, run_status(run, pods).sentence if run is not None else f"{len(pods)} pods left")
+        return Verdict(WaitOutcome.REACHED, "is gone")
+    return Verdict(
+        WaitOutcome.WAITING, run_status(run, pods).sentence if run is not None else f"{len(pods)} pods left"
+    )
 
 
 def _all_run(run: RunView, pods: Sequence[PodView]) -> bool:
@@ -148,7 +152,7 @@ class RunWaiter:
         self._backend = backend
         self._runs = tuple(runs)
         self._goal = goal
-        self._settle = settle_seconds if goal.condition is Condition.RUNNING else 0.0
+        self._settle = settle_seconds if goal.condition is WaitCondition.RUNNING else 0.0
         self._readings = {run.uid: ReturnReading() for run in runs}
         self._processes: dict[str, tuple[frozenset[tuple[str, int]], float]] = {}
         self._final: dict[str, Verdict] = {}
@@ -156,7 +160,7 @@ class RunWaiter:
     async def verdicts(self) -> AsyncGenerator[dict[str, Verdict], None]:
         """Yield the verdict on each run by uid, several times a second; the caller ends it."""
         tasks = [asyncio.ensure_future(self.monitor.run())]
-        if self._goal.condition is Condition.LEARNED:
+        if self._goal.condition is WaitCondition.LEARNED:
             tasks += [asyncio.ensure_future(self._read_returns(run)) for run in self._runs]
         try:
             while True:
@@ -177,9 +181,9 @@ class RunWaiter:
         snapshot = self.monitor.snapshot
         present, pods = snapshot.runs.get(run.uid), _pods_of(snapshot, run)
         verdict = judge(self._goal, present, pods, self._readings[run.uid], time.time())
-        if verdict.outcome is Outcome.REACHED and not self._has_settled(run, pods):
-            return Verdict(Outcome.WAITING, "its pods have only just started")
-        if verdict.outcome is not Outcome.WAITING:
+        if verdict.outcome is WaitOutcome.REACHED and not self._has_settled(run, pods):
+            return Verdict(WaitOutcome.WAITING, "its pods have only just started")
+        if verdict.outcome is not WaitOutcome.WAITING:
             self._final[run.uid] = verdict
         return verdict
 
