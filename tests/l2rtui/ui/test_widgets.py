@@ -219,6 +219,46 @@ async def test_a_cell_that_widens_its_column_draws_the_table_anew_and_the_column
         assert header.index("size") + len("size") == len(first) == len(second) < end
 
 
+def test_a_column_gives_back_the_room_of_a_long_cell_that_became_short_and_keeps_three_characters():
+    model = RowModel(COLUMNS)
+    model.replace([row(1), row(2, "CrashLoopBackOff")])
+    model.update([row(2, "CrashLoopBack")])
+    assert model.widths[1] == len("CrashLoopBackOff")
+    model.update([row(2, "Running")])
+    assert model.widths[1] == len("Running")
+
+
+def test_new_columns_do_not_keep_the_widths_of_rows_that_are_gone():
+    model = RowModel(COLUMNS)
+    model.replace([row(1, "CrashLoopBackOff")])
+    model.set_columns((*COLUMNS[:2], TableColumn("size", "bytes", right=True)))
+    model.replace([row(2)])
+    assert model.widths == [len("row-2"), len("state"), len("bytes")]
+
+
+async def test_the_cursor_leaves_rows_that_go_with_their_columns():
+    table = VirtualTable(COLUMNS)
+    async with stage(table) as (_, pilot):
+        table.set_sources([("uid-1", (1,))], lambda source: row(*source))
+        await pilot.pause()
+        assert table.cursor_key == "uid-1"
+        table.set_columns(COLUMNS[:2])
+        table.set_sources([], lambda source: row(*source))
+        await pilot.pause()
+        assert table.cursor_key is None
+
+
+async def test_the_scroll_bar_covers_no_character():
+    columns = (TableColumn("name", "name"), TableColumn("age", "age", right=True))
+    table = VirtualTable(columns)
+    async with stage(table, size=(22, 5)) as (app, pilot):
+        table.set_rows(Row(str(number), (Span("n" * 12), Span("1h09m")), ("n", 1)) for number in range(9))
+        await pilot.pause()
+        assert table.show_vertical_scrollbar
+        assert table.scrollable_content_region.width == 21
+        assert app.shown()[1][:21].endswith(" 1h09m")
+
+
 async def test_numbers_are_never_cut():
     columns = (TableColumn("name", "name"), TableColumn("rate", "rate", most=4, right=True))
     table = VirtualTable(columns)
