@@ -388,7 +388,7 @@ def test_a_queue_survives_a_round_trip_and_kueue_needs_a_name(tmp_path):
     path.write_text(yaml.safe_dump(encode.to_document(spec)))
     assert spec_file.load(str(path)).spec == spec
     path.write_text(text.replace("volcano, name: gpus", "kueue"))
-    with pytest.raises(SpecError, match="spec.yaml:4: Kueue needs the name of a LocalQueue"):
+    with pytest.raises(SpecError, match=r"spec\.yaml:4: Kueue needs the name of a LocalQueue"):
         spec_file.load(str(path))
     path.write_text(text.replace("scheduler", "schedule"))
     with pytest.raises(SpecError, match=r"there is no field queue\.schedule") as caught:

@@ -18,7 +18,7 @@ from l2rtui.domain.receipt import Receipt
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Queue, QueueSystem
 from tests.fakes.gang_controllers import FULL, GROUP, KueueServer, PodGroupServer
-from tests.fakes.kubernetes_objects import ObjectServer, serving
+from tests.fakes.kubernetes_objects import Failure, ObjectServer, serving
 from tests.l2rtui.backends.kubernetes.actions.conftest import NODE, Cluster
 
 KUEUE = Queue(QueueSystem.KUEUE, "team")
@@ -134,19 +134,32 @@ async def test_a_description_says_what_the_queue_lacks_and_by_whom_a_run_was_put
         await cluster.context.api.close()
 
 
-async def test_the_description_names_the_pod_group():
-    async with serving(PodGroupServer("volcano", "VolcanoPodGroup", NOT_READY)) as server:
+@pytest.mark.parametrize(
+    ("queue", "kind", "scheduler", "spec"),
+    [
+        (VOLCANO, "VolcanoPodGroup", "volcano", {"minMember": 2, "queue": "gpus"}),
+        (COSCHEDULING, "PodGroup", "scheduler-plugins-scheduler", {"minMember": 2}),
+    ],
+)
+async def test_the_description_names_the_pod_group(queue, kind, scheduler, spec):
+    async with serving(PodGroupServer(scheduler, kind, NOT_READY)) as server:
         cluster = await opened(server)
-        await launched(cluster, await queued(cluster, VOLCANO))
-        (name,) = [name.partition("/")[2] for name in server.names("VolcanoPodGroup")]
-        group = server.get("VolcanoPodGroup", name)
-        assert group["spec"] == {"minMember": 2, "queue": "gpus"}
+        await launched(cluster, await queued(cluster, queue))
+        (name,) = [name.partition("/")[2] for name in server.names(kind)]
+        group = server.get(kind, name)
+        assert group["spec"] == spec
+        lines = await describe(cluster.context.api, await cluster.run())
+        assert any(f"{name}: no state yet" in line for line in lines)
         group["status"] = {"phase": "Inqueue", "conditions": [{"type": "Unschedulable", "message": NOT_READY}]}
         lines = await describe(cluster.context.api, await cluster.run())
         assert any(f"{name}: Inqueue: {NOT_READY}" in line for line in lines)
         server.denied.add(("get", "podgroups"))
         lines = await describe(cluster.context.api, await cluster.run())
         assert any("unknown: you may not read it" in line for line in lines)
+        server.denied.clear()
+        server.failures.append(Failure("GET", kind, 400, "BadRequest"))
+        lines = await describe(cluster.context.api, await cluster.run())
+        assert any(f"{name}: unknown: " in line for line in lines)
         await cluster.context.api.close()
 
 
