@@ -135,17 +135,22 @@ def pod_document(pod: PodView) -> dict[str, Any]:
         "created": when(pod.created),
         "started": when(pod.started),
         "ip": pod.ip or None,
-        "labels": _labels(pod, pod.set_name, str(pod.role) if pod.role else "") | dict(pod.labels),
+        "labels": _labels(pod),
     }
 
 
-def _labels(view: PodView | RunView, set_name: str = "", role: str = "") -> dict[str, str]:
-    """Labels of a run's objects, the same on every backend; none of an object that l2rtui did not launch."""
-    run = view.name if isinstance(view, RunView) else view.run
-    if not run:
-        return {}
-    pairs = {labels.RUN: run, labels.OWNER: view.owner, labels.SEED: str(view.seed)}
-    return pairs | {key: value for key, value in ((labels.SET, set_name), (labels.ROLE, role)) if value}
+def _labels(pod: PodView) -> dict[str, str]:
+    """Its own labels, and of a pod that l2rtui launched those that are the same on every backend."""
+    if not pod.run:
+        return dict(pod.labels)
+    return {
+        labels.RUN: pod.run,
+        labels.OWNER: pod.owner,
+        labels.SEED: str(pod.seed),
+        labels.SET: pod.set_name,
+        labels.ROLE: str(pod.role) if pod.role else "",
+        **dict(pod.labels),
+    }
 
 
 def learning_document(learning: LearningState) -> dict[str, Any]:
@@ -183,7 +188,12 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
         "message": run.message or None,
         "silent_since": when(run.silent_since or snapshot.silent_since),
         "created": when(run.created),
-        "labels": _labels(run) | {labels.EXPERIMENT: run.experiment},
+        "labels": {
+            labels.RUN: run.name,
+            labels.EXPERIMENT: run.experiment,
+            labels.OWNER: run.owner,
+            labels.SEED: str(run.seed),
+        },
         **learning_document(learning),
     }
 

@@ -19,7 +19,7 @@ class Listing:
         noun: Singular, for sentences.
         key: Field that identifies an object while it exists.
         documents: All objects of a snapshot, in the order of the list.
-        names: Names by which a document is chosen.
+        names: Names by which a document of a snapshot is chosen.
         states: States in which it is, each as ``--state`` takes it.
         nodes: Nodes on which it is. labels: labels that ``-l`` tests.
         volatile: Fields that differ at every look, so that they alone are no change.
@@ -29,7 +29,7 @@ class Listing:
     view: View
     key: str
     documents: Callable[[ClusterSnapshot], list[Document]]
-    names: Callable[[Document, ClusterSnapshot], Iterable[str]]
+    names: Callable[[ClusterSnapshot], Callable[[Document], Iterable[str]]]
     states: Callable[[Document], Iterable[str]]
     nodes: Callable[[Document, ClusterSnapshot], Iterable[str]]
     labels: Callable[[Document, ClusterSnapshot], Mapping[str, str]]
@@ -58,8 +58,12 @@ def _node_states(document: Document) -> Iterable[str]:
         yield "unknown"
 
 
+def _node_names(_: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
+    return lambda document: (document["node"],)
+
+
 NODES = Listing(
-    "node", table_output.NODES, "node", _node_documents, _own_node, _node_states, _own_node, _own_labels
+    "node", table_output.NODES, "node", _node_documents, _node_names, _node_states, _own_node, _own_labels
 )  # fmt: skip
 
 
@@ -69,9 +73,9 @@ def _slot_documents(snapshot: ClusterSnapshot) -> list[Document]:
     return [json_output.slot_document(slot, node) for slot, node in slots]
 
 
-def _slot_names(document: Document, _: ClusterSnapshot) -> Iterable[str]:
+def _slot_names(_: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
     """The slot itself, its device and its node, as ``--on`` takes them."""
-    return document["id"], document["id"].rpartition(".")[0], document["node"]
+    return lambda document: (document["id"], document["id"].rpartition(".")[0], document["node"])
 
 
 def _labels_of_node(document: Document, snapshot: ClusterSnapshot) -> Mapping[str, str]:
@@ -99,15 +103,20 @@ def _pod_documents(snapshot: ClusterSnapshot) -> list[Document]:
     return [json_output.pod_document(pod) for pod in ordered]
 
 
-def _pod_names(document: Document, snapshot: ClusterSnapshot) -> Iterable[str]:
-    """Its name, and ``RUN``, ``RUN/SET`` and ``RUN/SET/INDEX`` of its run and experiment."""
-    yield document["pod"]
-    if document["run"]:
-        view = snapshot.run_named(document["run"])
-        for head in dict.fromkeys((document["run"], view.experiment if view else document["run"])):
-            yield head
-            yield f"{head}/{document['set']}"
-            yield f"{head}/{document['set']}/{document['index']}"
+def _pod_names(snapshot: ClusterSnapshot) -> Callable[[Document], Iterable[str]]:
+    """The name of a pod, and ``RUN``, ``RUN/SET`` and ``RUN/SET/INDEX`` of its run and experiment."""
+    # Once for all pods: a search among the runs for each of ten thousand would take longer than all the rest.
+    experiments = {run.name: run.experiment for run in snapshot.runs.values()}
+
+    def names(document: Document) -> Iterable[str]:
+        yield document["pod"]
+        if run := document["run"]:
+            for head in dict.fromkeys((run, experiments.get(run, run))):
+                yield head
+                yield f"{head}/{document['set']}"
+                yield f"{head}/{document['set']}/{document['index']}"
+
+    return names
 
 
 def _pod_states(document: Document) -> Iterable[str]:
@@ -138,7 +147,7 @@ RUNS = Listing(
     table_output.RUNS,
     "uid",
     _run_documents,
-    lambda document, _: (document["run"], document["experiment"]),
+    lambda _: lambda document: (document["run"], document["experiment"]),
     lambda document: (document["state"], document["learning"]),
     _nodes_of_run,
     _own_labels,

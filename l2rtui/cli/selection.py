@@ -74,7 +74,8 @@ class RowSelection:
         """
         if not self._names:
             return
-        there = dict.fromkeys(name for document in documents for name in self._listing.names(document, snapshot))
+        names_of = self._listing.names(snapshot)
+        there = dict.fromkeys(name for document in documents for name in names_of(document))
         for name in self._names:
             if name not in there and not is_pattern(name):
                 noun, names = self._listing.noun, _shown_names(self._listing, documents)
@@ -98,7 +99,8 @@ class RowSelection:
         listing = self._listing
         experiments = {run.name: run.experiment for run in snapshot.runs.values()} if self._options["run"] else {}
         if self._names:
-            yield "name", lambda document: matches_any(listing.names(document, snapshot), self._names)
+            names_of = listing.names(snapshot)
+            yield "name", lambda document: matches_any(names_of(document), self._names)
         if self._labels:
             yield "label", lambda document: all(test(listing.labels(document, snapshot)) for test in self._labels)
         if owners := self._options["owner"]:

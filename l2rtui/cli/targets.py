@@ -77,7 +77,11 @@ def _no_run(target: str, snapshot: ClusterSnapshot) -> NotFoundError:
     runs = sorted(run.name for run in snapshot.runs.values())
     pods = [pod.name for pod in snapshot.pods.values()]
     there = f"the runs are {listed(runs)}" if runs else "there are no runs"
-    return NotFoundError(f"Nothing is named {target!r}: {there}.", nearest(target, [*runs, *pods]))
+    hint = nearest(target, [*runs, *pods])
+    if set(target) & set("*?["):
+        # What changes something takes whole names: a pattern must be looked at before it destroys.
+        hint = f"Patterns are for lists: `l2rtui runs '{target}' -o name` prints the names."
+    return NotFoundError(f"Nothing is named {target!r}: {there}.", hint)
 
 
 def listed(names: Iterable[str]) -> str:
