@@ -36,6 +36,8 @@ from runtime.jobs.elastic.round_state import FAILED, FINISHED, RoundState, State
 from runtime.jobs.elastic.shared_values import SharedValues
 
 AGAIN_SECONDS: Final = 0.5
+REFUSED_SECONDS: Final = 10.0
+"""Time of refusals after which a node takes its token for the wrong one."""
 SAY_SECONDS: Final = 15.0
 MET_AGAIN_SECONDS: Final = 1.0
 
@@ -74,6 +76,7 @@ class _Node:
         self._processes = launch.num_processes(plan)
         self._last_sentence = float("-inf")
         self._has_met = False
+        self._refused_since: float | None = None
 
     def run(self) -> int:
         """Go to the rendezvous, again and again, until the training is over."""
@@ -85,21 +88,26 @@ class _Node:
             try:
                 with connect(self._plan) as values:
                     code = self._train(values)
-            except RefusedKeysError as error:
-                # Before the first meeting that is a wrong token. Later it is somebody else at the rendezvous's
-                # address, who must not be able to end this node while the rendezvous is started anew.
-                if not self._has_met:
-                    raise FailedError(f"{error}; is {contract.ENV_TOKEN_FILE} the same at all nodes?") from error
-                self._say_now_and_then(f"waiting for the rendezvous: {_short(error)}")
-                time.sleep(AGAIN_SECONDS)
-                continue
             except OSError as error:
+                self._check_refusal(error)
                 self._say_now_and_then(f"waiting for the rendezvous: {_short(error)}")
                 time.sleep(AGAIN_SECONDS)
                 continue
             if code is not None:
                 return code
             time.sleep(MET_AGAIN_SECONDS)
+
+    def _check_refusal(self, error: OSError) -> None:
+        """Raise FailedError where the rendezvous has refused this node's token for a while, and always has."""
+        # Not at once: a proxy that accepts connections before the rendezvous is there looks the same. And not after
+        # a first meeting: then it is somebody else at the rendezvous's address, while that is started anew.
+        if self._has_met or not isinstance(error, RefusedKeysError):
+            self._refused_since = None
+            return
+        now = time.monotonic()
+        self._refused_since = self._refused_since or now
+        if now - self._refused_since >= REFUSED_SECONDS:
+            raise FailedError(f"{error}; is {contract.ENV_TOKEN_FILE} the same at all nodes?") from error
 
     def _train(self, values: SharedValues) -> int | None:
         """Train over one rendezvous; return the exit code, or None to go there again."""
