@@ -18,7 +18,7 @@ FIGURE_LABELS: Final[Mapping[str, str]] = MappingProxyType({
     RETURN: "return",
     "env_steps_per_second": "env steps/s",
     "updates_per_second": "updates/s",
-    "policy_lag": "policy lag, versions",
+    "policy_lag": "lag, versions",
     "idle_share": "share of time without data",
 })  # fmt: skip
 """Figures of charts in their order; others follow under their own names."""
@@ -96,7 +96,7 @@ class ChartSettings:
     @property
     def facts(self) -> tuple[str, ...]:
         """Sentences of a few words on what is drawn, for titles."""
-        smoothing = f"EMA over {self.smoothing:.0%} of the axis" if self.smoothing else "not smoothed"
+        smoothing = f"EMA over {self.smoothing:.0%} of axis" if self.smoothing else "not smoothed"
         return (
             f"over {AXIS_LABELS[self.axis]}",
             smoothing,

@@ -52,7 +52,8 @@ class ChartView(SpanWidget, can_focus=True):
     def facts(self) -> list[str]:
         """What is drawn, in a few words each, for the title."""
         alone = f"{figure_label(self._alone)} alone" if self._alone else ""
-        return [*self.settings.facts, "mean ± sd of seeds" if self.is_grouped else "", alone, self.note]
+        axis, *others = self.settings.facts
+        return [axis, "mean ± sd" if self.is_grouped else "", *others, alone, self.note]
 
     @property
     def figures(self) -> tuple[str, ...]:

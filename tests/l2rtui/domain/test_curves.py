@@ -366,7 +366,7 @@ def test_figures_come_in_the_order_of_charts_and_unknown_ones_last():
 def test_what_is_drawn_is_said():
     assert ChartSettings().facts == ("over env steps", "not smoothed", "")
     facts = ChartSettings(Axis.TIME, 0.02, 4).facts
-    assert facts == ("over time since launch", "EMA over 2% of the axis", "newest 1/4")
+    assert facts == ("over time since launch", "EMA over 2% of axis", "newest 1/4")
 
 
 # --- export ----------------------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def test_a_picture_of_seeds_has_their_spread_and_all_figures():
     root = parsed(svg_text(groups, ChartSettings(Axis.UPDATES, 0.02)))
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert {"return", "loss", "updates", "e (mean of 2 seeds, ± sd)"} <= set(texts)
-    assert "over updates, EMA over 2% of the axis" in texts
+    assert "over updates, EMA over 2% of axis" in texts
     assert len(root.findall(f".//{SVG}polygon")) == 2
 
 
