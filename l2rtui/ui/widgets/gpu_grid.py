@@ -20,7 +20,7 @@ from l2rtui.ui.keys.table import KeyContext, bindings
 from l2rtui.ui.text import Line, Span, TextStyle
 from l2rtui.ui.theme import cursor_style
 from l2rtui.ui.widgets.grid.figures import NO_FIGURES, GridFigures
-from l2rtui.ui.widgets.grid.lines import EMPTY_GRID, Grid, lay_out
+from l2rtui.ui.widgets.grid.lines import EMPTY_GRID, SlotGrid, lay_out
 from l2rtui.ui.widgets.grid.shape import ZoomLevel
 from l2rtui.ui.widgets.span_renderer import NO_STYLE, SpanWidget
 
@@ -77,9 +77,9 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     def __init__(self, *, is_exact: bool = False, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self._is_exact = is_exact
-        self._grid: Grid = EMPTY_GRID
+        self._grid: SlotGrid = EMPTY_GRID
         # Made for the next snapshot, with the width that it was made for.
-        self._ahead: tuple[int, Grid] = 0, EMPTY_GRID
+        self._ahead: tuple[int, SlotGrid] = 0, EMPTY_GRID
         self._laid_width = self._room = 0
         # Lines as they are on the screen, by number: what render_line() returned last.
         self._drawn: dict[int, Line] = {}
@@ -237,7 +237,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         if self.cursor_slot not in self._grid.shape.slots:
             self._place(next(iter(self._grid.shape.slots), None), by_user=False)
 
-    def _draw_edges(self, old: Grid) -> None:
+    def _draw_edges(self, old: SlotGrid) -> None:
         if old.header != self._grid.header:  # the first figures of GPUs have come, or the last are gone
             self.refresh_line(self.scroll_offset.y)
         if old.legend != self._grid.legend:

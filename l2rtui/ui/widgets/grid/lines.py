@@ -51,7 +51,7 @@ _HEADERS: Final = {
 
 
 @dataclass(frozen=True)
-class Grid:
+class SlotGrid:
     """Grid of one snapshot. Lines are rendered on request: most of a large cluster is out of sight.
 
     Attributes:
@@ -266,7 +266,7 @@ class Grid:
         return first, Span(load_bar(100 * used / len(slots)) if used else " ", style)
 
 
-EMPTY_GRID: Final = Grid()
+EMPTY_GRID: Final = SlotGrid()
 
 
 def lay_out(
@@ -274,13 +274,13 @@ def lay_out(
     width: int,
     ghosts: Mapping[SlotId, Span] | None = None,
     only: Collection[str] | None = None,
-    before: Grid = EMPTY_GRID,
+    before: SlotGrid = EMPTY_GRID,
     *,
     level: ZoomLevel | None = ZoomLevel.NODE,
     room: int = 0,
     is_exact: bool = False,
     figures: GridFigures = NO_FIGURES,
-) -> Grid:
+) -> SlotGrid:
     """Lay the grid out for a terminal of this many columns.
 
     Args:
@@ -304,7 +304,7 @@ def lay_out(
             if level is not None
             else best_shape(nodes, width, room, is_exact=is_exact)
         )
-    return Grid(shape, snapshot, letters_of(snapshot), ghosts or {}, figures, width)
+    return SlotGrid(shape, snapshot, letters_of(snapshot), ghosts or {}, figures, width)
 
 
 def _share(row: TileRow, gpu: Gpu, use: GpuUse | None) -> float | None:
