@@ -127,8 +127,8 @@ def _token_scalars(text: str, user: str) -> dict[str, yaml.ScalarNode]:
     for entry in _items(_value(root, "users")):
         if isinstance(name := _value(entry, "name"), yaml.ScalarNode) and name.value == user:
             config = _value(_value(_value(entry, "user"), "auth-provider"), "config")
-            found = {key: _value(config, key) for key in _KEYS}
-            return {key: node for key, node in found.items() if isinstance(node, yaml.ScalarNode)}
+            values = {key: _value(config, key) for key in _KEYS}
+            return {key: node for key, node in values.items() if isinstance(node, yaml.ScalarNode)}
     raise ValueError(user)
 
 
