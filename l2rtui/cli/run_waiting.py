@@ -157,6 +157,15 @@ class RunWaiter:
         self._processes: dict[str, tuple[frozenset[tuple[str, int]], float]] = {}
         self._final: dict[str, Verdict] = {}
 
+    async def read_once(self, snapshot: ClusterSnapshot) -> None:
+        """Read the newest return of each run before the first verdict, for a wait that looks once."""
+        if self._goal.condition is not WaitCondition.LEARNED:
+            return
+        for run in self._runs:
+            newest = await metrics.newest(self._backend, run.name, metrics.learner_of(snapshot, run.name))
+            if newest is not None and newest.reported_return is not None:
+                self._readings[run.uid].add(newest.reported_return)
+
     async def verdicts(self) -> AsyncGenerator[dict[str, Verdict], None]:
         """Yield the verdict on each run by uid, several times a second; the caller ends it."""
         tasks = [asyncio.ensure_future(self.monitor.run())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -28,6 +29,8 @@ _VIEW = View(
         Column("WHAT", "reason"),
     ),
 )
+_LEAST_SECONDS = 10.0
+"""Time for the first look, also where ``--timeout`` is shorter."""
 _NOTE_SECONDS = 30.0
 """Time after which a pipe is told again what is waited for."""
 
@@ -43,7 +46,7 @@ async def run_wait(session: Session) -> int:
             if not metrics.has_learner(snapshot, run.name):
                 raise UsageError(f"{run.name} has no learner, and no return.", "Wait --for=done.")
     with session.interruption("the runs go on."):
-        return await _Wait(session, goal, runs).run()
+        return await _Wait(session, goal, runs).run(snapshot)
 
 
 def _chosen(session: Session, snapshot: ClusterSnapshot, goal: Goal) -> list[RunView]:
@@ -78,17 +81,26 @@ class _Wait:
         value = f"={goal.value:g}" if goal.condition is WaitCondition.LEARNED else ""
         self._condition = f"{goal.condition}{value}"
 
-    async def run(self) -> int:
+    async def run(self, snapshot: ClusterSnapshot) -> int:
         """Wait and print the verdicts."""
         timeout: float | None = self._session.args.timeout
-        # A single look cannot see that pods go on running.
-        settle = {"settle_seconds": 0.0} if timeout == 0 else {}
-        waiter = RunWaiter(self._session.backend, self._runs, self._goal, **settle)
+        if timeout == 0:  # a single look cannot see that pods go on running, and has no time to follow a log
+            waiter = RunWaiter(self._session.backend, self._runs, self._goal, settle_seconds=0.0)
+            await waiter.read_once(snapshot)
+        else:
+            waiter = RunWaiter(self._session.backend, self._runs, self._goal)
         code: int | None = None if self._runs else EXIT_DONE
-        verdicts: Mapping[str, Verdict] = {}
+        unheard = Verdict(WaitOutcome.WAITING, "nothing answers")
+        verdicts: Mapping[str, Verdict] = dict.fromkeys((run.uid for run in self._runs), unheard)
         async with aclosing(waiter.verdicts()) as looks:
             while code is None:
-                verdicts = await anext(looks)
+                try:
+                    # A server that fell silent since the names were looked up must not outlast the time.
+                    async with asyncio.timeout(None if timeout is None else max(_LEAST_SECONDS, timeout)):
+                        verdicts = await anext(looks)
+                except TimeoutError:
+                    code = EXIT_TIMEOUT
+                    break
                 code = self._code(verdicts)
                 if code is None and timeout is not None and time.monotonic() - self._began >= timeout:
                     code = EXIT_TIMEOUT

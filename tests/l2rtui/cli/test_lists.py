@@ -127,6 +127,8 @@ def test_a_word_of_another_tool_that_only_looks_is_carried_out(capsys):
         (("racing-sac", "--for=running", "--any"), 0, {"racing-sac-s0": "reached"}),
         (("racing-sac-s0", "--for=done", "--timeout", "0"), 124, {"racing-sac-s0": "waiting"}),
         (("lidar-ppo", "--for=learned=-1e9"), 0, {"lidar-ppo": "reached"}),
+        (("lidar-ppo", "--for=learned=-1e9", "--timeout", "0"), 0, {"lidar-ppo": "reached"}),
+        (("lidar-ppo", "--for=learned=1e9", "--timeout", "0"), 124, {"lidar-ppo": "waiting"}),
         (("nobody", "--for=gone"), 0, {}),
     ],
 )  # fmt: skip
