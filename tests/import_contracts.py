@@ -31,7 +31,7 @@ class NamesContract(Contract):
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         """Compare each import of the library with the list."""
-        library, importers, names = str(self.library), set(self.importers), set(self.names)  # type: ignore[call-overload]
+        library, importers, names = str(self.library), set(self.importers), set(self.names)
         offences = [
             f"{importer}, line {detail['line_number']}: {detail['line_contents'].strip()}"
             for importer in sorted(graph.find_modules_that_directly_import(library))
@@ -42,7 +42,7 @@ class NamesContract(Contract):
 
     def render_broken_contract(self, check: ContractCheck) -> None:
         """Print the imports that are not allowed."""
-        output.print_error(f"Of {self.library} only {', '.join(sorted(self.names))} may be imported:", bold=True)  # type: ignore[call-overload]
+        output.print_error(f"Of {self.library} only {', '.join(sorted(self.names))} may be imported:", bold=True)
         for offence in check.metadata["offences"]:
             output.print_error(f"- {offence}")
 
