@@ -247,6 +247,7 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("launch", "-f", "/nowhere.yaml"), 2, "launch asks before it acts, and there is no terminal to ask on."),
         (("kill", "racing-sac-s0"), 2, "kill asks before it acts"),
         (("kill", "RUN9"), 1, "Nothing is named 'RUN9'"),
+        (("destroy", "racing-*"), 1, "Patterns are for lists: `l2rtui runs 'racing-*' -o name` prints the names."),
         (("destroy", "RUN9"), 1, "Nothing is named 'RUN9': the runs are"),
         (
             ("kill", "lidar-ppo", "--yes"),
