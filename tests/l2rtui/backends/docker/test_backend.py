@@ -44,6 +44,7 @@ async def test_a_launch_creates_everything_before_it_starts_the_first(backend, f
     assert [(pod.name, pod.phase, pod.owner) for pod in snapshot.pods.values()] == [
         (name, Phase.RUNNING, "me") for name in ("run-learner-0", "run-w-0", "run-w-1")
     ]
+    assert {pod.ip for pod in snapshot.pods.values()} == {"127.0.0.1"}
     assert await backend.spec("run") == run_spec()
 
 

@@ -19,7 +19,8 @@ from l2rtui.backends.kubernetes.api.structs import (
     PodStruct,
 )
 from l2rtui.backends.kubernetes.state.joiner import Joiner
-from l2rtui.backends.kubernetes.state.node_devices import SlotRule
+from l2rtui.backends.kubernetes.state.node_devices import NodeDevices, SlotRule
+from l2rtui.backends.kubernetes.state.views import node_view, pod_view
 from l2rtui.domain.change import NodeGone, PodChanged, apply
 from l2rtui.domain.ledger import DeviceUsage, SlotState
 from l2rtui.domain.node import CPU
@@ -212,3 +213,18 @@ def test_a_run_whose_spec_cannot_be_read_is_still_shown(world):
     world.join.put_run(None, made({"metadata": meta, "data": {"spec.json": "{"}}, ConfigMapStruct))
     world.look()
     assert (world.snapshot.runs["r1"].reason, world.snapshot.runs["r1"].name) == ("Unreadable", "run")
+
+
+def test_nodes_and_pods_have_their_address_and_labels():
+    blank = NodeDevices("n", ())
+    status = {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.7"}]}
+    assert (
+        node_view(
+            made({"metadata": {"name": "n"}, "status": status}, NodeStruct), blank, None, is_use_known=True
+        ).ip
+        == "10.0.0.7"
+    )
+    assert node_view(node(), blank, None, is_use_known=True).ip == ""
+    raw = {"metadata": {"name": "p", "labels": {"team": "rl"}}, "status": {"podIP": "10.1.0.4"}}
+    row = pod_view(made(raw, PodStruct), blank, None, (), NOW)
+    assert (row.ip, row.labels) == ("10.1.0.4", (("team", "rl"),))

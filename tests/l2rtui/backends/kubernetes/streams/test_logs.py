@@ -286,6 +286,11 @@ async def test_containers_are_merged_by_time_and_named():
             ("main", "c"),
         ]
         assert await texts(api, LogQuery(tail=2)) == ["b", "c"]
+        named = [(line.container, line.text) for line in await lines(api, LogQuery(container="sim"))]
+        assert named == [("sim", "b")]
+        assert await texts(api, LogQuery(container="main", tail=1)) == ["c"]
+        with pytest.raises(NotFoundError, match="has no container other: it has main, sim"):
+            await lines(api, query=LogQuery(container="other"))
 
 
 async def test_odd_bytes_and_endless_lines_do_no_harm():
