@@ -60,7 +60,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "exec": ("l2rtui exec racing-sac/w/0 -- nvidia-smi",),
     "describe": ("l2rtui describe racing-sac/w/0", "l2rtui describe phortx1"),
     "events": ("l2rtui events", "l2rtui events racing-sac"),
-    "port-forward": ("l2rtui port-forward racing-sac/learner/0 6006:6006",),
+    "port-forward": ("l2rtui port-forward racing-sac/learner/0 6006:6006", "l2rtui port-forward"),
     "simulator": (
         "l2rtui simulator status l2r-reference",
         "l2rtui simulator restart l2r-reference/w/0",

@@ -184,9 +184,13 @@ def _events(parser: Parser) -> None:
 
 
 def _port_forward(parser: Parser) -> None:
-    parser.option("target", metavar="TARGET", help="one pod: its name, or RUN/SET/INDEX")
+    parser.optional("target", "TARGET", "one pod: its name, or RUN/SET/INDEX; left out: list what is forwarded")
     parser.option(
-        "ports", type=_ports, metavar="LOCAL:REMOTE", help="port of this machine : port of the pod; 0 for any"
+        "ports",
+        type=_ports,
+        nargs="?",
+        metavar="LOCAL:REMOTE",
+        help="port of this machine : port of the pod; 0 for any",
     )
 
 
@@ -229,7 +233,12 @@ VERBS = {
             "describe", "inspect", "all that is known of one pod, run or node", _describe, ("table", "json", "yaml")
         ),
         Verb("events", "inspect", "what the cluster says has happened, newest last", _events),
-        Verb("port-forward", "inspect", "a port of this machine that leads to a port of a pod", _port_forward, ()),
+        Verb(
+            "port-forward",
+            "inspect",
+            "ports of this machine that lead to ports of pods",
+            _port_forward,
+        ),
         Verb("simulator", "simulator", "how a worker's simulators are; restart, signal or see one", _simulator),
         Verb("check", "list", "what works here, what does not, and what to do", _nothing),
         Verb("image", "image", "container images: build, push, log in to registries, list", groups.image),

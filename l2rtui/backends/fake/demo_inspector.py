@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from l2rtui.backends.common.formatting import fields, when, with_events
-from l2rtui.backends.common.port_listener import carry_to, listen_and_carry
 from l2rtui.domain.change import Change, PodChanged, PodGone, RunChanged, RunGone
 from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
@@ -72,14 +71,14 @@ class DemoInspector:
                 chosen = [event for _, event in self._events]
         return tuple(sorted(chosen, key=lambda event: event.time))
 
-    async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:
-        """Refuse each connection: there are no processes that could listen."""
-
-        async def nowhere() -> str:
-            raise BackendError("the demo cluster has no processes.")
-
-        async for sentence in listen_and_carry(pod.name, local, remote, carry_to(nowhere, remote)):
+    async def forward(self, pod: PodView, local: int, remote: int) -> AsyncGenerator[str, None]:  # noqa: ARG002
+        """Refuse: there are no processes that could listen."""
+        sentences: tuple[str, ...] = ()
+        for sentence in sentences:  # this makes it a generator, as the protocol has it
             yield sentence
+        raise BackendError(
+            f"Port {remote} of {pod.name} leads nowhere: the demo cluster has no processes.", "Use --backend local."
+        )
 
 
 def _of_pod(before: PodView | None, pod: PodView, now: float) -> Iterator[KubeEvent]:

@@ -15,8 +15,9 @@ from l2rtui.domain.event import KubeEvent
 from l2rtui.domain.node import Node
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Level
-from l2rtui.errors import EXIT_DONE, BackendError
+from l2rtui.errors import EXIT_DONE, BackendError, UsageError
 from l2rtui.services.learning import learning_states
+from l2rtui.services.port_forwards import PortForward, carry, open_forwards
 
 _EVENTS = View(
     "object",
@@ -28,6 +29,17 @@ _EVENTS = View(
         Column("NAMESPACE", "namespace", is_wide=True),
         Column("COUNT", "count", is_number=True),
         Column("MESSAGE", "message"),
+    ),
+)
+
+_FORWARDS = View(
+    "pod",
+    (
+        Column("POD", "pod"),
+        Column("FORWARD", "forward"),
+        Column("BACKEND", "backend"),
+        Column("SINCE", "since"),
+        Column("PID", "pid", is_number=True),
     ),
 )
 
@@ -80,16 +92,32 @@ async def run_events(session: Session) -> int:
 
 
 async def run_port_forward(session: Session) -> int:
-    """Carry connections until Ctrl-C."""
+    """Carry connections until Ctrl-C; without a pod list the ports that are forwarded now."""
+    if not session.args.target:
+        session.out.show_all(_FORWARDS, [_forward_document(forward) for forward in await open_forwards()])
+        return EXIT_DONE
+    if session.args.ports is None:
+        raise UsageError("port-forward takes a pod and LOCAL:REMOTE.", "Such as 6006:6006; 0:6006 chooses a port.")
     session.require_change("port-forward")
     inspector = _inspector(
         session, "ports to forward", "Its pods listen on this machine: connect to them directly."
     )
     pod = one_pod(await session.backend.snapshot(), session.args.target)
-    async with aclosing(inspector.forward(pod, *session.args.ports)) as news:
+    async with aclosing(carry(inspector, session.backend.name, pod, *session.args.ports)) as news:
         async for sentence in news:
             session.talk.say(sentence)
     return EXIT_DONE
+
+
+def _forward_document(forward: PortForward) -> dict[str, Any]:
+    return {
+        "pod": forward.pod,
+        "run": forward.run,
+        "forward": forward.sentence,
+        "backend": forward.backend,
+        "since": json_output.when(forward.since),
+        "pid": forward.pid,
+    }
 
 
 def _event_document(event: KubeEvent) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from typing import TYPE_CHECKING
 
-from l2rtui.domain.quantity import format_bytes
+from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.layout import SELECTING
@@ -89,6 +91,24 @@ class InspectActions:
         from l2rtui.ui.dialogs.detail import DetailScreen
 
         self._view.screen.app.push_screen(DetailScreen(lines, sanitize(title)))
+
+    def action_forwards(self) -> None:
+        """List the ports that are forwarded now, by this app and by commands."""
+        work = self._show_forwards()
+        self._ctx.background.start(work, group="describe", what="the forwarded ports", is_exclusive=True)
+
+    async def _show_forwards(self) -> None:
+        from l2rtui.services.port_forwards import open_forwards
+
+        forwards, now = await open_forwards(), time.time()
+        lines: list[Line] = []
+        for forward in forwards:
+            by = "this app" if forward.pid == os.getpid() else f"process {forward.pid}"
+            facts = f"   {sanitize(forward.backend)}, for {age(max(0.0, now - forward.since))}, by {by}"
+            lines.append((Span(sanitize(forward.sentence)), Span(facts, TextStyle.DIM)))
+        hint = "F on a pod forwards a port to it; a second time it ends that."
+        empty = (Span("No port is forwarded."),)
+        self._read("Forwarded ports", [*(lines or [empty]), (Span(""),), (Span(hint, TextStyle.DIM),)])
 
     def action_volumes(self) -> None:
         """Open the volumes and their files."""

@@ -13,6 +13,7 @@ from l2rtui.domain.sanitize import sanitize
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import BackendError, UsageError
 from l2rtui.services import journal
+from l2rtui.services.port_forwards import carry
 from l2rtui.ui.dialogs.confirm import Question
 from l2rtui.ui.dialogs.questions import ask, is_acting_for, may_touch, owned_by, where_line
 from l2rtui.ui.home.command_line import CommandLine
@@ -130,7 +131,7 @@ class PodActions:
         if inspector is None:
             self._view.say("Its pods listen on this machine: connect to them directly.")
             return
-        async with aclosing(inspector.forward(pod, local, remote)) as sentences:
+        async with aclosing(carry(inspector, self._ctx.backend.name, pod, local, remote)) as sentences:
             async for sentence in sentences:
                 self._view.say(sentence)
 

@@ -50,6 +50,7 @@ COMMANDS: Final = (
     Command("attach", "", "Only this pod's output, on the whole screen", "attach"),
     Command("signal", "[NAME]", "Send the pod's process a signal", "signal(%)", changes=True),
     Command("forward", "[LOCAL:REMOTE]", "Carry a port to the pod, or end it", "forward(%)", changes=True),
+    Command("forwards", "", "See the ports that are forwarded", "forwards"),
     Command("simulators", "", "See to the simulators of a worker", "simulators"),
     Command("volumes", "", "See the volumes and the files in them", "volumes"),
     Command("images", "", "Build and push images", "images"),

@@ -83,6 +83,7 @@ KEYS: Final = (
     Key("pod.attach", "a", "a", "attach", "", "Only this pod's output, on the whole screen, from now on"),
     Key("pod.signal", "S", "S", "signal", "", "Send the pod's process a signal", changes=True),
     Key("pod.forward", "F", "F", "forward", "", "Carry a port of this machine to a pod, or end it", changes=True),
+    Key("view.forwards", "f", "f", "forwards", "", "See the ports that are forwarded"),
     Key("pod.simulators", "i", "i", "simulators", "sims", "See to the simulators of a worker"),
     Key("view.volumes", "V", "V", "volumes", "", "See the volumes and the files in them"),
     Key("view.images", "I", "I", "images", "", "See the images that were built here"),

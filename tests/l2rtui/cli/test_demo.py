@@ -256,11 +256,11 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         ),
         (("destroy", "lidar-ppo", "--yes"), 3, "lidar-ppo (u17) does not belong to you"),
         (("scale", "lidar-ppo/w", "1"), 3, "lidar-ppo (u17) does not belong to you"),
-        (("describe", "lidar-ppo"), 1, "The demo backend has no descriptions. See `l2rtui pods -o json`"),
-        (("events",), 1, "The demo backend has no events."),
+        (("describe", "nothing"), 1, "Nothing is named 'nothing'"),
+        (("port-forward", "lidar-ppo/w/0"), 2, "port-forward takes a pod and LOCAL:REMOTE"),
         (("port-forward", "lidar-ppo/w/0", "x"), 2, "'x' is not LOCAL:REMOTE"),
         (("port-forward", "lidar-ppo/w/0", "80:99999"), 2, "they end at 65535"),
-        (("port-forward", "lidar-ppo/w/0", "6006:6006"), 1, "connect to them directly"),
+        (("port-forward", "lidar-ppo/w/0", "6006:6006"), 1, "the demo cluster has no processes"),
         (("destroy", "racing-sac-s0"), 2, "destroy asks before it acts"),
         (
             ("destroy", "lidar-ppo", "--yes", "--readonly"),
@@ -397,3 +397,18 @@ def test_the_app_needs_a_terminal_that_can_draw(cli, term):
     terminal = cli.terminal("--backend", "demo", TERM=term)
     assert terminal.finish() == 2
     assert "l2rtui: The app cannot draw on a terminal of kind" in terminal.text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("describe", "lidar-ppo"), "run lidar-ppo"),
+        (("describe", "phortx1"), "node phortx1"),
+        (("events", "racing-sac-s1"), "CrashLoopBackOff"),
+        (("port-forward",), "FORWARD"),
+    ],
+)
+def test_what_happened_and_what_is_forwarded_is_shown(words, text, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert entry.main(("--backend", "demo", *words)) == 0
+    assert text in capsys.readouterr().out
