@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from l2rtui.backends.fake import FakeBackend
 from l2rtui.cli import main as entry
 from l2rtui.cli.output import Column, Output, StderrReporter, View
-from l2rtui.cli.watching import ChangeLines, RepaintedTable
+from l2rtui.cli.watching import ChangeLines, RepaintedTable, follow
 from l2rtui.config import user_name
+from l2rtui.domain.node import Node
+from l2rtui.errors import BackendError
 
 
 @pytest.fixture(autouse=True)
@@ -266,3 +271,41 @@ def test_a_narrower_terminal_has_wrapped_the_lines_that_stand_there(monkeypatch)
     stream.truncate()
     writer.show([row("a-long-name", why="for a good reason")], "")
     assert stream.getvalue().startswith("\x1b[?7l\x1b[4A\r")  # two lines of 21 to 40 characters take two rows each
+
+
+# --- the watch behind it ---------------------------------------------------------------------------------------
+async def test_a_watch_that_is_lost_is_said_and_goes_on(monkeypatch):
+    monkeypatch.setattr("l2rtui.services.monitor.FIRST_BACKOFF_SECONDS", 0.05)
+    backend = FakeBackend()
+    writer, stream, talk = lines("json")
+
+    async def documents(snapshot):
+        return [row(node) for node in snapshot.nodes]
+
+    async def until(is_so):
+        async with asyncio.timeout(60.0):
+            while not is_so():
+                await asyncio.sleep(0.01)
+
+    following = asyncio.ensure_future(follow(SimpleNamespace(backend=backend), writer, documents))
+    await until(lambda: stream.getvalue().count("added") == 3)
+    backend.outage = "the cable is out"
+    backend.advance(1)
+    await until(lambda: "the watch is lost, what is listed is old: the cable is out" in talk.getvalue())
+    backend.outage = ""
+    backend.put_node(Node("phortx9"))
+    await until(lambda: "What is listed is of this moment again." in talk.getvalue())
+    await until(lambda: stream.getvalue().count("added") == 4)
+    assert "gone" not in stream.getvalue()  # an outage takes nothing away
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_backend_that_cannot_be_read_at_all_is_an_error():
+    backend = FakeBackend()
+    backend.outage = "the cable is out"
+    writer, stream, _ = lines()
+    with pytest.raises(BackendError, match="the cable is out"):
+        async with asyncio.timeout(60.0):
+            await follow(SimpleNamespace(backend=backend), writer, None)
+    assert stream.getvalue() == ""
