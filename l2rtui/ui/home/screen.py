@@ -231,6 +231,10 @@ class ClusterScreen(Screen[None]):
         self.content.titles.show()
         self.sizes.fit()
 
+    @on(GpuGrid.HeightChanged)
+    def _grid_height_changed(self) -> None:
+        self.sizes.fit()
+
     @on(GpuGrid.Zoomed)
     def _zoomed(self, event: GpuGrid.Zoomed) -> None:
         self.sizes.choose_level(event.level)

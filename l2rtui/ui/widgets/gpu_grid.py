@@ -74,13 +74,16 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
 
         level: ZoomLevel
 
+    class HeightChanged(Message):
+        """The grid takes another number of lines since it has another width, or is visible again."""
+
     def __init__(self, *, is_exact: bool = False, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
         super().__init__(id=id)
         self._is_exact = is_exact
         self._grid: SlotGrid = EMPTY_GRID
         # Made for the next snapshot, with the width that it was made for.
         self._ahead: tuple[int, SlotGrid] = 0, EMPTY_GRID
-        self._laid_width = self._room = 0
+        self._laid_width = self._room = self._height = 0
         # Lines as they are on the screen, by number: what render_line() returned last.
         self._drawn: dict[int, Line] = {}
         self.cursor_slot: SlotId | None = None
@@ -88,7 +91,7 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
     @property
     def natural_height(self) -> int:
         """Number of lines that the whole grid takes: header, nodes, legend."""
-        return self._grid.height + _FRAME_LINES
+        return self._height + _FRAME_LINES
 
     @property
     def _columns(self) -> int:
@@ -199,7 +202,10 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
         """Lay out for the new size; the shape depends on the width alone."""
         if self._columns != self._laid_width:
             self._laid_width, self._grid = self._columns, EMPTY_GRID
+        before = self._height
         self._arrange(is_other=True)
+        if self._height != before:
+            self.post_message(self.HeightChanged())
 
     def _arrange(self, *, is_other: bool = False) -> None:
         width = self._columns - _MARGIN
@@ -226,7 +232,8 @@ class GpuGrid(SpanWidget, ScrollView, can_focus=True):
                 is_exact=self._is_exact,
                 figures=self.figures,
             )
-        size = Size(self.size.width, self._grid.height + 2)
+        self._height = self._grid.height
+        size = Size(self.size.width, self._height + 2)
         if is_other or size != self.virtual_size:
             self._drawn.clear()
             self.virtual_size = size

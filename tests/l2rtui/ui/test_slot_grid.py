@@ -341,3 +341,22 @@ async def test_a_long_sentence_about_a_slot_is_broken_where_there_is_room(desk):
         assert "racing-sac-s0-learner-0" in text
         assert "which runs" in " ".join(text.split())
         assert "…" not in text
+
+
+async def test_a_node_that_goes_while_the_grid_is_hidden_does_not_end_the_app(desk):
+    """On a small terminal another list is shown; the layout of before must not be drawn with the nodes of now."""
+    async with desk(size=(80, 24)) as shown:
+        await shown.press("1")
+        await shown.until(lambda: "phortx2" in shown.words())
+        await shown.press("2")
+        await shown.until(lambda: "lidar-ppo" in shown.words() and "phortx2" not in shown.words())
+        del shown.backend._nodes["phortx2"]
+        shown.backend.advance(1.0)
+        await shown.until(lambda: "phortx2" not in shown.cluster.snapshot.nodes)
+        pod = next(iter(shown.cluster.snapshot.pods.values()))
+        shown.backend.put_pod(replace(pod, restarts=pod.restarts + 1))
+        await shown.until(lambda: shown.cluster.snapshot.pods[pod.uid].restarts == pod.restarts + 1)
+        await shown.press("1")
+        await shown.until(lambda: "phortx1" in shown.words())
+        assert "phortx2" not in shown.words()
+        assert shown.app._exception is None

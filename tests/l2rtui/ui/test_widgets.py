@@ -252,7 +252,7 @@ async def test_the_scroll_bar_covers_no_character():
     columns = (TableColumn("name", "name"), TableColumn("age", "age", right=True))
     table = VirtualTable(columns)
     async with stage(table, size=(22, 5)) as (app, pilot):
-        table.set_rows(Row(str(number), (Span("n" * 12), Span("1h09m")), ("n", 1)) for number in range(9))
+        table.set_rows(Row(str(number), (Span("n" * 13), Span("1h09m")), ("n", 1)) for number in range(9))
         await pilot.pause()
         assert table.show_vertical_scrollbar
         assert table.scrollable_content_region.width == 21
