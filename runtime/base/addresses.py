@@ -61,6 +61,6 @@ def index(environ: Mapping[str, str]) -> int:
 def whole_number(environ: Mapping[str, str], name: str) -> int:
     """Return a variable as a whole number; 0 where it is not set. Raises SetupError."""
     value = environ.get(name) or "0"
-    if not (value.isascii() and value.isdigit()):
+    if not (value.isascii() and value.isdigit() and len(value) <= 18):
         raise SetupError(f"{name} is {value!r}; it must be a whole number from 0")
     return int(value)

@@ -66,7 +66,7 @@ def parse(text: str) -> Endpoint:
     if text.startswith("tcp://"):
         host, colon, port = text.removeprefix("tcp://").rpartition(":")
         # Up to 65534: the model socket takes the next port.
-        if colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65535:
+        if colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65535:
             return _tcp(host.strip("[]"), int(port))
         raise EndpointError(f"the endpoint {text!r} must be tcp://HOST:PORT with a port from 1 to 65534")
     raise EndpointError(f"the endpoint {text!r} must be ipc:///FOLDER or tcp://HOST:PORT")

@@ -61,7 +61,7 @@ class LaunchContext:
         """
         if self.status:
             host, _, port = self.status.rpartition(":")
-            if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            if not (host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
                 raise SetupError(f"{contract.ENV_STATUS} is {self.status!r}; it must be HOST:PORT")
             return host.strip("[]"), int(port)
         return (
