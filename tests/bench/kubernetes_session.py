@@ -1,0 +1,167 @@
+"""Cost of the official library as the session: its import, and 10,000 pods listed through it beside bare aiohttp.
+
+Interleaved in one run, CPU seconds of each process and the least of the rounds. The typed list is read once, with a
+tenth of the pods, as it takes seconds.
+
+    python -m tests.bench kubernetes_session
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+PODS = 10_000
+POD = {
+    "metadata": {"name": "p", "namespace": "ml", "labels": {"app": "a"}, "annotations": {"x/y": "z" * 300}},
+    "spec": {
+        "nodeName": "n",
+        "containers": [
+            {"name": "main", "image": "i", "env": [{"name": f"E{i}", "value": "v" * 20} for i in range(10)]}
+        ],
+    },
+    "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+}
+SERVER = """
+import json, sys
+from aiohttp import web
+
+POD = json.loads(sys.argv[1])
+PAGE = 500
+pages = {}
+
+async def answer(request):
+    if not request.path.endswith("/pods"):
+        return web.json_response({"major": "1", "minor": "31"})
+    start, total = int(request.query.get("continue") or 0), int(sys.argv[2])
+    if (start, total) not in pages:
+        meta = POD["metadata"]
+        items = [POD | {"metadata": meta | {"name": f"p-{i}", "uid": f"u-{i}"}} for i in range(start, start + PAGE)]
+        more = {"continue": str(start + PAGE)} if start + PAGE < total else {}
+        page = {"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"} | more, "items": items}
+        pages[start, total] = json.dumps(page).encode()
+    return web.Response(body=pages[start, total], content_type="application/json")
+
+app = web.Application()
+app.router.add_route("*", "/{path:.*}", answer)
+say = lambda *_: print("ready", flush=True)
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[3]), print=say, access_log=None)
+"""
+MEASURED = """
+import asyncio, resource
+def cpu():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+async def twice():
+    session = connect()
+    await read(session)  # connections are opened and the server's pages are made
+    began = cpu()
+    await read(session)
+    print(cpu() - began)
+    await session.close()
+asyncio.run(twice())
+"""
+SESSION = """
+from l2rtui.backends.kubernetes.api import list_pages, structs
+from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.decode import Decoder
+from l2rtui.backends.kubernetes.api.kubeconfig import Access, User
+def connect():
+    return Api(Access("c", "k", {base!r}, User("u", token="t")))
+async def read(api):
+    pages = list_pages.iter_pages(api, list_pages.Scope("Pod"), Decoder(structs.PodStruct), 60.0)
+    assert sum([len(page.items) async for page in pages]) == {pods}
+"""
+BARE = """
+import aiohttp, msgspec
+from l2rtui.backends.kubernetes.api import structs
+from l2rtui.backends.kubernetes.api.decode import Decoder
+def connect():
+    return aiohttp.ClientSession(headers={{"Authorization": "Bearer t"}}, read_bufsize=1 << 18)
+async def read(session):
+    decoder, more, count = Decoder(structs.PodStruct), "", 0
+    while True:
+        query = {{"limit": "500", "continue": more}}
+        async with session.get({base!r} + "/api/v1/pods", params=query) as response:
+            page = decoder.page(await response.read())
+        count += sum(len(part.items) for part in decoder.parts(page, 500))
+        if not (more := page.metadata.continue_):
+            break
+    assert count == {pods}
+"""
+TYPED = """
+from kubernetes.aio.client import ApiClient, Configuration, CoreV1Api
+def connect():
+    return ApiClient(Configuration({base!r}))
+async def read(client):
+    more, count = None, 0
+    while True:
+        page = await CoreV1Api(client).list_pod_for_all_namespaces(limit=500, _continue=more)
+        count += len(page.items)
+        if not (more := page.metadata._continue):
+            break
+    assert count == {pods}
+"""
+IMPORTS = {
+    "aiohttp and yaml": "import aiohttp, yaml",
+    "… and kubernetes.aio.client": "import aiohttp, yaml, kubernetes.aio.client",
+    "… and CoreV1Api": "from kubernetes.aio.client import CoreV1Api; CoreV1Api",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args(arguments).rounds
+    imports = {name: min(cpu_seconds(code) for _ in range(rounds)) for name, code in IMPORTS.items()}
+    for name, seconds in imports.items():
+        print(f"import {name:34} {seconds:6.2f} s CPU")
+    lists: dict[str, list[float]] = {}
+    with serving(PODS, 18471) as base:
+        for _ in range(rounds):
+            for name, code in {"bare aiohttp": BARE, "the session": SESSION}.items():
+                lists.setdefault(name, []).append(printed(code.format(base=base, pods=PODS) + MEASURED))
+    with serving(PODS // 10, 18472) as base:
+        lists["the typed client"] = [10 * printed(TYPED.format(base=base, pods=PODS // 10) + MEASURED)]
+    bare = min(lists["bare aiohttp"])
+    for name, seconds in lists.items():
+        print(f"{PODS:,} pods by {name:24} {min(seconds):6.2f} s CPU, {min(seconds) / bare:5.2f} of bare aiohttp")
+    return 0
+
+
+@contextmanager
+def serving(pods: int, port: int) -> Iterator[str]:
+    """Serve so many pods from another process; yields its base URL."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER, json.dumps(POD), str(pods), str(port)], stdout=subprocess.PIPE
+    )
+    try:
+        assert server.stdout is not None
+        server.stdout.readline()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def cpu_seconds(code: str) -> float:
+    """CPU seconds of a fresh interpreter that runs the code."""
+    process = subprocess.Popen([sys.executable, "-c", code])
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
+def printed(code: str) -> float:
+    """The number that the code prints in a fresh interpreter."""
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
