@@ -50,7 +50,7 @@ class ChartView(SpanWidget, can_focus=True):
 
     @property
     def facts(self) -> list[str]:
-        """What is drawn, in a few words each, for the title."""
+        """Facts on what is drawn, in a few words each, for the title."""
         alone = f"{figure_label(self._alone)} alone" if self._alone else ""
         axis, *others = self.settings.facts
         return [axis, "mean ± sd" if self.is_grouped else "", *others, alone, self.note]

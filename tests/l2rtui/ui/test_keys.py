@@ -15,6 +15,7 @@ from l2rtui.ui.home.screen import ClusterScreen
 from l2rtui.ui.keys.palette import COMMANDS
 from l2rtui.ui.keys.table import KEYS, Key, KeyContext, KeyTable, bindings, changing_actions
 from l2rtui.ui.placing.screen import PlaceScreen
+from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.virtual_table import VirtualTable
@@ -24,6 +25,7 @@ OWNERS = {
     KeyContext.GRID: GpuGrid,
     KeyContext.TABLE: VirtualTable,
     KeyContext.LOG: LogPane,
+    KeyContext.CHARTS: ChartView,
     KeyContext.PLACEMENT: PlaceScreen,
     KeyContext.DIALOG: Dialog,
     KeyContext.SIMULATOR: SimulatorsScreen,

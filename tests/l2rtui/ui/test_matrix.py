@@ -120,7 +120,7 @@ async def test_views_share_a_place_and_the_way_back_is_remembered(desk):
         await one.press("7")
         await one.until(lambda: "its run is gone" in one.words())
         await one.press("8")
-        await one.until(lambda: "policy lag" in one.words())
+        await one.until(lambda: "lag, versions" in one.words())
         await one.press("left_square_bracket", "left_square_bracket")
         await one.until(lambda: one.cluster.panes.focused_pane == "nodes")
         await one.press("right_square_bracket")
