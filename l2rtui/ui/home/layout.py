@@ -32,6 +32,8 @@ from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 LARGE: Final = (120, 32)
 TINY: Final = (48, 10)
+LOW: Final = 16
+"""Lines of a terminal below which a pane has a rule above it instead of a frame, which would take half of it."""
 LISTS: Final = tuple(pane for pane in Pane if pane is not Pane.LOG)
 LOWER: Final = (Pane.PODS, Pane.NODES, Pane.EVENTS, Pane.LEAKS, Pane.CHARTS)
 """Views that share one position on a large terminal."""
@@ -98,6 +100,7 @@ class PaneLayout:
         """Set the classes for a terminal size."""
         width, height = size
         self.screen.set_class(width < TINY[0] or height < TINY[1], "tiny")
+        self.screen.set_class(height < LOW, "low")
         self.screen.set_class(width >= LARGE[0] and height >= LARGE[1], "large")
         self._small.update(f"This terminal is {width}x{height}; the app needs {TINY[0]}x{TINY[1]}. q leaves.")
 

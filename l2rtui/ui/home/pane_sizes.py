@@ -77,12 +77,20 @@ class PaneSizes:
         panes, screen = self._panes, self._panes.screen
         total = max(1, screen.size.height - BARS)
         if panes.zoomed is not None:
-            panes.slots.fit_to_room(total - FRAME - 1)
+            panes.slots.fit_to_room(total - self._frame - 1)
             self._apply("", "", "1fr")
         elif screen.has_class("large"):
             self._fit_large(total)
         else:
             self._fit_small(total - 1)  # a line about the selection
+
+    @property
+    def _is_low(self) -> bool:
+        return self._panes.screen.has_class("low")
+
+    @property
+    def _frame(self) -> int:
+        return FRAME - self._is_low
 
     def _fit_large(self, total: int) -> None:
         share = self.state.heights.get(Pane.SLOTS)
@@ -113,7 +121,7 @@ class PaneSizes:
         return Need(LIST_LEAST, natural, 4, share)
 
     def _fit_small(self, total: int) -> None:
-        self._panes.slots.fit_to_room(total - LOG_LEAST - FRAME)
+        self._panes.slots.fit_to_room(total - LOG_LEAST - self._frame)
         rows = heights(total, self._small_needs())
         self._apply("", "", str(rows[1]))
 
@@ -122,7 +130,7 @@ class PaneSizes:
         is_chart = self._panes.last_list is Pane.CHARTS
         return (
             Need(LIST_LEAST, natural, 3 if is_chart else 1, self.state.heights.get("list")),
-            Need(LOG_LEAST, self._natural_of(Pane.LOG), 1),
+            Need(LOG_LEAST - 3 * self._is_low, self._natural_of(Pane.LOG), 1),
         )
 
     def _natural_of(self, place: str, pane: Pane | None = None) -> int:
@@ -131,12 +139,12 @@ class PaneSizes:
         # A place with several views has a height for each.
         key = f"{place} {pane or ''}"
         if isinstance(widget, VirtualTable):
-            natural = max(LIST_LEAST, len(widget.model.displayed) + 1 + FRAME)
+            natural = max(LIST_LEAST, len(widget.model.displayed) + 1 + self._frame)
         elif isinstance(widget, LogPane):
             has_lines = any(len(log.pane.ring) for log in self._panes.logs.controllers)
             natural, key = ANY if has_lines else LOG_LEAST, place
         else:
-            return self._panes.slots.natural_height + FRAME if pane is Pane.SLOTS else ANY
+            return self._panes.slots.natural_height + self._frame if pane is Pane.SLOTS else ANY
         now = self._clock()
         before, since = self._natural.get(key, (natural, now))
         # abs(): a clock that was set back must not hold the lines for ever.
