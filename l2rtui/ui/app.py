@@ -200,7 +200,10 @@ class L2RApp(KeyQueueApp):
 
     async def _ask_rights(self) -> None:
         """Ask the backend for missing permissions: their keys are grey and say why."""
-        self.ctx.deny(await self.ctx.backend.denied())
+        backend = self.ctx.backend
+        self.ctx.deny(await backend.denied())
+        if backend.volumes is None:
+            self.ctx.denied["volumes"] = f"the {backend.name} backend has no volumes of its own"
         self.cluster.content.titles.show_keys()
 
     async def _connect(self) -> None:

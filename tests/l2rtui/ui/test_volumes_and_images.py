@@ -103,3 +103,13 @@ async def test_images_without_an_engine_say_why(desk, monkeypatch):
         assert "l2rtui image build" in one.words()
         await one.press("escape")
         await one.until(lambda: one.top == "ClusterScreen")
+
+
+async def test_volumes_are_not_offered_where_there_are_none(desk):
+    backend = FakeBackend(owner=user_name())
+    backend.volumes = None
+    async with desk(backend=backend) as one:
+        await one.until(lambda: "volumes" in one.app.ctx.denied)
+        await one.press("V")
+        await one.until(lambda: any("V (volumes) is off: the demo backend has no volumes" in s for s in one.says()))
+        assert one.top == "ClusterScreen"
