@@ -13,6 +13,8 @@ from l2rtui.domain.workload import (
     MAX_NAME,
     MAX_SET_NAME,
     Kind,
+    Queue,
+    QueueSystem,
     RestartPolicy,
     Role,
     RunSpec,
@@ -154,3 +156,16 @@ def test_a_mode_that_is_named_is_no_choice_any_more():
     part = SetSpec("w", Role.WORKER, ("w",), may_use_cpu=True)
     (bound,) = with_binding(replace(SPEC, sets=(part,)), Binding.ENV).sets
     assert not bound.may_use_cpu
+
+
+@pytest.mark.parametrize(
+    ("queue", "sentence"),
+    [
+        (None, ""),
+        (Queue(QueueSystem.VOLCANO, "gpus"), ""),
+        (Queue(QueueSystem.KUEUE, "team"), "the queue team has admitted its pods as a whole, and takes no others"),
+    ],
+)
+def test_a_run_that_kueue_has_admitted_keeps_its_size(queue, sentence):
+    spec = RunSpec(Kind.JOB, "r", "r", (SetSpec("w", Role.WORKER, ("w",)),), queue=queue)
+    assert spec.scale_problem() == sentence
