@@ -127,8 +127,8 @@ class RowModel:
         new = {row.key: row for row in rows}
         gone = [key for key in self.rows if key not in new]
         is_reordered, touched = self.update(new.values(), gone)
-        if self.sort_column is None and list(self.rows) != list(new):
-            # Without a sort column the caller's order counts, also for rows that were there before.
+        if list(self.rows) != list(new):
+            # The caller's order counts without a sort column, and among rows that are equal in that column.
             self.rows = {key: self.rows[key] for key in new}
             self.arrange()
             is_reordered = True

@@ -228,6 +228,14 @@ def test_a_column_gives_back_the_room_of_a_long_cell_that_became_short_and_keeps
     assert model.widths[1] == len("Running")
 
 
+def test_rows_that_are_equal_in_the_sort_column_keep_the_callers_order():
+    model = RowModel(COLUMNS)
+    model.sort_by(1)
+    model.replace([row(2), row(3, "new")])
+    model.replace([row(1), row(2), row(3)])
+    assert model.displayed == ["uid-1", "uid-2", "uid-3"]
+
+
 def test_new_columns_do_not_keep_the_widths_of_rows_that_are_gone():
     model = RowModel(COLUMNS)
     model.replace([row(1, "CrashLoopBackOff")])
