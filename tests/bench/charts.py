@@ -158,9 +158,9 @@ def measure(env: dict[str, str], folder: Path, records: int, seconds: float) -> 
     os.write(terminal.leader, b"*")
     terminal.read(2.0)
     before = memory(terminal)
-    began = time.monotonic()
+    began, cpu = time.monotonic(), terminal.cpu()
     os.write(terminal.leader, b"8")
-    times = {}
+    times, opening = {}, 0.0
     os.set_blocking(reader, False)
     waits: list[float] = []
     while len(times) < 2 and time.monotonic() - began < 300:
@@ -171,7 +171,9 @@ def measure(env: dict[str, str], folder: Path, records: int, seconds: float) -> 
         for line in _lines(reader):
             word, at = line.split()
             times[word] = float(at) - began
-    print(f"{SEEDS} seeds of {records:,} records: drawn from a sample after {times['sampled']:.2f} s, ", end="")
+            opening = opening or terminal.cpu() - cpu
+    print(f"{SEEDS} seeds of {records:,} records: drawn from a sample after {times['sampled']:.2f} s", end="")
+    print(f" ({opening:.2f} s CPU), ", end="")
     print(f"every record after {times['complete']:.1f} s")
     print(f"  key to first byte while they are read back: {spread(waits)} ms")
     terminal.read(2.0)
