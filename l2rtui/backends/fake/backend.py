@@ -87,7 +87,7 @@ class FakeBackend:
         self._step_seconds = step_seconds
         self._simulators = DemoSimulators()
         self.volumes = DemoVolumes(self.now)
-        self._history = DemoInspector(self)
+        self._history = DemoInspector(self.snapshot)
         self.inspector: Inspector = self._history
         self.outage = ""
         self.silent_since: float | None = None

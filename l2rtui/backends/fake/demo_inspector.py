@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from typing import Final
 
 from l2rtui.backends.common.formatting import fields, when, with_events
 from l2rtui.domain.change import Change, PodChanged, PodGone, RunChanged, RunGone
@@ -14,17 +14,18 @@ from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import exit_text
 from l2rtui.errors import BackendError, NotFoundError
 
-if TYPE_CHECKING:
-    from l2rtui.backends.fake.backend import FakeBackend
-
 MAX_EVENTS: Final = 300
 
 
 class DemoInspector:
-    """Inspector of the demo cluster; see ``backends.base.Inspector``."""
+    """Inspector of the demo cluster; see ``backends.base.Inspector``.
 
-    def __init__(self, backend: FakeBackend) -> None:
-        self._backend = backend
+    Args:
+        snapshot: Returns the present state of the cluster.
+    """
+
+    def __init__(self, snapshot: Callable[[], Awaitable[ClusterSnapshot]]) -> None:
+        self._snapshot = snapshot
         self._events: deque[tuple[str, KubeEvent]] = deque(maxlen=MAX_EVENTS)
 
     def note(self, before: ClusterSnapshot, changes: Iterable[Change], now: float) -> None:
@@ -44,21 +45,21 @@ class DemoInspector:
 
     async def describe(self, target: PodView | RunView | Node) -> tuple[str, ...]:
         """Return the values of one object, its events last. Raises NotFoundError where it is gone."""
-        snapshot = await self._backend.snapshot()
+        snapshot = await self._snapshot()
         match target:
             case PodView():
-                known, lines = target.uid in snapshot.pods, _pod(target)
+                exists, lines = target.uid in snapshot.pods, _pod(target)
             case RunView():
-                known, lines = target.uid in snapshot.runs, _run(target)
+                exists, lines = target.uid in snapshot.runs, _run(target)
             case _:
-                known, lines = target.name in snapshot.nodes, _node(target)
-        if not known:
+                exists, lines = target.name in snapshot.nodes, _node(target)
+        if not exists:
             raise NotFoundError(f"{target.name} is gone.", "Look again.")
         return with_events(lines, await self.events(target))
 
     async def events(self, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:
         """Return the changes since the cluster was made, newest last."""
-        snapshot = await self._backend.snapshot()  # which also moves what is due
+        snapshot = await self._snapshot()  # which also moves what is due
         match target:
             case PodView():
                 chosen = [event for _, event in self._events if event.object == f"Pod {target.name}"]
