@@ -126,7 +126,7 @@ class Bench:
             oracle.__dict__["cluster"] = cluster  # a cached property
             await oracle.push_screen(cluster)
             await cluster.mount_rest()
-        await self.oracle_pilot.pause(0)
+        await self.oracle_pilot.pause()
         cluster.content.has_all_pods = was.content.has_all_pods
         cluster.health = app._health()
         self._hand_over(was, cluster)
@@ -140,10 +140,10 @@ class Bench:
         cluster.content.take_records(dict(world.records))
         self._hand_over(was, cluster)
         cluster.content.show()
-        await self.oracle_pilot.pause(0)
+        await self.oracle_pilot.pause()
         self._check_widths(was, cluster)
         self._hand_over(was, cluster)
-        await self.oracle_pilot.pause(0)
+        await self.oracle_pilot.pause()
         return lines_of(oracle, cluster)
 
     def _hand_over(self, was: ClusterScreen, new: ClusterScreen) -> None:
