@@ -15,9 +15,10 @@ class EventTable(VirtualTable):
 
     COLUMNS = (
         TableColumn("age", "age", most=6, right=True, is_age=True),
-        TableColumn("level", "level", most=10),
+        # Where columns are short the level goes first: a reason without its object says nothing.
+        TableColumn("level", "level", most=10, rank=1),
         TableColumn("reason", "reason", most=24),
-        TableColumn("object", "object", most=48, rank=1),
+        TableColumn("object", "object", most=48),
         TableColumn("count", "count", most=5, right=True, rank=2),
         TableColumn("message", "message", most=400),
     )
@@ -46,7 +47,7 @@ def event_row(event: KubeEvent) -> Row:
         # Ascending by minus the time is newest first, as with ages in the other tables.
         (Span("", TextStyle.DIM), -event.time),
         (Span(f"{glyph} {sanitize(event.level)}", style), event.level),
-        (Span(sanitize(event.reason)), event.reason),
+        (Span(sanitize(event.reason), TextStyle.WARN if is_warning else TextStyle.PLAIN), event.reason),
         (Span(sanitize(event.object), TextStyle.STRONG), event.object),
         (Span(str(event.count) if event.count > 1 else NOTHING, TextStyle.DIM), event.count),
         (Span(sanitize(event.message)), event.message),
