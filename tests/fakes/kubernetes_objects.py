@@ -26,6 +26,8 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 Manifest = dict[str, Any]
 Key = tuple[str, str, str]
 """Kind, namespace and name."""
+Call = tuple[str, str, str, bool]
+"""Verb, kind and subresource of a request as authorization sees it, and whether it is for one namespace."""
 
 _BY_PLURAL = {(path.group, path.plural): kind for kind, path in KINDS.items()}
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -70,6 +72,9 @@ class ObjectServer:
         failures: Failures to come, each used up by its ``times``.
         hooks: Called after each request that was carried out, with method, kind and name.
         requests: Method, kind and name of every request for objects, in order.
+        calls: The right that each of these requests needs.
+        reviews: The rights that the client has asked about by access reviews; their scope is that of the question.
+        missing_groups: API groups that this server does not serve.
         has_stubborn_pods: Deleted pods stay, as on a node that does not answer.
         runs_controllers: ReplicaSets and Jobs make pods, which run at once.
     """
@@ -80,6 +85,9 @@ class ObjectServer:
         self.failures: list[Failure] = []
         self.hooks: list[Callable[[str, str, str], None]] = []
         self.requests: list[tuple[str, str, str]] = []
+        self.calls: set[Call] = set()
+        self.reviews: set[Call] = set()
+        self.missing_groups = {"resource.k8s.io"}  # a server without dynamic resource allocation
         self.has_stubborn_pods = False
         self.runs_controllers = True
         self.base = ""
@@ -119,11 +127,13 @@ class ObjectServer:
         if kind == "SelfSubjectAccessReview":
             return web.json_response(self._review(await request.json()), status=201)
         self.requests.append((request.method, kind, name))
+        verb = _verb(request, name)
+        self.calls.add((verb, kind, subresource, bool(namespace)))
         failure = self._failure(request.method, kind, name)
         if failure is not None and not failure.is_done:
             return _failed(request, failure)
         try:
-            self._authorize(request, kind, name, subresource)
+            self._authorize(verb, kind, namespace, subresource)
             if "watch" in request.query:
                 return await self._watch(request, kind, namespace)
             body = await request.read()
@@ -141,7 +151,7 @@ class ObjectServer:
     async def group(self, request: web.Request) -> web.Response:
         group = request.match_info["group"]
         versions = {path.api_version.rpartition("/")[2] for path in KINDS.values() if path.group == group}
-        if not versions or group == "resource.k8s.io":  # a server without dynamic resource allocation
+        if not versions or group in self.missing_groups:
             return _status(404, "NotFound", f"no group {group}")
         names = [{"version": version} for version in sorted(versions)]
         return web.json_response({"preferredVersion": names[0], "versions": names})
@@ -155,18 +165,20 @@ class ObjectServer:
                 return failure
         return None
 
-    def _authorize(self, request: web.Request, kind: str, name: str, subresource: str) -> None:
-        verb = _VERBS[request.method]
-        if verb == "get" and not name:
-            verb = "watch" if "watch" in request.query else "list"
+    def _authorize(self, verb: str, kind: str, namespace: str, subresource: str) -> None:
         plural = KINDS[kind].plural + (f"/{subresource}" if subresource else "")
         if (verb, plural) in self.denied:
-            raise StatusError(403, "Forbidden", f'User "tester" cannot {verb} resource "{plural}" in API group ""')
+            where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+            message = f'User "tester" cannot {verb} resource "{plural}" in API group "{KINDS[kind].group}" {where}'
+            raise StatusError(403, "Forbidden", message)
 
     def _review(self, review: Manifest) -> Manifest:
         expected = review["spec"]["resourceAttributes"]
-        plural = expected["resource"] + (f"/{expected['subresource']}" if expected.get("subresource") else "")
-        return {**review, "status": {"allowed": (expected["verb"], plural) not in self.denied}}
+        verb, subresource = expected["verb"], expected.get("subresource", "")
+        kind = _BY_PLURAL[expected["group"], expected["resource"]]
+        self.reviews.add((verb, kind, subresource, bool(expected.get("namespace"))))
+        plural = expected["resource"] + (f"/{subresource}" if subresource else "")
+        return {**review, "status": {"allowed": (verb, plural) not in self.denied}}
 
     def _act(self, request: web.Request, kind: str, namespace: str, name: str, body: Manifest) -> Manifest:
         is_dry = "dryRun" in request.query
@@ -321,6 +333,13 @@ def _parse(path: str) -> tuple[str, str, str, str]:
     if parts[0] == "namespaces" and len(parts) > 2:
         namespace, parts = parts[1], parts[2:]
     return _BY_PLURAL[group, parts[0]], namespace, *[*parts[1:3], "", ""][:2]  # type: ignore[return-value]
+
+
+def _verb(request: web.Request, name: str) -> str:
+    """Return the verb of a request, as authorization calls it."""
+    if request.method == "GET" and not name:
+        return "watch" if "watch" in request.query else "list"
+    return _VERBS[request.method]
 
 
 def _owners(item: Manifest) -> set[str]:
