@@ -57,6 +57,11 @@ class ChartContent:
             self._read_back(run)
         self._draw()
 
+    def close(self) -> None:
+        """Draw no more."""
+        if self._pending is not None:
+            self._pending.cancel()
+
     def _draw_soon(self) -> None:
         """Draw once for all curves that arrive within a moment: a dozen samples of files come together."""
         if self._pending is None:
@@ -108,7 +113,7 @@ class ChartContent:
         number = len(self._reading)
         self._charts.note = f"reading {plural(number, 'run')} back" if number else ""
         if self._charts.is_attached:  # the app may be ending
-            self._charts.post_message(ChartView.Changed())
+            self._charts.post_message(ChartView.ContentChanged())
 
 
 def _old_of(group: CurveGroup, ages: Mapping[str, str]) -> str:

@@ -33,7 +33,7 @@ class ChartView(SpanWidget, can_focus=True):
 
     BINDINGS = bindings(KeyContext.CHARTS)
 
-    class Changed(Message):
+    class ContentChanged(Message):
         """Other things are drawn than before: titles and groups are out of date."""
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002  (Textual's name)
@@ -113,7 +113,7 @@ class ChartView(SpanWidget, can_focus=True):
     def _choose(self, **changes: object) -> None:
         self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]  # the callers name its fields
         self._draw()
-        self.post_message(self.Changed())
+        self.post_message(self.ContentChanged())
 
     def action_alone(self, by: int) -> None:
         """Draw the next figure alone, or all of them again."""
@@ -121,12 +121,12 @@ class ChartView(SpanWidget, can_focus=True):
         position = choices.index(self._alone) if self._alone in choices else 0
         self._alone = choices[(position + by) % len(choices)]
         self._draw()
-        self.post_message(self.Changed())
+        self.post_message(self.ContentChanged())
 
     def action_group(self) -> None:
         """Draw the mean of seeds, or each run for itself."""
         self.is_grouped = not self.is_grouped
-        self.post_message(self.Changed())
+        self.post_message(self.ContentChanged())
 
     def action_cursor(self, by: int) -> None:
         """Move the cursor; it comes in from the end, and leaves there."""

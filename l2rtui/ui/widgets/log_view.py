@@ -68,7 +68,13 @@ class LogView(SpanWidget):
     @property
     def hits(self) -> int:
         """Number of lines that match the search."""
-        return sum(self.search in entry.text.casefold() for entry in self.ring) if self.search else 0
+        return sum(map(self._is_hit, self.ring)) if self.search else 0
+
+    def _is_hit(self, entry: LogEntry) -> bool:
+        """True for a line that holds what is searched; a row of records holds the names of its columns too."""
+        if self.search in entry.text.casefold():
+            return True
+        return entry.is_row and self.search.replace("_", " ") in self.heading.casefold()
 
     def action_hit(self, by: int) -> None:
         """Go to the next or the previous line that matches."""
@@ -79,7 +85,7 @@ class LogView(SpanWidget):
         start = self._hit if self._hit is not None else (total if by < 0 else -1)
         for step in range(1, total + 1):
             number = (start + by * step) % total
-            if self.search in self.ring[number].text.casefold():
+            if self._is_hit(self.ring[number]):
                 self._hit = number
                 self._follow(False)
                 top = self.ring.row_of(number) - self._height // 2

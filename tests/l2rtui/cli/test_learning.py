@@ -81,7 +81,7 @@ def test_a_stopped_learner_is_stalled_and_learns_again(run):
 
 def test_stopped_workers_starve_their_learner_and_are_named(run):
     send(run, "worker", signal.SIGSTOP)
-    # Before a worker's next record is overdue, nobody can know which of them it is; one is overdue before the other.
+    # Before a worker's next record is overdue, nobody can know which it is, and one is overdue before the other.
     both = "2 of 2 workers send nothing"
     state = named(run, lambda state: state["learning"] == "starved" and both in state["learning_reason"])
     # A worker may have been stopped before its first record, which comes after ten seconds.
