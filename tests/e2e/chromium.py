@@ -119,9 +119,7 @@ class Page:
     async def press(self, key: str) -> None:
         """Press a key: a character, or Enter or Escape by name."""
         text, code = {"Enter": ("\r", 13), "Escape": ("", 27)}.get(key, (key, 0))
-        await self.call(
-            "Input.dispatchKeyEvent", type="keyDown", text=text, key=key, windowsVirtualKeyCode=code
-        )
+        await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, key=key, windowsVirtualKeyCode=code)
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     async def picture(self) -> bytes:
