@@ -68,13 +68,7 @@ class LogView(SpanWidget):
     @property
     def hits(self) -> int:
         """Number of lines that match the search."""
-        return sum(map(self._is_hit, self.ring)) if self.search else 0
-
-    def _is_hit(self, entry: LogEntry) -> bool:
-        """True for a line that holds what is searched; a row of records holds the names of its columns too."""
-        if self.search in entry.text.casefold():
-            return True
-        return entry.is_row and self.search.replace("_", " ") in self.heading.casefold()
+        return sum(_is_hit(entry, self.search, self.heading) for entry in self.ring) if self.search else 0
 
     def action_hit(self, by: int) -> None:
         """Go to the next or the previous line that matches."""
@@ -85,7 +79,7 @@ class LogView(SpanWidget):
         start = self._hit if self._hit is not None else (total if by < 0 else -1)
         for step in range(1, total + 1):
             number = (start + by * step) % total
-            if self._is_hit(self.ring[number]):
+            if _is_hit(self.ring[number], self.search, self.heading):
                 self._hit = number
                 self._follow(False)
                 top = self.ring.row_of(number) - self._height // 2
@@ -293,6 +287,11 @@ class LogView(SpanWidget):
         for number, piece in enumerate(strip.divide([*cuts, strip.cell_length])):
             segments.extend(piece.apply_style(look) if number % 2 else piece)
         return Strip(segments, strip.cell_length)
+
+
+def _is_hit(entry: LogEntry, search: str, heading: str) -> bool:
+    """True for a line that holds what is searched; a row of records holds the names of its columns too."""
+    return search in entry.text.casefold() or (entry.is_row and search.replace("_", " ") in heading.casefold())
 
 
 def _window(entry: LogEntry, pan: int, room: int, style: TextStyle, column_ends: Sequence[int]) -> Line:
