@@ -149,7 +149,10 @@ def _touched_by_node(basis: Basis | None, old: Node | None, new: Node) -> Abstra
     if basis is None:
         return _NONE  # without a basis the whole ledger is built anew
     before, now = (
-        (node.devices, node.ready, node.is_schedulable, node.is_use_known) if node else None for node in (old, new)
+        (node.devices, node.ready, node.is_schedulable, node.is_use_known, node.labels, node.taints)
+        if node
+        else None
+        for node in (old, new)
     )
     return set() if before == now else {new.name}
 

@@ -5,8 +5,12 @@ The local backend runs commands and ignores most of this; it says so where that 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+from l2rtui.domain.node import Taint
 
 
 class Binding(StrEnum):
@@ -65,6 +69,74 @@ class Toleration:
     value: str = ""
     effect: str = ""
 
+    def tolerates(self, taint: Taint) -> bool:
+        """True when the taint does not keep pods with this toleration away."""
+        return self.key in ("", taint.key) and self.value in ("", taint.value) and self.effect in ("", taint.effect)
+
+
+GPU_TOLERATION: Final = Toleration("nvidia.com/gpu", "", "NoSchedule")
+"""Of the usual taint of GPU nodes, which keeps away pods that need none; every pod on a slot there has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelRule:
+    """Requirement on a label of a node, by an operator of node affinity in Kubernetes (NodeSelectorRequirement)."""
+
+    key: str
+    operator: str = "In"
+    values: tuple[str, ...] = ()
+
+    def allows(self, labels: Mapping[str, str]) -> bool:
+        """True for a node with these labels; an operator that is not known here forbids none."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                try:
+                    number, bound = int(value or ""), int(self.values[0])
+                except (IndexError, ValueError):
+                    return False
+                return number > bound if self.operator == "Gt" else number < bound
+            case _:
+                return True
+
+    def __str__(self) -> str:
+        """As kubectl writes a selector: ``disk=ssd``, ``zone in (a, b)``, ``!spot``."""
+        match self.operator:
+            case "In" if len(self.values) == 1:
+                return f"{self.key}={self.values[0]}"
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+            case _:
+                return f"{self.key} {self.operator.lower()} ({', '.join(self.values)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """Nodes to which the scheduler may send a pod.
+
+    Attributes:
+        alternatives: Rules of which a node has to meet all of at least one alternative; without any, each will do.
+        tolerations: All that the pod has.
+    """
+
+    alternatives: tuple[tuple[LabelRule, ...], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+    def unmet(self, labels: Mapping[str, str]) -> tuple[LabelRule, ...]:
+        """Return the rules that a node with these labels does not meet, of the alternative that lacks fewest."""
+        lacking = [tuple(rule for rule in rules if not rule.allows(labels)) for rules in self.alternatives]
+        return min(lacking, key=len, default=())
+
 
 @dataclass(frozen=True, slots=True)
 class PodSettings:
@@ -85,6 +157,7 @@ class PodSettings:
             apply. Only Kubernetes has such templates.
         device: Extended resource of a device that its plugin alone hands out, such as ``amd.com/gpu``; empty for a
             GPU of NVIDIA.
+        patched_scheduling: Scheduling as the templates leave it; None where they do not touch it.
     """
 
     binding: Binding = Binding.ENV
@@ -104,6 +177,13 @@ class PodSettings:
     user: int = 1000
     templates: tuple[str, ...] = ()
     device: str = ""
+    patched_scheduling: Scheduling | None = None
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """Nodes that pods on a slot may be scheduled to."""
+        rules = tuple(LabelRule(key, values=(value,)) for key, value in self.node_selector)
+        return self.patched_scheduling or Scheduling((rules,), (*self.tolerations, GPU_TOLERATION))
 
     def mount_problem(self) -> str:
         """Return a sentence on the first mount that is wrong; empty when all are right."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from l2rtui.domain.node import CPU, Gpu, Node, SlotId, device_name
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId, Taint, device_name
 from l2rtui.domain.row import row
 
 
@@ -96,12 +96,15 @@ class NodeLedger:
     Attributes:
         unplaced: Pods that use a device of the node whose index is unknown.
         unplaced_slots: Number of slots that they use together.
+        labels, taints: Of the node, by which placement chooses; empty where they are unknown.
     """
 
     slots: Mapping[SlotId, Slot]
     problems: tuple[str, ...] = ()
     unplaced: tuple[str, ...] = ()
     unplaced_slots: int = 0
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[Taint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,7 @@ def _node_ledger(node: Node, holders: Iterable[Holder]) -> NodeLedger:
         for slot_id, slot in slots.items():
             if slot.state is SlotState.FREE and slot_id.gpu != CPU and not slot.resource:
                 slots[slot_id] = Slot(slot_id, SlotState.UNKNOWN, is_cpu=slot.is_cpu)
-    return NodeLedger(slots, tuple(problems), tuple(unplaced), unplaced_slots)
+    return NodeLedger(slots, tuple(problems), tuple(unplaced), unplaced_slots, node.labels, node.taints)
 
 
 def _empty(node: Node, gpu: Gpu) -> list[Slot]:

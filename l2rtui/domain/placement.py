@@ -3,6 +3,8 @@
 A set that computes on no GPU goes to slots of a CPU, any other to those of GPUs; on a node without GPUs its CPU
 takes both. Slots that a person names are used whatever their kind.
 
+Nodes whose labels or taints would keep a set's pods Pending are left out, also of those that a person names.
+
 A conflict is a value for screens, not an exception: ``Placement.conflicts`` says in sentences why some
 replicas got no slot.
 """
@@ -16,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from l2rtui.domain.containers import Binding
-from l2rtui.domain.ledger import Ledger, Slot, SlotState
-from l2rtui.domain.node import CPU, SlotId, device_index, device_name
+from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.ledger import Ledger, NodeLedger, Slot, SlotState
+from l2rtui.domain.node import CPU, Node, SlotId, device_index, device_name
 from l2rtui.domain.workload import MAX_SEED, RunSpec, SetSpec, pod_name
 
 
@@ -143,6 +145,55 @@ def _has_cpu(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> bool:
     return ledger.has_cpu_slots(is_use_known=not overcommit)
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Reason why the scheduler would send no pod of a set to a node, and what helps."""
+
+    reason: str
+    hint: str
+
+    def sentence(self, nodes: Sequence[str]) -> str:
+        """Return a sentence on the nodes that it applies to."""
+        names = ", ".join(nodes) if len(nodes) <= _MAX_NAMES else f"{len(nodes)} nodes"
+        subject = names if len(nodes) > 1 else f"node {names}"
+        return f"{subject} {'have' if len(nodes) > 1 else 'has'} {self.reason}"
+
+
+_MAX_NAMES: Final = 3
+_BLOCKING: Final = ("NoSchedule", "NoExecute")
+_CONDITIONS: Final = "node.kubernetes.io/"
+"""Prefix of Kubernetes' own taints, which repeat that a node is not ready or is cordoned."""
+_NAME_FIELD: Final = "metadata.name"
+"""Field of a node that affinity may name beside its labels (matchFields)."""
+
+
+def obstacle(part: SetSpec, name: str, node: Node | NodeLedger) -> Obstacle | None:
+    """Return why no pod of a set could run on a node; None where it can, or where its labels are unknown."""
+    scheduling = part.pod.scheduling
+    # Every node of a cluster has labels: without any they cannot be seen, or the backend has none.
+    is_asked = node.labels and any(scheduling.alternatives)
+    unmet = scheduling.unmet({**dict(node.labels), _NAME_FIELD: name}) if is_asked else ()
+    if unmet:
+        text = " and ".join(map(str, unmet))
+        is_plain = len(unmet) == 1 and unmet[0].operator in ("In", "Exists")
+        kind = "label" if is_plain else "labels that match"
+        hint = "Correct pod.node_selector or pod.template, or choose another node with --on."
+        return Obstacle(f"no {kind} {text}, which the set {part.name} needs", hint)
+    for taint in node.taints:
+        is_blocking = taint.effect in _BLOCKING and not taint.key.startswith(_CONDITIONS)
+        if is_blocking and not any(toleration.tolerates(taint) for toleration in scheduling.tolerations):
+            text = f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+            reason = f"the taint {text}, which the set {part.name} does not tolerate"
+            return Obstacle(reason, "Write it under pod.tolerations.")
+    return None
+
+
+def obstacles(part: SetSpec, ledger: Ledger) -> dict[str, Obstacle]:
+    """Return the nodes that are closed to a set, each with the reason."""
+    reasons = ((name, obstacle(part, name, node)) for name, node in ledger.nodes.items())
+    return {name: reason for name, reason in reasons if reason is not None}
+
+
 Device = tuple[str, int]
 """Node and index of a device."""
 
@@ -160,6 +211,7 @@ class _Pool:
         is_exact: The pins name single slots: each replica gets the next of them, whatever its kind.
         has_pins: A person named the slots.
         used: Number of slots assigned by this call, by device.
+        closed: Nodes that the set cannot run on whose replicas are seated now.
     """
 
     devices: dict[Device, list[SlotId]]
@@ -170,6 +222,7 @@ class _Pool:
     is_exact: bool = False
     has_pins: bool = False
     used: dict[Device, int] = field(default_factory=dict)
+    closed: Collection[str] = ()
 
     def assign(self, worker_set: SetSpec, policy: PlacementPolicy, *, on_cpu: bool) -> tuple[SlotId, ...]:
         """Assign slots of one device to one replica; empty when no device has that many left.
@@ -181,6 +234,7 @@ class _Pool:
             key
             for key, slots in self.devices.items()
             if self.suits(key, on_cpu=on_cpu)
+            and key[0] not in self.closed
             and (self.has_pins or on_cpu or self.resources.get(key, "") == worker_set.pod.device)
             and len(slots) >= (self.sizes[key] if is_whole else worker_set.slots)
         ]
@@ -206,6 +260,21 @@ class _Pool:
         """Return True for a device whose kind suits a set, and for every device that a person named."""
         # The CPU of a node without GPUs has index 0 and takes every set, as there is nothing else on that node.
         return self.has_pins or (key in self.cpus if on_cpu else key[1] != CPU)
+
+
+class _ClosedNodes:
+    """Nodes that are closed to sets; found once for equal settings, as the sets of many seeds share them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._nodes: dict[tuple[str, PodSettings], dict[str, Obstacle]] = {}
+
+    def of(self, part: SetSpec) -> Mapping[str, Obstacle]:
+        """Return the nodes that are closed to a set, each with the reason."""
+        key = (part.name, part.pod)
+        if key not in self._nodes:
+            self._nodes[key] = obstacles(part, self._ledger)
+        return self._nodes[key]
 
 
 class _Shared:
@@ -273,9 +342,11 @@ def place(
     if not pins and (own := {(slot.node, slot.gpu) for seat in existing for slot in seat.slots}):
         free.order = {slot: 1 for slot in ledger.free() if (slot.node, slot.gpu) not in own}
     free.used = dict(Counter((slot.node, slot.gpu) for seat in existing for slot in seat.slots))
-    shared = _Shared(_pool(ledger, _USABLE if overcommit else (), pins), ledger)
+    sharable = _pool(ledger, _USABLE if overcommit else (), pins)
+    shared = _Shared(sharable, ledger)
     over: list[SlotId] = []
-    conflicts = _pin_conflicts(ledger, pins, overcommit=overcommit)
+    conflicts = [*_pin_conflicts(ledger, pins, overcommit=overcommit), *_closed_pins(runs, ledger, pins)]
+    closed_nodes = _ClosedNodes(ledger)
     seats: list[Seat] = []
     has_cpu = _has_cpu(ledger, pins, overcommit=overcommit)
     for run in bound_to_cpu(runs, ledger, pins, overcommit=overcommit):
@@ -286,7 +357,8 @@ def place(
             # GPUs of an elastic job take one process each (NCCL), so its nodes go round them whatever the policy.
             is_elastic = worker_set.bounds is not None and not on_cpu and not free.is_exact
             order = PlacementPolicy.SPREAD if is_elastic else policy
-            missing = 0
+            missing, closed = 0, closed_nodes.of(worker_set)
+            free.closed = sharable.closed = closed
             for index in range(worker_set.replicas):
                 if pod_name(run.name, worker_set.name, index) in existing_pods:
                     continue
@@ -304,7 +376,7 @@ def place(
                     continue
                 seats.append(Seat(run.name, worker_set.name, index, slots))
             if missing:
-                conflicts.append(_no_room(run, worker_set, missing, ledger, pins))
+                conflicts.append(_no_room(run, worker_set, missing, ledger, pins, closed))
     return Placement(tuple(seats), tuple(conflicts), tuple(dict.fromkeys(over)))
 
 
@@ -351,7 +423,25 @@ def _pin_conflicts(ledger: Ledger, pins: Sequence[Pin], *, overcommit: bool) -> 
     return conflicts
 
 
-def _no_room(run: RunSpec, worker_set: SetSpec, missing: int, ledger: Ledger, pins: Sequence[Pin]) -> str:
+def _closed_pins(runs: Iterable[RunSpec], ledger: Ledger, pins: Sequence[Pin]) -> list[str]:
+    """Return a sentence for each named node that no set can run on, with the reason of the last of them."""
+    sets = [part for run in runs for part in run.sets if part.slots]
+    sentences = []
+    for name in dict.fromkeys(pin.node for pin in pins if pin.node in ledger.nodes):
+        reasons = [obstacle(part, name, ledger.nodes[name]) for part in sets]
+        if reasons and (last := reasons[-1]) is not None and all(reasons):
+            sentences.append(last.sentence([name]))
+    return sentences
+
+
+def _no_room(
+    run: RunSpec,
+    worker_set: SetSpec,
+    missing: int,
+    ledger: Ledger,
+    pins: Sequence[Pin],
+    closed: Mapping[str, Obstacle],
+) -> str:
     where, other = f" among {', '.join(map(str, pins))}" if pins else "", ""
     size = f" of {worker_set.slots} slots on one device" if worker_set.slots > 1 else ""
     size = " of a whole device" if worker_set.pod.binding is Binding.DEVICE_PLUGIN else size
@@ -368,7 +458,16 @@ def _no_room(run: RunSpec, worker_set: SetSpec, missing: int, ledger: Ledger, pi
     free = sum(slot.state is SlotState.FREE for slot in slots)
     lacking = f"{missing} of {worker_set.replicas} replicas{size} find no free {kind}{where}"
     counted = f"{free} of {len(slots)} {kind}s are free for the whole plan"
-    return f"{run.name}/{worker_set.name}: {lacking} ({counted}{other})"
+    return f"{run.name}/{worker_set.name}: {lacking} ({counted}{other}{_left_out(closed, pins)})"
+
+
+def _left_out(closed: Mapping[str, Obstacle], pins: Sequence[Pin]) -> str:
+    """Return clauses on the nodes that are closed to a set; with pins on those that are named."""
+    names: dict[Obstacle, list[str]] = {}
+    for name, reason in closed.items():
+        if not pins or any(pin.node == name for pin in pins):
+            names.setdefault(reason, []).append(name)
+    return "".join(f"; {reason.sentence(nodes)}" for reason, nodes in names.items())
 
 
 def _other_devices(slots: Iterable[Slot], device: str) -> str:

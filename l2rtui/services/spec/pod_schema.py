@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 from typing import Any
 
 import msgspec
 
-from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
+from l2rtui.domain.containers import Binding, Mount, PodSettings, Scheduling, Security, Toleration
 from l2rtui.domain.quantity import parse_quantity
 from l2rtui.services.spec.schema import MountForm, PodForm, TolerationForm
 
@@ -54,7 +54,7 @@ def pod_settings(run: PodForm, set_form: PodForm, where: str) -> PodSettings:
     )
     if problem := settings.mount_problem():
         raise ValueError(f"{where}: pod.mounts: {problem}")
-    return settings
+    return replace(settings, patched_scheduling=_scheduling(settings, where)) if settings.templates else settings
 
 
 def pod_form(settings: PodSettings) -> PodForm:
@@ -93,6 +93,15 @@ def _templates(form: PodForm, where: str) -> tuple[str, ...]:
         if problem := pod_patch.problem(patch):
             raise ValueError(f"{where}: pod.template: {problem}")
     return tuple(msgspec.json.encode(patch).decode() for patch in patches)
+
+
+def _scheduling(settings: PodSettings, where: str) -> Scheduling | None:
+    from l2rtui.backends.kubernetes.manifests import scheduling
+
+    try:
+        return scheduling.patched(settings)
+    except ValueError as error:
+        raise ValueError(f"{where}: pod.template: {error}") from None
 
 
 def _template(settings: PodSettings) -> dict[str, Any] | list[dict[str, Any]] | None:

@@ -76,7 +76,8 @@ class DraftView:
         glyphs = _glyphs(editor)
         ghosts: dict[SlotId, Span] = {}
         if self.range_start is not None:
-            slots = (ledger.slots[slot] for slot in self.pointed())
+            closed = editor.draft.closed_nodes(editor.current_set, ledger)
+            slots = (ledger.slots[slot] for slot in self.pointed() if slot.node not in closed)
             ghosts = {slot.id: Span("░", TextStyle.ACCENT) for slot in slots if slot.state is SlotState.FREE}
         for slot, seat in editor.draft.taken().items():
             ghosts[slot] = Span(glyphs[seat.run, seat.set_name], TextStyle.STAGED)

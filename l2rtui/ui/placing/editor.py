@@ -9,7 +9,7 @@ from typing import Final
 from l2rtui.config import user_name
 from l2rtui.domain.ledger import Ledger, SlotState
 from l2rtui.domain.node import SlotId, device_name
-from l2rtui.domain.placement import PlacementPolicy, parse_seeds
+from l2rtui.domain.placement import PlacementPolicy, obstacle, parse_seeds
 from l2rtui.domain.plan import LaunchPlan, plan_launch
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role
@@ -104,6 +104,10 @@ class PlacementEditor:
         entry = ledger.slots[slot]
         if entry.state is not SlotState.FREE:
             return f"Slot {slot} is {entry.use}."
+        part = next(spec for spec in self.draft.sets if spec.name == name)
+        if (reason := obstacle(part, slot.node, ledger.nodes[slot.node])) is not None:
+            sentence = reason.sentence([slot.node])
+            return f"{sentence[0].upper()}{sentence[1:]}."  # capitalize() would lower the letters of labels
         return f"{slot.node}/{device_name(slot.gpu)} has too few free slots after {slot} for one replica of {name}."
 
     def fill(self, policy: PlacementPolicy, ledger: Ledger) -> None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from l2rtui.domain.ledger import Ledger, Slot, SlotState
 from l2rtui.domain.node import SlotId
-from l2rtui.domain.placement import Pin, Placement, PlacementPolicy, Seat, place
+from l2rtui.domain.placement import Pin, Placement, PlacementPolicy, Seat, obstacles, place
 from l2rtui.domain.snapshot import ClusterSnapshot
 from l2rtui.domain.workload import Role, RunSpec, SetSpec, pod_name, with_seeds
 from l2rtui.ui.text import plural
@@ -63,6 +63,10 @@ class PlacementDraft:
             if pod_name(run, set_spec.name, index) not in self.seats
         ]
 
+    def closed_nodes(self, set_name: str, ledger: Ledger) -> set[str]:
+        """Return the nodes that a set cannot run on, by their labels and taints."""
+        return {node for part in self.sets if part.name == set_name for node in obstacles(part, ledger)}
+
     def taken(self) -> dict[SlotId, Seat]:
         """Return the seat on each staged slot."""
         return {slot: seat for seat in self.seats.values() for slot in seat.slots}
@@ -73,8 +77,9 @@ class PlacementDraft:
         A replica of several slots takes the slot that is named and the next free ones on the same device.
         """
         staged, seats, waiting = set(self.taken()), dict(self.seats), iter(self.missing(set_name))
+        closed = self.closed_nodes(set_name, ledger)
         for slot in slots:
-            if slot in staged or not _is_free(ledger, slot):
+            if slot in staged or slot.node in closed or not _is_free(ledger, slot):
                 continue
             replica = next(waiting, None)
             if replica is None:  # a range may be longer than the set

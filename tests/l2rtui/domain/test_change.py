@@ -19,7 +19,7 @@ from l2rtui.domain.change import (
     difference,
 )
 from l2rtui.domain.ledger import DeviceUsage
-from l2rtui.domain.node import Gpu, GpuUse, Node
+from l2rtui.domain.node import Gpu, GpuUse, Node, Taint
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot, PodView, RunView
 from l2rtui.domain.status import Phase
 
@@ -119,6 +119,8 @@ def test_what_moves_no_slot_leaves_the_ledger_as_it_is():
     assert second.ledger is known
     for large in (
         [NodeChanged(replace(node, is_schedulable=False))],
+        [NodeChanged(replace(node, labels=(("disk", "ssd"),)))],
+        [NodeChanged(replace(node, taints=(Taint("team", "", "NoSchedule"),)))],
         [PodChanged(replace(pod, phase=Phase.SUCCEEDED))],
         [PodChanged(replace(pod, owner="ann"))],
     ):

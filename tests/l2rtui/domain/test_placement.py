@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2rtui.domain.containers import Binding, PodSettings
+from l2rtui.domain.containers import Binding, LabelRule, PodSettings, Scheduling, Toleration
 from l2rtui.domain.ledger import DeviceUsage, Holder, SlotState, build_ledger
-from l2rtui.domain.node import CPU, Gpu, Node, SlotId
+from l2rtui.domain.node import CPU, Gpu, Node, SlotId, Taint
 from l2rtui.domain.placement import Pin, PlacementPolicy, Seat, bound_to_cpu, parse_pins, parse_seeds, place
 from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 
@@ -412,3 +412,119 @@ def test_a_set_that_finds_no_gpu_is_told_of_other_devices():
 def test_a_person_may_name_a_device_of_a_plugin():
     placement = place([run("r", workers(1))], plugin_ledger(), pins=parse_pins("n/2"))
     assert slots_of(placement) == ["n/2.0"]
+
+
+# --- labels and taints ----------------------------------------------------------------------------------------
+def labelled(*nodes):
+    """Nodes of one GPU with two slots: each a mapping of labels, or taints of an unlabelled node."""
+    made = [
+        Node(
+            f"n{number}",
+            (Gpu(f"n{number}", 0, slots=2),),
+            labels=tuple(labels.items()) if isinstance(labels, dict) else (),
+            taints=() if isinstance(labels, dict) else labels,
+        )
+        for number, labels in enumerate(nodes)
+    ]
+    return build_ledger(made, [])
+
+
+def choosy(replicas=1, name="w", scheduling=None, **selector):
+    pod = PodSettings(node_selector=tuple(selector.items()), patched_scheduling=scheduling)
+    return replace(workers(replicas, name=name), pod=pod)
+
+
+def test_a_set_goes_to_nodes_with_its_labels_alone():
+    cluster = labelled({"disk": "hdd"}, {"disk": "ssd"}, {"disk": "ssd", "zone": "a"})
+    assert slots_of(place([run("r", choosy(3, disk="ssd"))], cluster)) == ["n1/0.0", "n1/0.1", "n2/0.0"]
+    assert slots_of(place([run("r", choosy(2, disk="ssd", zone="a"))], cluster)) == ["n2/0.0", "n2/0.1"]
+    # Each set by its own: the next is free to use the rest.
+    both = place([run("r", choosy(2, disk="ssd"), workers(1, name="v"))], cluster)
+    assert slots_of(both) == ["n1/0.0", "n1/0.1", "n0/0.0"]
+
+
+def test_the_nodes_that_labels_leave_out_are_in_the_sentence():
+    cluster = labelled({"disk": "hdd"}, {"disk": "ssd"})
+    conflicts = place([run("r", choosy(3, disk="ssd"))], cluster).conflicts
+    assert conflicts == (
+        (
+            "r/w: 1 of 3 replicas find no free slot (4 of 4 slots are free for the whole plan; "
+            "node n0 has no label disk=ssd, which the set w needs)"
+        ),
+    )
+    pair = place([run("r", choosy(disk="no"))], cluster).conflicts
+    assert "n0, n1 have no label disk=no" in pair[0]
+    many = place([run("r", choosy(disk="no"))], labelled(*[{"a": "b"}] * 4)).conflicts
+    assert "4 nodes have no label disk=no" in many[0]
+
+
+def test_nodes_whose_labels_are_unknown_are_used():
+    assert slots_of(place([run("r", choosy(disk="ssd"))], labelled({}))) == ["n0/0.0"]
+
+
+def test_a_pin_on_a_node_without_the_label_is_refused_by_name():
+    cluster = labelled({"disk": "hdd"}, {"disk": "ssd"})
+    placed = place([run("r", choosy(2, disk="ssd"))], cluster, pins=parse_pins("n0/0,n1/0.1"))
+    assert slots_of(placed) == ["n1/0.1"]
+    assert placed.conflicts[0] == "node n0 has no label disk=ssd, which the set w needs"
+    assert "among n0/0, n1/0.1" in placed.conflicts[1]
+    # A node for another set of the run is named rightly.
+    mixed = place([run("r", choosy(disk="ssd"), workers(1, name="v"))], cluster, pins=parse_pins("n0/0,n1/0"))
+    assert (slots_of(mixed), mixed.conflicts) == (["n1/0.0", "n0/0.0"], ())
+
+
+def test_the_sentence_on_pins_names_only_nodes_that_are_named():
+    cluster = labelled({"disk": "hdd"}, {"disk": "ssd"})
+    placed = place([run("r", choosy(3, disk="ssd"))], cluster, pins=parse_pins("n1/0"))
+    assert [("n0" in conflict, "1 of 3" in conflict) for conflict in placed.conflicts] == [(False, True)]
+
+
+def test_over_commitment_keeps_to_the_labels():
+    cluster = labelled({"disk": "hdd"}, {"disk": "ssd"})
+    placed = place([run("r", choosy(4, disk="ssd"))], cluster, overcommit=True)
+    assert {slot.node for seat in placed.seats for slot in seat.slots} == {"n1"}
+    assert placed.conflicts == ()
+
+
+def test_scaling_keeps_to_the_labels():
+    cluster = labelled({"disk": "ssd"}, {"disk": "hdd"}, {"disk": "ssd"})
+    first = place([run("r", choosy(2, disk="ssd"))], cluster)
+    free = replace(cluster, slots={key: slot for key, slot in cluster.slots.items() if key.node != "n0"})
+    more = place([run("r", choosy(3, disk="ssd"))], free, existing=first.seats)
+    assert slots_of(more) == ["n2/0.0"]
+
+
+def test_taints_close_a_node_unless_they_are_tolerated():
+    team, gpu = Taint("team", "x", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSchedule")
+    harmless = (Taint("a", "", "PreferNoSchedule"), Taint("node.kubernetes.io/disk-pressure", "", "NoSchedule"))
+    cluster = labelled((team, gpu), (gpu, *harmless))
+    assert slots_of(place([run("r", workers(1))], cluster)) == ["n1/0.0"]
+    tolerant = replace(workers(1), pod=PodSettings(tolerations=(Toleration("team", "x"),)))
+    assert slots_of(place([run("r", tolerant)], cluster)) == ["n0/0.0"]
+    (conflict,) = place([run("r", workers(3))], cluster).conflicts
+    assert conflict.endswith("; node n0 has the taint team=x:NoSchedule, which the set w does not tolerate)")
+    bare = place([run("r", workers(3))], labelled((Taint("k", "", "NoExecute"),))).conflicts
+    assert "the taint k:NoExecute" in bare[0]
+
+
+def test_rules_of_node_affinity_choose_nodes_by_labels_and_by_name():
+    cluster = labelled({"zone": "a"}, {"zone": "b", "spot": ""}, {"zone": "c", "spot": ""})
+
+    def nodes(*alternatives):
+        placed = place([run("r", choosy(6, scheduling=Scheduling(alternatives)))], cluster)
+        return {seat.slots[0].node for seat in placed.seats}
+
+    zones = LabelRule("zone", "In", ("a", "b"))
+    assert nodes((zones,)) == {"n0", "n1"}
+    assert nodes((zones, LabelRule("spot", "Exists"))) == {"n1"}
+    assert nodes((LabelRule("zone", "In", ("a",)),), (LabelRule("metadata.name", "In", ("n2",)),)) == {"n0", "n2"}
+    assert nodes() == {"n0", "n1", "n2"}
+    pinned = place(
+        [run("r", choosy(scheduling=Scheduling(((zones, LabelRule("spot", "DoesNotExist")),))))],
+        cluster,
+        pins=parse_pins("n1/0,n2/0"),
+    )
+    assert pinned.conflicts[:2] == (
+        "node n1 has no labels that match !spot, which the set w needs",
+        "node n2 has no labels that match zone in (a, b) and !spot, which the set w needs",
+    )

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from l2rtui.backends.fake import FakeBackend
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.containers import Binding, PodSettings
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.placement import PlacementPolicy, parse_pins
 from l2rtui.domain.preflight import Finding, Severity, refusals
@@ -173,6 +173,24 @@ async def test_scale_up_and_down(backend):
     backend.advance(5)
     down = await launcher.scale(backend, "r", "w", 1)
     assert down.removed == ("r-w-5", "r-w-4", "r-w-3", "r-w-2", "r-w-1")
+
+
+async def test_scale_goes_to_nodes_with_the_labels_of_the_set_alone(backend):
+    for name, disk in (("n1", "hdd"), ("n2", "ssd")):
+        gpus = tuple(Gpu(name, index, slots=4) for index in range(2))
+        backend.put_node(Node(name, gpus, cpu_cores=8, labels=(("disk", disk),)))
+    pod = PodSettings(node_selector=(("disk", "ssd"),))
+    request = wish(workers=4)
+    learner, part = request.spec.sets
+    request = replace(request, spec=replace(request.spec, sets=(learner, replace(part, pod=pod))))
+    checked = await launcher.prepare(backend, request)
+    assert {seat.node for run in checked.plan.runs for seat in run.pods if seat.set_spec.name == "w"} == {"n2"}
+    assert [step async for step in launcher.launch(backend, checked)]
+    backend.advance(5)
+    added = (await launcher.scale(backend, "r", "w", 6)).added
+    assert [(seat.name, seat.node) for seat in added] == [("r-w-4", "n2"), ("r-w-5", "n2")]
+    with pytest.raises(RefusedError, match="node n1 has no label disk=ssd, which the set w needs"):
+        await launcher.scale(backend, "r", "w", 9)
 
 
 async def test_what_was_given_up_a_moment_ago_is_wanted_again(backend):

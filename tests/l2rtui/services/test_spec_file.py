@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from l2rtui.domain.containers import Binding, Mount, Security, Toleration
+from l2rtui.domain.containers import Binding, LabelRule, Mount, Scheduling, Security, Toleration
 from l2rtui.domain.placement import Pin, PlacementPolicy
 from l2rtui.domain.workload import Kind, Queue, QueueSystem, RestartPolicy, Role
 from l2rtui.errors import SpecError
@@ -405,3 +405,27 @@ def test_templates_survive_a_round_trip(tmp_path):
     spec = spec_file.load(str(path)).spec
     path.write_text(yaml.safe_dump(encode.to_document(spec)))
     assert spec_file.load(str(path)).spec == spec
+
+
+def test_patches_of_scheduling_change_which_nodes_a_set_may_have(tmp_path):
+    path = tmp_path / "spec.yaml"
+    affinity = """{affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
+        {matchExpressions: [{key: zone, operator: In, values: [a, b]}]},
+        {matchFields: [{key: metadata.name, operator: In, values: [n7]}]}]}}},
+      nodeSelector: {disk: null, net: ib}, tolerations: [{key: team, operator: Exists}]}"""
+    text = "kind: job\nname: r\nimage: i\npod: {node_selector: {disk: ssd}}\njob: {command: [x]}\n"
+    path.write_text(text)
+    plain = spec_file.load(str(path)).spec.sets[0].pod.scheduling
+    assert plain.unmet({"disk": "hdd"}) == (LabelRule("disk", "In", ("ssd",)),)
+    path.write_text(text.replace("[x]}", "[x], pod: {template: {spec: " + affinity + "}}}"))
+    spec = spec_file.load(str(path)).spec
+    net = LabelRule("net", "In", ("ib",))
+    assert spec.sets[0].pod.scheduling == Scheduling(
+        ((net, LabelRule("zone", "In", ("a", "b"))), (net, LabelRule("metadata.name", "In", ("n7",)))),
+        (Toleration("team"),),  # a list without a merge key replaces that of the run
+    )
+    path.write_text(yaml.safe_dump(encode.to_document(spec)))
+    assert spec_file.load(str(path)).spec == spec
+    path.write_text(text.replace("[x]}", "[x], pod: {template: {spec: {nodeSelector: [a]}}}}"))
+    with pytest.raises(SpecError, match=r"pod\.template: .*nodeSelector"):
+        spec_file.load(str(path))

@@ -6,6 +6,7 @@ import pytest
 
 from l2rtui.backends.fake import FakeBackend
 from l2rtui.config import user_name
+from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.ledger import DeviceUsage, build_ledger
 from l2rtui.domain.node import Gpu, Node, SlotId
 from l2rtui.domain.placement import PlacementPolicy, Seat, parse_pins, place
@@ -252,3 +253,18 @@ def test_the_editor_says_why_a_slot_cannot_be_used():
     last = SlotId("n0", 0, 3)
     assert editor.put((last,), ledger) == f"n0/0 has too few free slots after {last} for one replica of w."
     assert editor.command(ledger).startswith("l2rtui launch -f grid.yaml")
+
+
+def test_a_node_without_the_labels_of_a_set_takes_none_of_its_replicas():
+    nodes = [Node(f"n{number}", (Gpu(f"n{number}", 0),), labels=(("disk", disk),))
+             for number, disk in enumerate(("HDD", "ssd"))]  # fmt: skip
+    ledger = build_ledger(nodes, ())
+    part = SetSpec("w", Role.WORKER, ("w",), replicas=6, pod=PodSettings(node_selector=(("disk", "ssd"),)))
+    editor = PlacementEditor()
+    request = LaunchRequest(RunSpec(Kind.LEARNER_WORKERS, "r", "r", (part,)))
+    editor.load("r.yaml", request, ClusterSnapshot({node.name: node for node in nodes}, {}, {}))
+    assert editor.put((SlotId("n0", 0, 0),), ledger) == "Node n0 has no label disk=ssd, which the set w needs."
+    assert editor.put((SlotId("n0", 0, 1), SlotId("n1", 0, 1)), ledger) == ""
+    editor.fill(PlacementPolicy.PACK, ledger)
+    assert {slot.node for slot in editor.draft.taken()} == {"n1"}
+    assert "node n0 has no label disk=ssd" in editor.conflicts[0]

@@ -21,7 +21,8 @@ from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import gpu_binding, render, sidecars
 from l2rtui.domain.containers import Binding
-from l2rtui.domain.node import Node, Taint
+from l2rtui.domain.node import Node
+from l2rtui.domain.placement import obstacle
 from l2rtui.domain.plan import LaunchPlan, RunPlan
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.sidecar import sidecar_of, socket_problem
@@ -33,7 +34,6 @@ _AT_ONCE: Final = 8
 _MAX_DRY_RUNS: Final = 3
 """Runs of one launch whose objects are all sent as a dry run; of more, the first and the last."""
 _PLUGINS: Final = (Binding.DEVICE_PLUGIN, Binding.SHARED, Binding.HAMI)
-_BLOCKING: Final = ("NoSchedule", "NoExecute")
 _IMAGE: Final = re.compile(
     r"([a-zA-Z0-9][-a-zA-Z0-9.]*(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[\w][\w.-]{0,127})?(@sha256:[0-9a-f]{64})?",
     re.ASCII,
@@ -141,7 +141,7 @@ def _nodes(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
             node = snapshot.nodes.get(pod.node)
             if node is None:
                 continue
-            for sentence, hint in _node_problems(node, pod.set_spec, has_gpu=pod.gpu is not None):
+            for sentence, hint in _node_problems(node, pod.set_spec):
                 if sentence not in reported:
                     reported.add(sentence)
                     yield Finding(Severity.REFUSAL, node.name, sentence, hint)
@@ -150,31 +150,13 @@ def _nodes(plan: LaunchPlan, snapshot: ClusterSnapshot) -> Iterable[Finding]:
         yield Finding(Severity.OK, "nodes", f"{', '.join(names)}: ready, and open to these pods")
 
 
-def _node_problems(node: Node, set_spec: SetSpec, *, has_gpu: bool) -> Iterable[tuple[str, str]]:
+def _node_problems(node: Node, set_spec: SetSpec) -> Iterable[tuple[str, str]]:
     if not node.ready:
         yield f"node {node.name} is not ready: {node.message or 'no reason given'}", "Choose another with --on."
     if not node.is_schedulable:
         yield f"node {node.name} is cordoned", f"`kubectl uncordon {node.name}`, or choose another with --on."
-    for taint in node.taints:
-        if taint.effect in _BLOCKING and not _is_tolerated(taint, set_spec, has_gpu=has_gpu):
-            taint_text = f"{taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
-            # Kubernetes' own taints repeat "not ready" and "cordoned", which are reported above.
-            if not taint.key.startswith("node.kubernetes.io/"):
-                yield (
-                    f"node {node.name} has the taint {taint_text}, which the set {set_spec.name} does not tolerate",
-                    "Write it under pod.tolerations.",
-                )
-
-
-def _is_tolerated(taint: Taint, set_spec: SetSpec, *, has_gpu: bool) -> bool:
-    # The usual taint of GPU nodes is tolerated by every pod that l2rtui gives a GPU.
-    own = has_gpu and not set_spec.template and (taint.key, taint.effect) == (gpu_binding.WHOLE_GPU, "NoSchedule")
-    return own or any(
-        toleration.key in ("", taint.key)
-        and toleration.value in ("", taint.value)
-        and toleration.effect in ("", taint.effect)
-        for toleration in set_spec.pod.tolerations
-    )
+    if (reason := obstacle(set_spec, node.name, node)) is not None:
+        yield reason.sentence([node.name]), reason.hint
 
 
 # --- checks by the server -----------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from l2rtui.backends.kubernetes.manifests import scheduling
 from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, WHOLE_GPU
-from l2rtui.domain.containers import Binding, PodSettings, Security
+from l2rtui.domain.containers import Binding, PodSettings, Scheduling, Security
 from l2rtui.domain.preflight import Finding, Severity
 from l2rtui.domain.quantity import parse_quantity
 from l2rtui.domain.workload import MAX_NAME, MAX_SET_NAME, Kind, Resources, RestartPolicy, Role, RunSpec, SetSpec
@@ -184,7 +185,12 @@ def _read_workload(reading: _Import, document: dict[str, Any], *, is_learner: bo
             restart=restart,
             resources=_resources(containers),
             grace_seconds=_number(pod_spec.get("terminationGracePeriodSeconds"), 30.0),
-            pod=PodSettings(binding=binding, image=str(first.get("image", "")), security=Security.BASELINE),
+            pod=PodSettings(
+                binding=binding,
+                image=str(first.get("image", "")),
+                security=Security.BASELINE,
+                patched_scheduling=_scheduling(reading, subject, pod_spec),
+            ),
             template=json.dumps(clean, separators=(",", ":")),
         )
     )
@@ -231,6 +237,14 @@ def _binding(
         return Binding.DEVICE_PLUGIN, 1
     reading.report(subject, "it asks for no GPU: its pods get none, and the scheduler chooses their node")
     return Binding.CPU, 0
+
+
+def _scheduling(reading: _Import, subject: str, pod_spec: Mapping[str, Any]) -> Scheduling:
+    """Return the tolerations of a template; variables may name its nodes, so only the server can judge them."""
+    try:
+        return Scheduling((), scheduling.of_pod({"tolerations": pod_spec.get("tolerations")}).tolerations)
+    except ValueError as error:
+        raise SpecError(f"{reading.source}: {subject}: {error}.") from None
 
 
 def _restart(

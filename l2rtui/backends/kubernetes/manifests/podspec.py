@@ -24,15 +24,16 @@ from l2rtui.backends.kubernetes.manifests import (
     import_yaml,
     pod_patch,
     programs,
+    scheduling,
     sidecars,
 )
-from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, WHOLE_GPU, CudaIndex, GpuBinding
+from l2rtui.backends.kubernetes.manifests.gpu_binding import DEVICE_VARIABLES, CudaIndex, GpuBinding
 from l2rtui.backends.kubernetes.manifests.pod_parts import (
     resource_requirements,
     restricted_container,
     restricted_pod,
 )
-from l2rtui.domain.containers import Binding, Mount, PodSettings, Security, Toleration
+from l2rtui.domain.containers import GPU_TOLERATION, Binding, Mount, PodSettings, Security
 from l2rtui.domain.node import CPU
 from l2rtui.domain.plan import PodPlan, RunPlan
 from l2rtui.domain.sidecar import sidecar_of
@@ -44,8 +45,6 @@ TOKEN_DIR: Final = "/run/l2r"  # noqa: S105  (a folder)
 DATA_DIR: Final = "/l2r"
 """L2R_DIR in the container: a mount of the spec at this path, or an empty folder that goes with the pod."""
 _HOME: Final = "/tmp"  # noqa: S108  (the container's own, an emptyDir)
-_GPU_TAINT: Final = Toleration(WHOLE_GPU, "", "NoSchedule")
-"""The usual taint of GPU nodes: it keeps away pods that need none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,19 +266,13 @@ def _placement(pod: PodPlan, settings: PodSettings, server: ServerFacts) -> dict
         selector[labels.HOSTNAME] = server.hostname(pod.node)
     # A worker on the CPU of a node with GPUs meets the taint that keeps other pods away from them, too.
     is_beside_gpus = pod.gpu is not None and (not pod.gpu.is_cpu or pod.gpu.index == CPU)
-    if is_beside_gpus and _GPU_TAINT not in tolerations:
-        tolerations.append(_GPU_TAINT)
+    if is_beside_gpus and GPU_TOLERATION not in tolerations:
+        tolerations.append(GPU_TOLERATION)
     if selector:
         fields["nodeSelector"] = selector
     if tolerations:
-        fields["tolerations"] = [_toleration(toleration) for toleration in tolerations]
+        fields["tolerations"] = [scheduling.toleration(item) for item in tolerations]
     return fields
-
-
-def _toleration(toleration: Toleration) -> dict[str, str]:
-    fields = {"operator": "Equal" if toleration.value else "Exists"}
-    parts = {"key": toleration.key, "value": toleration.value, "effect": toleration.effect}
-    return fields | {key: value for key, value in parts.items() if value}
 
 
 def _runtime(pod: PodPlan, server: ServerFacts) -> dict[str, Any]:
