@@ -7,7 +7,7 @@ import json
 import pytest
 
 from l2rtui.backends.kubernetes.manifests import import_yaml
-from l2rtui.domain.containers import Binding
+from l2rtui.domain.containers import Binding, Scheduling, Toleration
 from l2rtui.domain.preflight import Severity
 from l2rtui.domain.workload import Kind, RestartPolicy, Role
 from l2rtui.errors import SpecError
@@ -224,3 +224,12 @@ def test_a_service_that_selects_nothing_is_left_out_and_said(load):
     wish = load(text)
     assert wish.spec.extras == "[]"
     assert "Service service: it selects no pod of this file: it is left out" in sentences(wish)
+
+
+def test_tolerations_of_a_template_are_those_by_which_its_nodes_are_chosen(load):
+    tolerations = "tolerations: [{key: team, operator: Exists}]\n      containers:"
+    text = LEARNER_AND_WORKERS.replace("containers:", tolerations, 1)
+    _, workers = load(text, *SET).spec.sets
+    assert workers.pod.scheduling == Scheduling((), (Toleration("team"),))
+    with pytest.raises(SpecError, match=r"tolerations"):
+        load(text.replace("[{key: team, operator: Exists}]", "{key: team}"), *SET)

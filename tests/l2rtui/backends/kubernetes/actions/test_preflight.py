@@ -100,6 +100,13 @@ async def test_a_node_that_takes_no_pods_is_refused_with_the_reason(cluster, ser
     assert any("taint team=x:NoSchedule" in sentence for sentence in results)
 
 
+async def test_a_node_that_has_lost_the_label_of_a_set_is_refused(cluster, server):
+    plan = with_pods(await cluster.plan(pins="n1/0.0-1"), node_selector=(("disk", "ssd"),))
+    server.get("Node", "n1", "")["metadata"]["labels"] = {"disk": "hdd"}
+    await cluster.context.snapshot()
+    assert (await problems(cluster, plan))["n1"] == "node n1 has no label disk=ssd, which the set w needs"
+
+
 async def test_without_leases_a_plan_warns_that_slots_are_not_claimed(cluster, server):
     server.denied.add(("update", "leases"))
     assert "you may not use Leases in ml" in (await problems(cluster))["claims"]
