@@ -52,8 +52,9 @@ async def _kill(api: Api, pod: PodView, grace: int | None) -> bool:
             await api.delete("Pod", pod.namespace or api.namespace, pod.name, uid=pod.uid, grace_seconds=grace)
         except ApiError as error:
             if error.is_not_found or error.is_conflict:
-                # After a lost answer "not found" most likely means that our own deletion was carried out.
-                return may_be_deleted
+                # After a lost answer "not found" most likely means that our own deletion was carried out; the HTTP
+                # client itself sends a deletion again after a cut, of which nothing but this mark is to be seen.
+                return may_be_deleted or error.is_repeated
             if left == 0 or error.is_final or error.is_invalid:
                 raise
             may_be_deleted = may_be_deleted or error.is_unreachable

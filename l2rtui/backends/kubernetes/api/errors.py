@@ -51,7 +51,10 @@ class ApiError(BackendError):
         reason: ``reason`` of the server's Status, such as ``AlreadyExists`` or ``Conflict``; empty without one.
         detail: ``message`` of the server's Status.
         retry_after_seconds: Value of the ``Retry-After`` header; None without one.
+        is_repeated: The request was sent before, on a connection that was cut, and may have been carried out then.
     """
+
+    is_repeated: bool = False
 
     def __init__(
         self,

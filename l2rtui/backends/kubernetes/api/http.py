@@ -26,7 +26,14 @@ from l2rtui.backends.kubernetes.api.errors import ApiError, RequestInfo, respons
 from l2rtui.backends.kubernetes.api.kubeconfig import Access
 from l2rtui.backends.kubernetes.api.login import ApiLogin
 from l2rtui.backends.kubernetes.api.proxies import check_proxy, environment_proxy
-from l2rtui.backends.kubernetes.api.session import AUTH, RedirectError, close_client, make_client, session_of
+from l2rtui.backends.kubernetes.api.session import (
+    AUTH,
+    RedirectError,
+    close_client,
+    counted_sendings,
+    make_client,
+    session_of,
+)
 from l2rtui.backends.kubernetes.api.sockets import OpenSockets
 
 _log = logging.getLogger(__name__)
@@ -222,7 +229,9 @@ class Connection:
         """Open a response with a status below 300, renewing the login once if need be; ApiError for any other."""
         for is_last in (False, True):
             signed = await self._signed(request, query, headers, body)
-            async with await self._sent(request, signed, timeout) as response:
+            with counted_sendings() as sendings:
+                sent = await self._sent(request, signed, timeout)
+            async with sent as response:
                 if response.status < 300:
                     self._reading[response] = signed.client
                     try:
@@ -234,9 +243,10 @@ class Connection:
                 if response.status != 401 or is_last or not await self._is_renewed(signed.login):
                     # At most 1 MiB of the body: an error page of a proxy needs no more.
                     retry_after = response.headers.get("Retry-After", "")
-                    raise response_error(
-                        request, response.status, await response.content.read(1 << 20), retry_after
-                    )
+                    body_text = await response.content.read(1 << 20)
+                    error = response_error(request, response.status, body_text, retry_after)
+                    error.is_repeated = len(sendings) > 1
+                    raise error
 
     async def _signed(
         self,

@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -34,6 +36,7 @@ FIELD_MANAGER: Final = "l2rtui"
 """Owner of the fields that we write (server-side apply), and the product of the ``User-Agent`` header."""
 AUTH: Final = "BearerToken"
 """Name of the library's security scheme; its value is the whole ``Authorization`` header, Bearer or Basic."""
+_SENDINGS: Final[ContextVar[list[str] | None]] = ContextVar("sendings", default=None)
 LoginHook = Callable[[Configuration], Awaitable[None]]
 
 
@@ -110,7 +113,7 @@ def make_configuration(access: Access, proxy: str, hook: LoginHook) -> Configura
         verify_ssl=not access.is_insecure,
         tls_server_name=access.tls_server_name or None,
         proxy=http_proxy(proxy),
-        trace_configs=[_no_redirects()],
+        trace_configs=[_no_redirects(), _sendings()],
     )
     # Python 3.13 checks strictly (RFC 5280), and many clusters' own authorities lack the Authority Key Identifier.
     configuration.disable_strict_ssl_verification = True
@@ -148,6 +151,31 @@ def _no_redirects() -> aiohttp.TraceConfig:
 
     trace = aiohttp.TraceConfig()
     trace.on_request_redirect.append(refuse)
+    return trace
+
+
+@contextmanager
+def counted_sendings() -> Iterator[list[str]]:
+    """Record each time that a request of the block is sent: a second entry is a repetition by aiohttp.
+
+    aiohttp repeats an idempotent request once, by itself, when its connection was cut (RFC 9110, 9.2.2), and gives
+    the answer to the repetition alone: 404 for an object that the first try has deleted.
+    """
+    sendings: list[str] = []
+    token = _SENDINGS.set(sendings)
+    try:
+        yield sendings
+    finally:
+        _SENDINGS.reset(token)
+
+
+def _sendings() -> aiohttp.TraceConfig:
+    async def record(_session: object, _context: SimpleNamespace, params: Any) -> None:
+        if (sendings := _SENDINGS.get()) is not None:
+            sendings.append(params.method)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_headers_sent.append(record)
     return trace
 
 

@@ -9,6 +9,7 @@ from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.domain.snapshot import PodView
 from l2rtui.errors import NotFoundError
 from tests.fakes.kubernetes_objects import Failure
+from tests.l2rtui.backends.kubernetes.api_server import Server, refusal, serving
 
 
 def views(server):
@@ -74,3 +75,26 @@ async def test_without_the_right_the_first_pod_is_named_and_nothing_is_tried_twi
     with pytest.raises(ApiError, match="lacks the right to delete pods"):
         await kill(cluster.context.api, views(server))
     assert [method for method, kind, _ in server.requests if kind == "Pod"].count("DELETE") == 1
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+async def test_a_deletion_that_was_cut_and_repeated_by_the_http_client_is_done(is_cut):
+    deletions = []
+
+    async def answer(request):
+        deletions.append(request.path)
+        if is_cut and len(deletions) == 1:
+            await request.read()
+            request.transport.abort()  # the server has deleted it; its answer is lost
+        return refusal(404, "NotFound", "pods r-w-0 not found")
+
+    async with serving(Server(on_request=answer)) as server:
+        api = server.api()
+        pod = PodView("uid", "r-w-0", namespace="ml")
+        if is_cut:
+            await kill(api, [pod])
+        else:
+            with pytest.raises(NotFoundError, match="r-w-0 is gone"):
+                await kill(api, [pod])
+        await api.close()
+    assert len(deletions) == 1 + is_cut
