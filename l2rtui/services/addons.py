@@ -1,35 +1,65 @@
 """Add-ons of a cluster (drivers, metrics, volumes), applied from ``manifests/addons``; each has a version.
 
-The files are applied unchanged, by server-side apply: a field of ours that was changed by hand is set back, and
-fields of other managers stay.
+They are applied by server-side apply: a field of ours that was changed by hand is set back, and fields of other
+managers stay. Images are named by the digest that their registry has for the tag in the file; where it does not
+answer, the digest that the cluster runs already stays, else the tag.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from l2rtui.backends.kubernetes.api.client import Api, connect
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.registry import eks_token
+from l2rtui.domain.imageref import parse_image
 from l2rtui.errors import L2RError
+from l2rtui.services import images as registries
 
 VERSION = "l2rtui.io/version"
 """Annotation of each object: the version of the add-on."""
 _APPLIES_API_SERVICES = (1, 21)
 """Kubernetes 1.20 closes the connection when an APIService is applied on the server side."""
+_LOOKUP_SECONDS: Final = 10.0
+"""For all registries together: an installation behind a wall must not wait for each of them."""
+_EFS_DRIVER: Final = "efs.csi.aws.com"
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One object of one add-on."""
+    """One object of one add-on, with the images of its pods."""
 
     addon: str
     version: str
     object: str
     outcome: str
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AddonImage:
+    """One image of an add-on.
+
+    Attributes:
+        name: As the file has it, with a tag. digest: of what the tag stands for now; empty where it is not known.
+        reason: Why the digest is not known.
+    """
+
+    addon: str
+    name: str
+    digest: str = ""
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """One line for people."""
+        if self.digest:
+            return f"{self.addon}: {self.name}@{self.digest}"
+        return f"{self.addon}: {self.name} by its tag, for its digest is not known: {self.reason}"
 
 
 def addons_folder() -> Path:
@@ -59,32 +89,110 @@ def read_addons() -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+async def resolve_images() -> list[AddonImage]:
+    """Ask the registries for the digest of every image of the add-ons; those that do not answer are no error."""
+    pairs = {(addon, name) for addon, manifest in read_addons() for name in _images(manifest)}
+    return list(await asyncio.gather(*(_resolve(addon, name) for addon, name in sorted(pairs))))
+
+
+async def _resolve(addon: str, name: str) -> AddonImage:
+    image = parse_image(name)
+    if image.digest:  # a file that was edited to name one
+        return AddonImage(addon, str(image).partition("@")[0], image.digest)
+    try:
+        async with asyncio.timeout(_LOOKUP_SECONDS):
+            return AddonImage(addon, name, await registries.digest_of(image))
+    except L2RError as error:
+        return AddonImage(addon, name, reason=error.message.rstrip("."))
+    except TimeoutError:
+        return AddonImage(addon, name, reason=f"{image.registry} has not answered within {_LOOKUP_SECONDS:g} s")
+
+
+def _containers(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    pod = ((manifest.get("spec") or {}).get("template") or {}).get("spec") or {}
+    yield from (*(pod.get("initContainers") or ()), *(pod.get("containers") or ()))
+
+
+def _images(manifest: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(container["image"]) for container in _containers(manifest))
+
+
 async def apply_addons(
-    context: str, kubeconfig: str | None = None, *, dry_run: bool = False
+    context: str,
+    kubeconfig: str | None = None,
+    *,
+    dry_run: bool = False,
+    images: Sequence[AddonImage] = (),
+    file_system: str = "",
 ) -> AsyncGenerator[Applied, None]:
     """Apply every add-on to a cluster.
 
     Args:
         dry_run: Let the server judge everything and change nothing.
+        images: Digests of their images, from ``resolve_images``.
+        file_system: Id of a file system of EFS that becomes a volume; empty for none.
 
     Raises:
         ApiError: the server refuses an object; names it.
     """
     objects = read_addons()
+    if file_system:
+        objects.append(("shared files", shared_volume(file_system)))
+    digests = {image.name: image.digest for image in images if image.digest}
     api = await connect(context, kubeconfig, eks_token=eks_token)
     try:
         for addon, manifest in objects:
             meta = manifest["metadata"]
             name = f"{manifest['kind']} {meta['name']}"
             try:
+                await _pin(api, manifest, digests)
                 await _apply(api, manifest, dry_run=dry_run)
             except ApiError as error:
                 sentence = f"The add-on {addon} was not applied: {name}: {error.message}"
                 raise L2RError(sentence, error.hint) from error
             outcome = "would be applied" if dry_run else "applied"
-            yield Applied(addon, meta["annotations"][VERSION], name, outcome)
+            version = (meta.get("annotations") or {}).get(VERSION, "")
+            yield Applied(addon, version, name, outcome, _images(manifest))
     finally:
         await api.close()
+
+
+async def _pin(api: Api, manifest: dict[str, Any], digests: Mapping[str, str]) -> None:
+    """Name the images of a manifest by digest: the given one, else that of the same tag that runs already."""
+    names = _images(manifest)
+    if not names:
+        return
+    current: dict[str, str] = {}
+    # Where a registry did not answer: otherwise the tag would take the place of a digest, and restart all pods.
+    if not set(names) <= set(digests):
+        meta = manifest["metadata"]
+        existing = await api.find(manifest["kind"], meta["namespace"], meta["name"])
+        pairs = (image.partition("@") for image in _images(existing or {}))
+        current = {name: digest for name, _, digest in pairs if digest}
+    for container in _containers(manifest):
+        name = container["image"]
+        if digest := digests.get(name) or current.get(name, ""):
+            container["image"] = f"{name}@{digest}"
+
+
+def shared_volume(file_system: str) -> dict[str, Any]:
+    """Return a file system of EFS as a volume that exists already: nothing makes it, and nothing removes it.
+
+    A claim takes it by its class, which has the volume's name: no StorageClass of that name has to exist.
+    """
+    name = f"efs-{file_system}"
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Ti"},  # required, and without a meaning: EFS grows by itself
+            "accessModes": ["ReadWriteMany"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": name,
+            "csi": {"driver": _EFS_DRIVER, "volumeHandle": file_system},
+        },
+    }
 
 
 async def _apply(api: Api, manifest: dict[str, Any], *, dry_run: bool) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 from l2rtui.cli.output import Column, View
 from l2rtui.cli.session import Session
-from l2rtui.cloud.aws import clusters, kubeconfig, prices
+from l2rtui.cloud.aws import clusters, kubeconfig, price_list, prices
 from l2rtui.cloud.aws.clients import Cloud
 from l2rtui.cloud.aws.cluster_spec import ClusterSpec, load_cluster
 from l2rtui.cloud.aws.clusters import ClusterReceipt
+from l2rtui.cloud.aws.reservations import check_zones, find_reservations
 from l2rtui.cloud.aws.waiters import ClusterChange
 from l2rtui.errors import EXIT_DONE, EXIT_FAILED, EXIT_LEFT_BEHIND, UsageError
 from l2rtui.services import addons, journal
@@ -28,6 +29,7 @@ GROUPS = View(
         Column("MIN", "min", is_number=True),
         Column("MAX", "max", is_number=True),
         Column("MACHINES", lambda document: ", ".join(document["instance_types"])),
+        Column("PAID", lambda document: document["capacity_type"].lower().replace("_", " "), is_wide=True),
         Column("ISSUES", lambda document: "; ".join(document["issues"])),
     ),
 )
@@ -49,6 +51,7 @@ ADDONS = View(
         Column("VERSION", "version"),
         Column("OBJECT", "object"),
         Column("OUTCOME", "outcome"),
+        Column("IMAGES", lambda document: ", ".join(document["images"]), is_wide=True),
     ),
 )
 _GOES_ON = (
@@ -77,11 +80,15 @@ async def _create(session: Session) -> int:
     has_files = not args.no_efs
     if not args.dry_run:
         session.require_change("cluster create")
-    spec = await clusters.with_zones(cloud, spec)
-    cost = prices.estimate(spec)
-    steps = clusters.steps_of(spec, has_files=has_files)
+    reservations = await find_reservations(cloud, spec)
+    spec = await clusters.with_zones(cloud, spec, {reservation.zone for reservation in reservations.values()})
+    check_zones(spec, reservations)
+    if has_files:
+        await clusters.check_files(cloud, spec)
+    cost = await _estimate(session, spec)
+    steps = clusters.steps_of(spec, has_files=has_files, reservations=reservations)
     if args.dry_run:
-        _show_plan(session, spec, steps, cost)
+        await _show_plan(session, spec, steps, cost)
         return EXIT_DONE
     for step, what in steps:
         session.talk.say(f"  {step}: {what}")
@@ -93,25 +100,45 @@ async def _create(session: Session) -> int:
         context = await _write_kubeconfig(session, cloud, spec.name)
         journal.record("cluster create", spec.name, "done", region=spec.region)
         if not args.no_addons:
-            await _apply_addons(session, context)
+            await _apply_addons(session, context, spec.file_system if has_files else "")
     return await _status(session)
 
 
-def _show_plan(
+async def _estimate(session: Session, spec: ClusterSpec) -> prices.Estimate:
+    cloud = price_list.price_cloud(spec.region, session.args.profile)
+    listed = await price_list.read_prices(cloud, spec.region, prices.priced_types(spec))
+    return prices.estimate(spec, listed=listed)
+
+
+async def _show_plan(
     session: Session, spec: ClusterSpec, steps: tuple[tuple[str, str], ...], cost: prices.Estimate
 ) -> None:
     documents = [{"step": step, "what": what} for step, what in steps]
+    images = [] if session.args.no_addons else await addons.resolve_images()
     if _is_data(session):
-        lines = [{"what": line.what, "dollars_an_hour": line.dollars_an_hour} for line in cost.lines]
-        bill = {"dollars_an_hour": round(cost.dollars_an_hour, 4), "unknown": list(cost.unknown), "lines": lines}
-        bill |= {"noted": prices.NOTED, "of": prices.REGIONS[0]}
-        session.out.dump({"cluster": spec.name, "region": spec.region, "steps": documents, "cost": bill})
+        plan = {"cluster": spec.name, "region": spec.region, "steps": documents, "cost": _bill(cost)}
+        session.out.dump(plan | {"addon_images": [_image_document(image) for image in images]})
         return
     session.out.show_all(STEPS, documents)
+    for image in images:
+        session.talk.say(f"  {image.sentence}")
     for line in cost.lines:
         price = "unknown" if line.dollars_an_hour is None else f"${line.dollars_an_hour:.3f}"
-        session.talk.say(f"  {line.what}: {price} an hour")
+        session.talk.say(f"  {line.what}: {price} an hour ({line.source})")
     session.talk.say(f"It would cost {cost.sentence}. Nothing was created.")
+
+
+def _bill(cost: prices.Estimate) -> dict[str, Any]:
+    lines = [
+        {"what": line.what, "dollars_an_hour": line.dollars_an_hour, "source": line.source} for line in cost.lines
+    ]
+    bill = {"dollars_an_hour": round(cost.dollars_an_hour, 4), "unknown": list(cost.unknown), "lines": lines}
+    bill |= {"noted": prices.NOTED, "of": prices.REGIONS[0]}
+    return bill | {"read": list(cost.listed), "failure": cost.failure}
+
+
+def _image_document(image: addons.AddonImage) -> dict[str, Any]:
+    return {"addon": image.addon, "image": image.name, "digest": image.digest, "reason": image.reason}
 
 
 async def _status(session: Session) -> int:
@@ -139,6 +166,8 @@ async def _delete(session: Session) -> int:
     status = await clusters.status(cloud, name)
     files = status["file_system"]
     what = f", with the file system {files} and all that is in it" if files and not args.keep_efs else ""
+    if existing := status["existing_file_system"]:
+        what += f" (the file system {existing} stays)"
     if not session.confirm(lambda: f"Delete the cluster {name} in {status['region']}{what}?", name):
         return EXIT_FAILED
     with session.interruption("the rest is still there and costs money. The same command goes on."):
@@ -218,16 +247,22 @@ async def _addons(session: Session) -> int:
         where = f"the context {session.args.context}" if session.args.context else "the current context"
         if not session.confirm(lambda: f"Apply {names} to {where}?"):
             return EXIT_FAILED
-    return await _apply_addons(session, session.args.context or "")
+    files = _spec(session).file_system if session.args.file else ""
+    return await _apply_addons(session, session.args.context or "", files)
 
 
-async def _apply_addons(session: Session, context: str) -> int:
+async def _apply_addons(session: Session, context: str, file_system: str) -> int:
     documents = []
     path = str(_path(session)) if session.args.kubeconfig else None
-    async with aclosing(addons.apply_addons(context, path, dry_run=session.args.dry_run)) as applied:
+    images = await addons.resolve_images()
+    for image in images:
+        session.talk.progress(image.sentence)
+    steps = addons.apply_addons(context, path, dry_run=session.args.dry_run, images=images, file_system=file_system)
+    async with aclosing(steps) as applied:
         async for result in applied:
             session.talk.progress(f"{result.addon} {result.version}: {result.object} {result.outcome}")
-            documents.append({key: getattr(result, key) for key in ("addon", "version", "object", "outcome")})
+            document = {key: getattr(result, key) for key in ("addon", "version", "object", "outcome")}
+            documents.append(document | {"images": list(result.images)})
     if session.args.action == "addons":
         session.out.show_all(ADDONS, documents)
     return EXIT_DONE

@@ -9,12 +9,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from l2rtui.cloud.aws.fields import Fields
 from l2rtui.errors import SpecError
 
+IDENTITY_AGENT: Final = "eks-pod-identity-agent"
+"""Add-on of EKS that hands the credentials of their roles to pods."""
+FILE_SYSTEM: Final = "l2rtui.io/file-system"
+"""Annotation of a ClusterConfig with the id of a file system that exists; eksctl ignores annotations."""
 _NAME = re.compile(r"[a-zA-Z][-a-zA-Z0-9]{0,99}")
 _GROUP_NAME = re.compile(r"[a-zA-Z0-9][-_a-zA-Z0-9]{0,62}")
+_KUBERNETES_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 _EFFECTS = {"NoSchedule": "NO_SCHEDULE", "NoExecute": "NO_EXECUTE", "PreferNoSchedule": "PREFER_NO_SCHEDULE"}
 _POLICY = "arn:aws:iam::aws:policy"
 ADDON_POLICIES: Mapping[str, str] = {
@@ -24,6 +30,12 @@ ADDON_POLICIES: Mapping[str, str] = {
     "imageBuilder": f"{_POLICY}/AmazonEC2ContainerRegistryPowerUser",
 }
 """Names of ``iam.withAddonPolicies``, and the AWS policy that each stands for."""
+_WELL_KNOWN_POLICIES = {
+    "ebsCSIController": ADDON_POLICIES["ebs"],
+    "efsCSIController": ADDON_POLICIES["efs"],
+    "imageBuilder": ADDON_POLICIES["imageBuilder"],
+}
+"""Names of ``wellKnownPolicies`` that stand for a policy of Amazon's own; eksctl writes the text of the others."""
 _MAX_NODES = 450  # default quota of EKS for nodes of a managed node group
 
 
@@ -35,6 +47,8 @@ class NodeGroup:
         volume_gib: Disk of a node. is_private: without public addresses, behind a NAT gateway.
         taints: (key, value, effect) in EKS' own words. ssh_key: name of an EC2 key pair, empty for none.
         policies: ARNs of further policies of the nodes' role.
+        reservation: Id of the capacity reservation that its nodes come from; empty for none.
+        is_block: The reservation is a capacity block, which is paid in advance.
     """
 
     name: str
@@ -50,19 +64,53 @@ class NodeGroup:
     ssh_key: str = ""
     policies: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def has_gpu(self) -> bool:
-        """True when its machines have NVIDIA GPUs (families p and g)."""
-        return bool(re.match(r"(p[2-9]|g[3-9])[a-z]*\.", self.instance_types[0]))
+    reservation: str = ""
+    is_block: bool = False
 
     @property
     def ami_type(self) -> str:
         """Machine image of its nodes, as the EKS API names it."""
-        # Graviton: a1, and every family with a g after its number (m6g, c7gn, g5g).
-        is_arm = bool(re.match(r"(a1|[a-z]+[0-9]+g[a-z]*)\.", self.instance_types[0]))
-        chip = "ARM_64" if is_arm else "x86_64"
-        return f"AL2023_{chip}_{'NVIDIA' if self.has_gpu else 'STANDARD'}"
+        return _ami_type(self.instance_types[0])
+
+    @property
+    def capacity_type(self) -> str:
+        """Way in which its machines are paid, as the EKS API names it."""
+        if self.is_block:
+            return "CAPACITY_BLOCK"
+        return "SPOT" if self.is_spot else "ON_DEMAND"
+
+    @property
+    def summary(self) -> str:
+        """Number and kinds of its machines, for people."""
+        types = ", ".join(self.instance_types)
+        origin = f" of the {'block' if self.is_block else 'reservation'} {self.reservation}"
+        return f"{self.desired} x {types}{' on spot' if self.is_spot else ''}{origin if self.reservation else ''}"
+
+
+def _ami_type(kind: str) -> str:
+    has_gpu = re.match(r"(p[2-9]|g[3-9])[a-z]*[-.]", kind)  # NVIDIA's; p6-b200 has a hyphen after its number
+    # Graviton: a1, and every family with a g after its number (m6g, c7gn, g5g).
+    is_arm = re.match(r"(a1|[a-z]+[0-9]+g[a-z]*)\.", kind)
+    return f"AL2023_{'ARM_64' if is_arm else 'x86_64'}_{'NVIDIA' if has_gpu else 'STANDARD'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """Role of the pods of one service account (EKS Pod Identity).
+
+    Attributes:
+        policies: ARNs of policies of a role that is made for it.
+        role: ARN of a role that exists; empty to make it.
+    """
+
+    namespace: str
+    service_account: str
+    policies: tuple[str, ...] = ()
+    role: str = ""
+
+    def __str__(self) -> str:
+        """Namespace and name, for people."""
+        return f"{self.namespace}/{self.service_account}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +120,8 @@ class ClusterSpec:
     Attributes:
         version: Kubernetes' version; empty for the newest that EKS offers as its default.
         zones: Availability zones; empty to choose.
+        identities: Roles of service accounts. has_identity_agent: the add-on that they need is installed.
+        file_system: Id of a file system that exists and stays when the cluster goes; empty to make one.
     """
 
     name: str
@@ -80,6 +130,9 @@ class ClusterSpec:
     zones: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     groups: tuple[NodeGroup, ...] = ()
+    identities: tuple[PodIdentity, ...] = ()
+    has_identity_agent: bool = False
+    file_system: str = ""
 
     @property
     def needs_nat(self) -> bool:
@@ -112,7 +165,7 @@ def load_cluster(path: str) -> ClusterSpec:
 
 
 def _cluster(data: Any) -> ClusterSpec:
-    top = _Fields(data, "")
+    top = Fields(data, "")
     kind, version = top.text("kind", "ClusterConfig"), top.text("apiVersion", "eksctl.io/v1alpha5")
     if kind != "ClusterConfig" or not version.startswith("eksctl.io/"):
         raise ValueError(f"it is a {kind} of {version}, and a ClusterConfig of eksctl.io is wanted")
@@ -126,14 +179,9 @@ def _cluster(data: Any) -> ClusterSpec:
     if kubernetes and not re.fullmatch(r"1\.[0-9]{2}", kubernetes):
         raise ValueError(f"metadata.version is {kubernetes!r}: write one such as '1.33', in quotes")
     tags = meta.pairs("tags")
+    file_system = _file_system(meta)
     meta.done()
-    zones = tuple(top.texts("availabilityZones"))
-    if zones and (len(zones) < 2 or len(set(zones)) < len(zones)):
-        raise ValueError("availabilityZones names fewer than two zones, which EKS needs, or one twice")
-    if len(zones) > 4:  # eight blocks, two for each zone: see templates.network
-        raise ValueError("availabilityZones names more than four zones: the network has room for four")
-    if strange := next((zone for zone in zones if not zone.startswith(region)), ""):
-        raise ValueError(f"availabilityZones names {strange}, which is not in {region}")
+    zones = _zones(top, region)
     groups = tuple(_group(data, number) for number, data in enumerate(top.items("managedNodeGroups")))
     names = [group.name for group in groups]
     if double := next((group for group in names if names.count(group) > 1), ""):
@@ -141,20 +189,124 @@ def _cluster(data: Any) -> ClusterSpec:
     # Self-managed groups of eksctl; managed ones differ in their fields, so they are not converted.
     if "nodeGroups" in top.left:
         raise ValueError("nodeGroups is not supported: write them as managedNodeGroups")
+    identities = _identities(top)
+    has_agent = _has_identity_agent(top) or bool(identities)
     top.done()
-    return ClusterSpec(name, region, kubernetes, zones, tags, groups)
+    return ClusterSpec(name, region, kubernetes, zones, tags, groups, identities, has_agent, file_system)
+
+
+def _zones(top: Fields, region: str) -> tuple[str, ...]:
+    zones = tuple(top.texts("availabilityZones"))
+    if zones and (len(zones) < 2 or len(set(zones)) < len(zones)):
+        raise ValueError("availabilityZones names fewer than two zones, which EKS needs, or one twice")
+    if len(zones) > 4:  # eight blocks, two for each zone: see templates.network
+        raise ValueError("availabilityZones names more than four zones: the network has room for four")
+    if strange := next((zone for zone in zones if not zone.startswith(region)), ""):
+        raise ValueError(f"availabilityZones names {strange}, which is not in {region}")
+    return zones
+
+
+def _file_system(meta: Fields) -> str:
+    # An annotation and no field of our own: the same file is still one that eksctl reads.
+    annotations = dict(meta.pairs("annotations"))
+    where = "metadata.annotations"
+    file_system = annotations.pop(FILE_SYSTEM, "")
+    if file_system and not re.fullmatch(r"fs-[0-9a-f]{8,40}", file_system):
+        raise ValueError(f"{where}.{FILE_SYSTEM} is {file_system!r}: write an id such as fs-0123456789abcdef0")
+    if strange := next((key for key in annotations if key.startswith("l2rtui.io/")), ""):
+        raise ValueError(f"{where}.{strange} is not supported")
+    return file_system
+
+
+def _identities(top: Fields) -> tuple[PodIdentity, ...]:
+    iam = top.inner("iam")
+    items = iam.items("podIdentityAssociations")
+    iam.done()
+    identities = tuple(
+        _identity(data, f"iam.podIdentityAssociations[{number}]") for number, data in enumerate(items)
+    )
+    names = [str(identity) for identity in identities]
+    if double := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"iam.podIdentityAssociations names the service account {double} twice")
+    return identities
+
+
+def _identity(data: Any, where: str) -> PodIdentity:
+    fields = Fields(data, where)
+    namespace, account = fields.text("namespace"), fields.text("serviceAccountName")
+    for name in (namespace, account):
+        if not _KUBERNETES_NAME.fullmatch(name):
+            raise ValueError(f"{where} names {name!r}: write lower-case letters, digits and '-'")
+    role, arns = fields.text("roleARN", ""), fields.texts("permissionPolicyARNs")
+    policy_names = fields.inner("wellKnownPolicies")
+    chosen = [arn for name, arn in _WELL_KNOWN_POLICIES.items() if policy_names.switch(name)]
+    policy_names.done()
+    fields.done()
+    policies = tuple(dict.fromkeys([*arns, *chosen]))
+    if bool(role) == bool(policies):
+        raise ValueError(f"{where} needs either roleARN, or permissionPolicyARNs and wellKnownPolicies")
+    if wrong := next((arn for arn in (role, *policies) if arn and not arn.startswith("arn:")), ""):
+        raise ValueError(f"{where} names {wrong!r}, which is no ARN")
+    return PodIdentity(namespace, account, policies, role)
+
+
+def _has_identity_agent(top: Fields) -> bool:
+    names = []
+    for number, data in enumerate(top.items("addons")):
+        fields = Fields(data, f"addons[{number}]")
+        names.append(fields.text("name"))
+        fields.done()
+    if strange := next((name for name in names if name != IDENTITY_AGENT), ""):
+        raise ValueError(f"addons names {strange}, which is not supported: {IDENTITY_AGENT} is")
+    return bool(names)
 
 
 def _group(data: Any, number: int) -> NodeGroup:
-    fields = _Fields(data, f"managedNodeGroups[{number}]")
+    fields = Fields(data, f"managedNodeGroups[{number}]")
     name = fields.text("name")
     if not _GROUP_NAME.fullmatch(name):
         raise ValueError(f"{fields.at('name')} is {name!r}: write letters, digits, '-' and '_'")
+    if (family := fields.text("amiFamily", "AmazonLinux2023")) != "AmazonLinux2023":
+        raise ValueError(f"{fields.at('amiFamily')} {family} is not supported: AmazonLinux2023 is")
+    types = _instance_types(fields)
+    desired, minimum, maximum = _sizes(fields)
+    taints = (_taint(taint, f"{fields.at('taints')}[{n}]") for n, taint in enumerate(fields.items("taints")))
+    reservation, is_block = _reservation(fields)
+    group = NodeGroup(
+        name,
+        types,
+        desired,
+        minimum,
+        maximum,
+        volume_gib=fields.count("volumeSize", 80) or 80,
+        is_private=fields.switch("privateNetworking"),
+        is_spot=fields.switch("spot"),
+        labels=fields.pairs("labels"),
+        taints=tuple(taints),
+        ssh_key=_ssh(fields),
+        policies=_policies(fields),
+        tags=fields.pairs("tags"),
+        reservation=reservation,
+        is_block=is_block,
+    )
+    fields.done()
+    _check_reserved(group, fields)
+    return group
+
+
+def _instance_types(fields: Fields) -> tuple[str, ...]:
     single, several = fields.text("instanceType", ""), tuple(fields.texts("instanceTypes"))
     if bool(single) == bool(several):
         raise ValueError(f"{fields.where} needs either instanceType or instanceTypes")
-    if (family := fields.text("amiFamily", "AmazonLinux2023")) != "AmazonLinux2023":
-        raise ValueError(f"{fields.at('amiFamily')} {family} is not supported: AmazonLinux2023 is")
+    types = (single,) if single else several
+    # EKS takes one machine image for a group: nodes of the other kind would come up without a driver, or never.
+    if strange := next((kind for kind in types if _ami_type(kind) != _ami_type(types[0])), ""):
+        raise ValueError(f"{fields.where} has {types[0]} and {strange}, which need different machine images")
+    return types
+
+
+def _sizes(fields: Fields) -> tuple[int, int, int]:
+    """Return desired, minimum and maximum number of nodes."""
     # eksctl's defaults: two nodes, and the three numbers follow each other where only some are given.
     desired = fields.count("desiredCapacity", None)
     minimum = fields.count("minSize", desired if desired is not None else 2)
@@ -167,28 +319,42 @@ def _group(data: Any, number: int) -> NodeGroup:
             f"{fields.where}: minSize {minimum}, desiredCapacity {desired} and maxSize {maximum} are not in order, "
             f"or beyond {_MAX_NODES}"
         )
-    taints = (_taint(taint, f"{fields.at('taints')}[{n}]") for n, taint in enumerate(fields.items("taints")))
-    group = NodeGroup(
-        name,
-        (single,) if single else several,
-        desired,
-        minimum,
-        maximum,
-        volume_gib=fields.count("volumeSize", 80) or 80,
-        is_private=fields.switch("privateNetworking"),
-        is_spot=fields.switch("spot"),
-        labels=fields.pairs("labels"),
-        taints=tuple(taints),
-        ssh_key=_ssh(fields),
-        policies=_policies(fields),
-        tags=fields.pairs("tags"),
-    )
-    fields.done()
-    return group
+    return desired, minimum, maximum
+
+
+def _reservation(fields: Fields) -> tuple[str, bool]:
+    """Return the id of the reservation of a group, and True where it is a capacity block."""
+    market = fields.inner("instanceMarketOptions")
+    kind = market.text("marketType", "")
+    market.done()
+    reservation = fields.inner("capacityReservation")
+    target = reservation.inner("capacityReservationTarget")
+    name = target.text("capacityReservationID", "")
+    target.done()
+    reservation.done()
+    if kind not in ("", "capacity-block"):
+        raise ValueError(f"{market.at('marketType')} {kind} is not supported: capacity-block is; see also `spot`")
+    if name and not re.fullmatch(r"cr-[0-9a-f]{8,40}", name):
+        raise ValueError(f"{target.at('capacityReservationID')} is {name!r}: write one such as cr-0123456789abcdef")
+    if kind and not name:
+        raise ValueError(f"{target.at('capacityReservationID')} is missing: a capacity block is bought first")
+    return name, bool(kind)
+
+
+def _check_reserved(group: NodeGroup, fields: Fields) -> None:
+    """Refuse several types, spot, and ssh (which EKS does not take with a launch template) in a reserved group."""
+    if not group.reservation:
+        return
+    if len(group.instance_types) > 1:
+        raise ValueError(f"{fields.at('instanceTypes')} names several types, and a reservation holds one")
+    if group.is_spot:
+        raise ValueError(f"{fields.at('spot')} cannot be true: the group's machines are reserved")
+    if group.ssh_key:
+        raise ValueError(f"{fields.at('ssh')} is not supported with a capacityReservation")
 
 
 def _taint(data: Any, where: str) -> tuple[str, str, str]:
-    taint = _Fields(data, where)
+    taint = Fields(data, where)
     key, value, effect = taint.text("key"), taint.text("value", ""), taint.text("effect")
     if effect not in _EFFECTS:
         raise ValueError(f"{where}.effect is {effect!r}: write {' or '.join(_EFFECTS)}")
@@ -196,7 +362,7 @@ def _taint(data: Any, where: str) -> tuple[str, str, str]:
     return key, value, _EFFECTS[effect]
 
 
-def _ssh(fields: _Fields) -> str:
+def _ssh(fields: Fields) -> str:
     ssh = fields.inner("ssh")
     key, is_allowed = ssh.text("publicKeyName", ""), ssh.switch("allow")
     ssh.done()
@@ -205,7 +371,7 @@ def _ssh(fields: _Fields) -> str:
     return key if is_allowed else ""  # as in eksctl: a key alone opens no port
 
 
-def _policies(fields: _Fields) -> tuple[str, ...]:
+def _policies(fields: Fields) -> tuple[str, ...]:
     iam = fields.inner("iam")
     arns = iam.texts("attachPolicyARNs")
     addons = iam.inner("withAddonPolicies")
@@ -215,72 +381,3 @@ def _policies(fields: _Fields) -> tuple[str, ...]:
     if wrong := next((arn for arn in arns if not arn.startswith("arn:")), ""):
         raise ValueError(f"{iam.where}.attachPolicyARNs names {wrong!r}, which is no ARN")
     return tuple(dict.fromkeys([*arns, *chosen]))
-
-
-class _Fields:
-    """Reader of a mapping that removes each field it returns; fields left at the end are refused.
-
-    Attributes:
-        where: Path of the mapping in the file, for errors. left: Fields that were not read yet.
-    """
-
-    def __init__(self, data: Any, where: str) -> None:
-        if not isinstance(data, Mapping):
-            raise ValueError(f"{where or 'the file'} is no mapping of fields")  # noqa: TRY004  (a mistake in a file)
-        self.where = where
-        self.left: dict[str, Any] = {str(key): value for key, value in data.items()}
-
-    def at(self, name: str) -> str:
-        """Return the field's full name."""
-        return f"{self.where}.{name}".lstrip(".")
-
-    def text(self, name: str, default: str | None = None) -> str:
-        """Return a text; without a default it is required."""
-        value = self.left.pop(name, default)
-        if value is None:
-            raise ValueError(f"{self.at(name)} is missing")
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
-            raise ValueError(f"{self.at(name)} is no text")  # noqa: TRY004
-        return str(value)
-
-    def count(self, name: str, default: int | None) -> int | None:
-        """Return an integer from 0 up."""
-        value = self.left.pop(name, default)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise ValueError(f"{self.at(name)} is {value!r}: write a whole number")
-        return value
-
-    def switch(self, name: str) -> bool:
-        """Return a boolean; False when it is missing."""
-        value = self.left.pop(name, False)
-        if not isinstance(value, bool):
-            raise ValueError(f"{self.at(name)} is {value!r}: write true or false")  # noqa: TRY004
-        return value
-
-    def items(self, name: str) -> list[Any]:
-        """Return a list; an empty one when it is missing."""
-        value = self.left.pop(name, None) or []
-        if not isinstance(value, list):
-            raise ValueError(f"{self.at(name)} is no list")  # noqa: TRY004
-        return value
-
-    def texts(self, name: str) -> list[str]:
-        """Return a list of texts."""
-        texts = self.items(name)
-        if not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"{self.at(name)} holds something that is no text")
-        return texts
-
-    def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
-        """Return a mapping of texts as pairs."""
-        inner = _Fields(self.left.pop(name, None) or {}, self.at(name))
-        return tuple((key, inner.text(key)) for key in list(inner.left))
-
-    def inner(self, name: str) -> _Fields:
-        """Return the reader of an inner mapping; an empty one when it is missing."""
-        return _Fields(self.left.pop(name, None) or {}, self.at(name))
-
-    def done(self) -> None:
-        """Refuse fields that were not read."""
-        if self.left:
-            raise ValueError(f"{self.at(next(iter(self.left)))} is not supported")

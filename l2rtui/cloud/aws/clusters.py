@@ -1,24 +1,29 @@
 """Creation and removal of an EKS cluster, in the order that AWS requires; its state is in the cloud alone.
 
-Created: network, roles, control plane, node groups, file system, mount targets. Removed the other way round, with
-what Kubernetes itself has put into the network in between. Every step reads the present state first, so a command
-that was stopped or has failed continues when it is given again; and ``delete`` removes whatever part is there.
+Created: network, roles, launch templates, control plane, node groups, Pod Identity, file system, mount targets.
+Removed the other way round, with what Kubernetes itself has put into the network in between. Every step reads the
+present state first, so a command that was stopped or has failed continues when it is given again; and ``delete``
+removes whatever part is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
-from l2rtui.cloud.aws import eks, orphaned_resources, stacks, templates
+from l2rtui.cloud.aws import eks, existing_files, orphaned_resources, stacks, templates
 from l2rtui.cloud.aws.clients import Cloud
-from l2rtui.cloud.aws.cluster_spec import ClusterSpec
+from l2rtui.cloud.aws.cluster_spec import IDENTITY_AGENT, ClusterSpec
 from l2rtui.cloud.aws.orphaned_resources import RemainingResource
+from l2rtui.cloud.aws.reservations import Reservation, check_zones, find_reservations
 from l2rtui.cloud.aws.waiters import ClusterChange
 from l2rtui.errors import BackendError, NotFoundError, UsageError
 
-STACKS = ("network", "roles", "efs", "mounts")
+STACKS: Final = ("network", "roles", "efs", "mounts")
+OPTIONAL_STACKS: Final = ("launch", "identity")
+"""Stacks that only some clusters have: launch templates of reservations, Pod Identity."""
+_NO_RESERVATIONS: Final[Mapping[str, Reservation]] = {}
 _BAD_ZONES = ("us-east-1e",)
 """Zones in which EKS creates no control plane."""
 
@@ -55,27 +60,40 @@ class ClusterReceipt:
         return f"{len(self.left)} left of {self.cluster} ({cost}): {remaining}{retained}"
 
 
-def steps_of(spec: ClusterSpec, *, has_files: bool) -> tuple[tuple[str, str], ...]:
+def steps_of(
+    spec: ClusterSpec, *, has_files: bool, reservations: Mapping[str, Reservation] = _NO_RESERVATIONS
+) -> tuple[tuple[str, str], ...]:
     """Return what create() would make, in order, as pairs of step and description."""
     zones = ", ".join(spec.zones)
     nat = ", one NAT gateway" if spec.needs_nat else ""
     steps = [
         (templates.stack_name(spec.name, "network"), f"VPC {templates.NETWORK} with subnets in {zones}{nat}"),
         (templates.stack_name(spec.name, "roles"), f"{1 + len(spec.groups)} IAM roles"),
-        (f"cluster {spec.name}", f"EKS control plane, Kubernetes {spec.version or 'as EKS offers by default'}"),
     ]
-    steps += [
-        (f"node group {group.name}", f"{group.desired} x {', '.join(group.instance_types)}")
-        for group in spec.groups
+    if any(group.reservation for group in spec.groups):
+        lines = "; ".join(f"{name}: {reservation.summary}" for name, reservation in reservations.items())
+        steps.append((templates.stack_name(spec.name, "launch"), f"launch templates: {lines}"))
+    steps.append(
+        (f"cluster {spec.name}", f"EKS control plane, Kubernetes {spec.version or 'as EKS offers by default'}")
+    )
+    now = [
+        reservations[group.name].group_now(group) if group.name in reservations else group for group in spec.groups
     ]
-    if has_files:
+    steps += [(f"node group {group.name}", group.summary) for group in now]
+    if spec.has_identity_agent:
+        accounts = f", roles for {', '.join(map(str, spec.identities))}" if spec.identities else ""
+        steps.append((templates.stack_name(spec.name, "identity"), f"add-on {IDENTITY_AGENT}{accounts}"))
+    if has_files and not spec.file_system:
         steps.append((templates.stack_name(spec.name, "efs"), "shared file system, encrypted"))
-        steps.append((templates.stack_name(spec.name, "mounts"), f"mount targets in {zones}"))
+    if has_files:
+        existing = f" of the file system {spec.file_system}, which stays when the cluster goes"
+        text = f"mount targets in {zones}{existing if spec.file_system else ''}"
+        steps.append((templates.stack_name(spec.name, "mounts"), text))
     return tuple(steps)
 
 
-async def with_zones(cloud: Cloud, spec: ClusterSpec) -> ClusterSpec:
-    """Return the spec with zones: its own, else the first three of the region."""
+async def with_zones(cloud: Cloud, spec: ClusterSpec, needed: Collection[str] = ()) -> ClusterSpec:
+    """Return the spec with zones: its own, else the needed ones and further ones of the region, three in all."""
     if spec.zones:
         return spec
     filters = [{"Name": "state", "Values": ["available"]}, {"Name": "zone-type", "Values": ["availability-zone"]}]
@@ -84,7 +102,8 @@ async def with_zones(cloud: Cloud, spec: ClusterSpec) -> ClusterSpec:
     if len(names) < 2:  # the control plane needs subnets in two zones
         raise UsageError(f"{spec.region} has fewer than two zones, which EKS needs.", "Choose another region.")
     # Sorted, so that a second `create` without zones in the file chooses the same ones.
-    return replace(spec, zones=tuple(names[:3]))
+    chosen = sorted(names, key=lambda zone: (zone not in needed, zone))[: max(3, len(set(needed)))]
+    return replace(spec, zones=tuple(sorted(chosen)))
 
 
 async def create(change: ClusterChange, spec: ClusterSpec, *, has_files: bool = True) -> None:
@@ -95,16 +114,42 @@ async def create(change: ClusterChange, spec: ClusterSpec, *, has_files: bool = 
     """
     cloud = change.cloud
     await eks.find_cluster(cloud, spec.name)  # somebody else's is refused before anything is made
+    reservations = await find_reservations(cloud, spec)
+    check_zones(spec, reservations)
+    if has_files:
+        await check_files(cloud, spec)
     await _ensure_stack(change, spec, "network", templates.network(spec))
     await _ensure_stack(change, spec, "roles", templates.roles(spec))
+    if reservations:
+        await _ensure_stack(change, spec, "launch", templates.launch_templates(spec))
     # From here on ids come from the outputs of stacks, not from earlier steps: the command may be a second try.
     net = await _outputs(cloud, spec, "network")
     public, private = net["PublicSubnets"].split(","), net["PrivateSubnets"].split(",")
-    await _create_machines(change, spec, public, private)
+    await _create_machines(change, spec, public, private, reservations)
+    if spec.has_identity_agent:
+        await _ensure_stack(change, spec, "identity", templates.pod_identity(spec))
+    else:
+        # A right that the file no longer names must not stay; nothing happens where there is no such stack.
+        await stacks.delete_stack(change, templates.stack_name(spec.name, "identity"), spec.name)
     if has_files:
+        await _create_files(change, spec, net["Vpc"], private)
+
+
+async def _create_files(change: ClusterChange, spec: ClusterSpec, vpc: str, subnets: Sequence[str]) -> None:
+    files = spec.file_system
+    if not files:
         await _ensure_stack(change, spec, "efs", templates.file_system(spec))
-        files = (await _outputs(cloud, spec, "efs"))["Files"]
-        await _ensure_stack(change, spec, "mounts", templates.mounts(spec.name, files, net["Vpc"], private))
+        files = (await _outputs(change.cloud, spec, "efs"))["Files"]
+    template = templates.mounts(spec.name, files, vpc, subnets, is_existing=bool(spec.file_system))
+    await _ensure_stack(change, spec, "mounts", template)
+
+
+async def check_files(cloud: Cloud, spec: ClusterSpec) -> None:
+    """Check the existing file system that a spec names, if it names one. Raises as ``check_file_system`` does."""
+    if spec.file_system:
+        vpc = (await stacks.stack_outputs(cloud, templates.stack_name(spec.name, "network"))).get("Vpc", "")
+        own = (await stacks.stack_outputs(cloud, templates.stack_name(spec.name, "efs"))).get("Files", "")
+        await existing_files.check_file_system(cloud, spec.file_system, vpc, own)
 
 
 async def _ensure_stack(change: ClusterChange, spec: ClusterSpec, part: str, template: templates.Template) -> None:
@@ -113,16 +158,30 @@ async def _ensure_stack(change: ClusterChange, spec: ClusterSpec, part: str, tem
 
 
 async def _create_machines(
-    change: ClusterChange, spec: ClusterSpec, public: Sequence[str], private: Sequence[str]
+    change: ClusterChange,
+    spec: ClusterSpec,
+    public: Sequence[str],
+    private: Sequence[str],
+    reservations: Mapping[str, Reservation],
 ) -> None:
     """Create the control plane, then all node groups at once."""
     # Both kinds of subnets: zones of a control plane cannot be added later.
     roles = await _outputs(change.cloud, spec, "roles")
     await eks.ensure_cluster(change, spec, roles["Cluster"], [*public, *private])
+    launch = await _outputs(change.cloud, spec, "launch") if reservations else {}
     # Two loops: each group takes minutes, and they are made at the same time.
     for group in spec.groups:
         role, subnets = roles[templates.node_role(group.name)], private if group.is_private else public
-        await eks.request_group(change, spec, group, role, subnets)
+        if (reservation := reservations.get(group.name)) is None:
+            await eks.request_group(change, spec, group, role, subnets)
+            continue
+        # In the zone of the reservation alone: a group that also spans others would ask for machines there in vain.
+        own, key = [subnets[spec.zones.index(reservation.zone)]], templates.launch_template(group.name)
+        template = {"id": launch[key], "version": launch[f"{key}Version"]}
+        await eks.request_group(change, spec, reservation.group_now(group), role, own, template)
+        if not reservation.is_active:
+            text = f"has no nodes until {reservation.summary}; then `l2rtui cluster scale {group.name}`"
+            change.say(f"node group {group.name}", text, is_change=False)
     for group in spec.groups:
         await eks.await_group(change, spec.name, group.name)
 
@@ -141,6 +200,9 @@ async def delete(change: ClusterChange, name: str, *, keep_files: bool = False) 
     net = await stacks.stack_outputs(cloud, templates.stack_name(name, "network"))
     if await eks.find_cluster(cloud, name) is not None:  # somebody else's is refused before anything is removed
         await eks.delete_groups(change, name)
+    # While the control plane is there: the add-on and the associations are removed through it.
+    for part in OPTIONAL_STACKS:
+        await stacks.delete_stack(change, templates.stack_name(name, part), name)
     await eks.delete_cluster(change, name)
     # Mount targets have network interfaces in the subnets, so they go before the network.
     for part in ("mounts",) if keep_files else ("mounts", "efs"):
@@ -185,8 +247,10 @@ async def status(cloud: Cloud, name: str) -> dict[str, Any]:
     """Return the present parts of a cluster as a JSON object."""
     cluster = await eks.find_cluster(cloud, name)
     groups = [_group_document(group) for group in await eks.find_groups(cloud, name)] if cluster else []
-    states = {part: await stacks.find_stack(cloud, templates.stack_name(name, part)) for part in STACKS}
+    parts = (*STACKS, *OPTIONAL_STACKS)
+    states = {part: await stacks.find_stack(cloud, templates.stack_name(name, part)) for part in parts}
     files = await stacks.stack_outputs(cloud, templates.stack_name(name, "efs"))
+    mounts = await stacks.stack_outputs(cloud, templates.stack_name(name, "mounts"))
     return {
         "cluster": name,
         "region": await cloud.region(),
@@ -194,7 +258,12 @@ async def status(cloud: Cloud, name: str) -> dict[str, Any]:
         "version": str(cluster.get("version", "")) if cluster else "",
         "endpoint": str(cluster.get("endpoint") or "") if cluster else "",
         "file_system": files.get("Files", ""),
-        "stacks": {part: str(stack["StackStatus"]) if stack else "" for part, stack in states.items()},
+        "existing_file_system": mounts.get("ExistingFiles", ""),
+        "stacks": {
+            part: str(stack["StackStatus"]) if stack else ""
+            for part, stack in states.items()
+            if stack or part in STACKS
+        },
         "groups": groups,
     }
 
@@ -205,6 +274,7 @@ def _group_document(group: Mapping[str, Any]) -> dict[str, Any]:
         "group": group["nodegroupName"],
         "status": group["status"],
         "instance_types": list(group.get("instanceTypes") or ()),
+        "capacity_type": str(group.get("capacityType") or ""),
         "nodes": scaling.get("desiredSize"),
         "min": scaling.get("minSize"),
         "max": scaling.get("maxSize"),

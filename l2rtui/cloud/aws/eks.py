@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -115,9 +115,18 @@ async def _find_group(cloud: Cloud, cluster: str, name: str) -> dict[str, Any] |
 
 
 async def request_group(
-    change: ClusterChange, spec: ClusterSpec, group: NodeGroup, role: str, subnets: Sequence[str]
+    change: ClusterChange,
+    spec: ClusterSpec,
+    group: NodeGroup,
+    role: str,
+    subnets: Sequence[str],
+    template: Mapping[str, str] | None = None,
 ) -> None:
-    """Request a node group unless it is there, without waiting: it takes minutes, and all are made at once."""
+    """Request a node group unless it is there, without waiting: it takes minutes, and all are made at once.
+
+    Args:
+        template: ``id`` and ``version`` of a launch template, which has type and disk of the machines.
+    """
     step = f"node group {group.name}"
     existing = await _find_group(change.cloud, spec.name, group.name)
     if existing is not None and existing["status"] in ("CREATE_FAILED", "DELETE_FAILED", "DELETING"):
@@ -125,8 +134,9 @@ async def request_group(
         await delete_group(change, spec.name, group.name)
         existing = None
     if existing is None:
-        await change.cloud.call("eks", "create_nodegroup", **_group_request(spec, group, role, subnets))
-        change.say(step, f"asked for: {group.desired} x {', '.join(group.instance_types)}")
+        request = _group_request(spec, group, role, subnets) | _machines(group, template)
+        await change.cloud.call("eks", "create_nodegroup", **request)
+        change.say(step, f"asked for: {group.summary}")
 
 
 async def await_group(change: ClusterChange, cluster: str, name: str) -> None:
@@ -152,10 +162,8 @@ def _group_request(spec: ClusterSpec, group: NodeGroup, role: str, subnets: Sequ
         "nodegroupName": group.name,
         "nodeRole": role,
         "subnets": list(subnets),
-        "instanceTypes": list(group.instance_types),
         "amiType": group.ami_type,
-        "diskSize": group.volume_gib,
-        "capacityType": "SPOT" if group.is_spot else "ON_DEMAND",
+        "capacityType": group.capacity_type,
         "scalingConfig": {"minSize": group.minimum, "maxSize": group.maximum, "desiredSize": group.desired},
         "labels": dict(group.labels),
         "tags": {**dict(group.tags), **tags_of(spec)},
@@ -165,6 +173,12 @@ def _group_request(spec: ClusterSpec, group: NodeGroup, role: str, subnets: Sequ
     if group.ssh_key:
         request["remoteAccess"] = {"ec2SshKey": group.ssh_key}
     return request
+
+
+def _machines(group: NodeGroup, template: Mapping[str, str] | None) -> dict[str, Any]:
+    if template is not None:
+        return {"launchTemplate": dict(template)}
+    return {"instanceTypes": list(group.instance_types), "diskSize": group.volume_gib}
 
 
 async def delete_groups(change: ClusterChange, cluster: str) -> None:

@@ -1,4 +1,4 @@
-"""CloudFormation templates of a cluster: network, roles, shared file system. Pure functions of a spec.
+"""CloudFormation templates of a cluster: network, roles, files, launch templates, Pod Identity. Pure functions.
 
 They are separate stacks so that each can be inspected, created and removed by itself: roles before the cluster and
 after it, the file system perhaps never. EKS itself is created by API calls (``eks.py``), which a fake can answer.
@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from l2rtui.cloud.aws.cluster_spec import ClusterSpec
+from l2rtui.cloud.aws.cluster_spec import IDENTITY_AGENT, ClusterSpec, NodeGroup
 
 OWNER_TAG: Final = "l2rtui/cluster"
 """Tag key of everything that is created here; its value is the cluster's name."""
@@ -22,7 +22,7 @@ Template = dict[str, Any]
 
 
 def stack_name(cluster: str, part: str) -> str:
-    """Return the name of the stack of a part: ``network``, ``roles``, ``efs`` or ``mounts``."""
+    """Return the name of the stack of a part, such as ``network``."""
     return f"l2rtui-{cluster}-{part}"
 
 
@@ -114,7 +114,69 @@ def roles(spec: ClusterSpec) -> Template:
 
 def node_role(group: str) -> str:
     """Return the logical id of a group's role: CloudFormation allows letters and digits alone."""
-    return f"Node{group.encode().hex()}"  # hexadecimal: two names such as a-b and a_b must not become one
+    return f"Node{_letters(group)}"
+
+
+def _letters(name: str) -> str:
+    return name.encode().hex()  # hexadecimal: two names such as a-b and a_b must not become one
+
+
+def launch_templates(spec: ClusterSpec) -> Template:
+    """Return a launch template for each group with a capacity reservation: EKS takes reservations by no other way.
+
+    Source: "Create a managed node group with capacity blocks" in the EKS user guide.
+    """
+    resources: Template = {}
+    outputs: dict[str, Any] = {}
+    for group in spec.groups:
+        if group.reservation:
+            name = launch_template(group.name)
+            resources[name] = _resource("EC2::LaunchTemplate", LaunchTemplateData=_launch_data(spec, group))
+            outputs |= {name: _ref(name), f"{name}Version": {"Fn::GetAtt": [name, "LatestVersionNumber"]}}
+    return _template(f"Launch templates of the cluster {spec.name}", resources, outputs)
+
+
+def launch_template(group: str) -> str:
+    """Return the logical id of a group's launch template."""
+    return f"Launch{_letters(group)}"
+
+
+def _launch_data(spec: ClusterSpec, group: NodeGroup) -> Template:
+    # Size of the disk and type of the machine stand here: EKS refuses them beside a launch template that has them.
+    disk = {"VolumeSize": group.volume_gib, "VolumeType": "gp3", "DeleteOnTermination": True}
+    data: Template = {
+        "InstanceType": group.instance_types[0],
+        "BlockDeviceMappings": [{"DeviceName": "/dev/xvda", "Ebs": disk}],  # root disk of Amazon Linux
+        "CapacityReservationSpecification": {
+            "CapacityReservationTarget": {"CapacityReservationId": group.reservation}
+        },
+        "TagSpecifications": [{"ResourceType": kind, "Tags": _tag_list(spec)} for kind in ("instance", "volume")],
+    }
+    return data | ({"InstanceMarketOptions": {"MarketType": "capacity-block"}} if group.is_block else {})
+
+
+def pod_identity(spec: ClusterSpec) -> Template:
+    """Return the add-on that hands credentials to pods, and for each service account a role and its association."""
+    resources = {
+        "Agent": _resource("EKS::Addon", ClusterName=spec.name, AddonName=IDENTITY_AGENT, Tags=_tag_list(spec))
+    }
+    for identity in spec.identities:
+        name = _letters(str(identity))
+        role: Any = identity.role
+        if not role:
+            # TagSession: EKS tags each session with cluster, namespace and service account, for policies to read.
+            actions = ["sts:AssumeRole", "sts:TagSession"]
+            resources[f"Role{name}"] = _role(spec, "pods.eks.amazonaws.com", identity.policies, actions)
+            role = {"Fn::GetAtt": [f"Role{name}", "Arn"]}
+        resources[f"Association{name}"] = _resource(
+            "EKS::PodIdentityAssociation",
+            ClusterName=spec.name,
+            Namespace=identity.namespace,
+            ServiceAccount=identity.service_account,
+            RoleArn=role,
+            Tags=_tag_list(spec),
+        )
+    return _template(f"Pod identities of the cluster {spec.name}", resources, {})
 
 
 def file_system(spec: ClusterSpec) -> Template:
@@ -124,8 +186,12 @@ def file_system(spec: ClusterSpec) -> Template:
     return _template(f"Shared files of the cluster {spec.name}", resources, {"Files": _ref("Files")})
 
 
-def mounts(cluster: str, files: str, vpc: str, subnets: Sequence[str]) -> Template:
-    """Return a mount target of the file system in each zone, open to the cluster's own network alone."""
+def mounts(cluster: str, files: str, vpc: str, subnets: Sequence[str], *, is_existing: bool = False) -> Template:
+    """Return a mount target of the file system in each zone, open to the cluster's own network alone.
+
+    Args:
+        is_existing: The file system is not the cluster's own; an output says so to later commands.
+    """
     resources = {
         "Entrance": _resource(
             "EC2::SecurityGroup",
@@ -138,11 +204,14 @@ def mounts(cluster: str, files: str, vpc: str, subnets: Sequence[str]) -> Templa
         resources[f"Mount{number}"] = _resource(
             "EFS::MountTarget", FileSystemId=files, SubnetId=subnet, SecurityGroups=[_ref("Entrance")]
         )
-    return _template(f"Mount targets of the cluster {cluster}", resources, {})
+    outputs = {"ExistingFiles": files} if is_existing else {}
+    return _template(f"Mount targets of the cluster {cluster}", resources, outputs)
 
 
-def _role(spec: ClusterSpec, service: str, policies: Sequence[str]) -> Template:
-    statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+def _role(
+    spec: ClusterSpec, service: str, policies: Sequence[str], actions: str | list[str] = "sts:AssumeRole"
+) -> Template:
+    statement = {"Effect": "Allow", "Principal": {"Service": service}, "Action": actions}
     trust = {"Version": "2012-10-17", "Statement": [statement]}
     arns = list(dict.fromkeys(policies))  # CloudFormation requires unique items
     return _resource("IAM::Role", AssumeRolePolicyDocument=trust, ManagedPolicyArns=arns, Tags=_tag_list(spec))

@@ -34,6 +34,22 @@ managedNodeGroups:
       attachPolicyARNs: ["arn:aws:iam::aws:policy/AmazonS3FullAccess"]
   - {name: cpu, instanceTypes: [m5.large, m5.xlarge], spot: true}
 """
+BLOCK = """
+  - name: block
+    instanceType: p5.48xlarge
+    privateNetworking: true
+    instanceMarketOptions: {marketType: capacity-block}
+    capacityReservation: {capacityReservationTarget: {capacityReservationID: cr-0123456789abcdef0}}
+"""
+IDENTITIES = """\
+addons: [{name: eks-pod-identity-agent}]
+iam:
+  podIdentityAssociations:
+    - {namespace: kube-system, serviceAccountName: efs-csi-controller, wellKnownPolicies: {efsCSIController: true}}
+    - {namespace: ml, serviceAccountName: trainer, roleARN: "arn:aws:iam::123456789012:role/trainer"}
+"""
+FILES = "metadata: {annotations: {l2rtui.io/file-system: fs-0123456789abcdef0, note: x}, "
+ALL = f"{FILE.replace('metadata: {', FILES)}{BLOCK}{IDENTITIES}"
 
 
 def read(tmp_path, text):
@@ -61,6 +77,55 @@ def test_what_eksctl_understands_is_understood(tmp_path):
     assert replace(cpu, instance_types=("g5g.xlarge",)).ami_type == "AL2023_ARM_64_NVIDIA"
 
 
+def test_reservations_identities_and_a_file_system_that_exists(tmp_path):
+    spec = read(tmp_path, ALL)
+    block = spec.groups[2]
+    assert (block.reservation, block.is_block, block.capacity_type) == (
+        "cr-0123456789abcdef0",
+        True,
+        "CAPACITY_BLOCK",
+    )
+    assert [group.capacity_type for group in spec.groups[:2]] == ["ON_DEMAND", "SPOT"]
+    assert spec.file_system == "fs-0123456789abcdef0"
+    assert (spec.has_identity_agent, [str(item) for item in spec.identities]) == (
+        True, ["kube-system/efs-csi-controller", "ml/trainer"],
+    )  # fmt: skip
+    assert spec.identities[0].policies == ("arn:aws:iam::aws:policy/service-role/AmazonEFSCSIDriverPolicy",)
+    assert (spec.identities[1].role, spec.identities[1].policies) == ("arn:aws:iam::123456789012:role/trainer", ())
+    assert not read(tmp_path, FILE).has_identity_agent
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("marketType: capacity-block", "marketType: spot", "marketType spot is not supported: capacity-block is"),
+        ("cr-0123456789abcdef0", "r-1", "capacityReservationID is 'r-1': write one such as cr-"),
+        ("{capacityReservationID: cr-0123456789abcdef0}", "{}", "capacityReservationID is missing"),
+        ("capacityReservationID: cr-", "capacityReservationResourceGroupARN: cr-", "GroupARN is not supported"),
+        ("instanceType: p5.48xlarge", "instanceTypes: [p5.48xlarge, p5en.48xlarge]", "a reservation holds one"),
+        ("    instanceMarketOptions", "    spot: true\n    instanceMarketOptions", "spot cannot be true"),
+        ("    instanceMarketOptions", "    ssh: {allow: true, publicKeyName: k}\n    instanceMarketOptions",
+         "ssh is not supported with a capacityReservation"),
+        ("[m5.large, m5.xlarge]", "[m5.large, m7g.large]", "m5.large and m7g.large, which need different"),
+        ("[m5.large, m5.xlarge]", "[g6.xlarge, m5.large]", "g6.xlarge and m5.large, which need different"),
+        ("name: eks-pod-identity-agent", "name: vpc-cni", "addons names vpc-cni, which is not supported"),
+        ("name: eks-pod-identity-agent", "name: eks-pod-identity-agent, version: v1", r"\[0\].version is not"),
+        ("serviceAccountName: trainer", "serviceAccountName: Trainer", "names 'Trainer': write lower-case"),
+        (', roleARN: "arn:aws:iam::123456789012:role/trainer"', "", "needs either roleARN, or"),
+        ('"arn:aws:iam::123456789012:role/trainer"', "trainer", "names 'trainer', which is no ARN"),
+        ("efsCSIController", "certManager", "wellKnownPolicies.certManager is not supported"),
+        ("ml, serviceAccountName: trainer", "kube-system, serviceAccountName: efs-csi-controller",
+         "kube-system/efs-csi-controller twice"),
+        ("fs-0123456789abcdef0", "vol-1", "file-system is 'vol-1': write an id such as fs-"),
+        ("l2rtui.io/file-system", "l2rtui.io/filesystem", "l2rtui.io/filesystem is not supported"),
+    ],
+)  # fmt: skip
+def test_what_goes_together_with_nothing_is_refused(tmp_path, old, new, sentence):
+    assert old in ALL
+    with pytest.raises(SpecError, match=sentence):
+        read(tmp_path, ALL.replace(old, new, 1))
+
+
 def test_the_example_is_one(tmp_path):
     assert [group.name for group in load_cluster("manifests/cluster.yaml").groups] == ["learners", "workers"]
 
@@ -68,7 +133,7 @@ def test_the_example_is_one(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("metadata: {", "iam: {withOIDC: true}\nmetadata: {", "iam is not supported"),
+        ("metadata: {", "iam: {withOIDC: true}\nmetadata: {", "iam.withOIDC is not supported"),
         ("volumeSize: 200", "volumeIOPS: 3000", r"managedNodeGroups\[0\].volumeIOPS is not supported"),
         ("ebs: false", "albIngress: true", "withAddonPolicies.albIngress is not supported"),
         ("managedNodeGroups:", "nodeGroups:", "nodeGroups is not supported: write them as managedNodeGroups"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
 
 from l2rtui.cli import main as entry
+from l2rtui.services import addons
 from tests.l2rtui.cloud.aws.conftest import REGION, Account, settings
+from tests.l2rtui.cloud.aws.test_prices import offer
 
 # The warnings are moto's own.
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("default"), pytest.mark.timeout(240)]
@@ -31,6 +35,7 @@ def call(amazon_server, monkeypatch, tmp_path, capsys):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")
     monkeypatch.setenv("AWS_ENDPOINT_URL", amazon_server)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", "http://127.0.0.1:1")  # moto has no price list
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
@@ -43,6 +48,56 @@ def call(amazon_server, monkeypatch, tmp_path, capsys):
         signal.signal(number, handler)
 
 
+class PriceList(BaseHTTPRequestHandler):
+    """Amazon's price list over HTTP, with an offer of whatever machine is asked for."""
+
+    def do_POST(self):
+        assert self.headers["X-Amz-Target"] == "AWSPriceListService.GetProducts"
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        attributes = {item["Field"]: item["Value"] for item in request["Filters"]}
+        content = json.dumps({"FormatVersion": "aws_v1", "PriceList": [offer("1.0060", attributes=attributes)]})
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content.encode())
+
+
+@pytest.mark.slow
+def test_the_plan_shows_prices_of_today_and_everything_that_would_be_used(call, tmp_path, monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PriceList)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_PRICING", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(addons, "read_addons", lambda: [("driver", pod("127.0.0.1:1/driver:v1"))])
+    path = tmp_path / "cluster.yaml"
+    identity = "{namespace: ml, serviceAccountName: trainer, roleARN: 'arn:aws:iam::1:role/x'}"
+    path.write_text(f"{FILE}iam: {{podIdentityAssociations: [{identity}]}}\n")
+    try:
+        code, out, output = call("create", "-f", str(path), "--dry-run")
+        assert code == 0, output
+        assert "eks-pod-identity-agent, roles for ml/trainer" in out
+        assert (
+            "2 x g5.xlarge of gpu: $2.012 an hour (Amazon's price list of us-west-2, of 2026-11-20, read now)"
+            in output
+        )
+        assert "driver: 127.0.0.1:1/driver:v1 by its tag, for its digest is not known: The registry" in output
+        code, out, _ = call("create", "-f", str(path), "--dry-run", "-o", "json")
+        plan = json.loads(out)
+        assert (code, plan["cost"]["read"], plan["cost"]["failure"]) == (0, ["2026-11-20"], "")
+        assert [(image["addon"], image["digest"]) for image in plan["addon_images"]] == [("driver", "")]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def pod(image):
+    """An object of an add-on with one container."""
+    return {
+        "kind": "DaemonSet",
+        "metadata": {"name": "x", "namespace": "kube-system"},
+        "spec": {"template": {"spec": {"containers": [{"name": "x", "image": image}]}}},
+    }
+
+
 @pytest.mark.slow
 def test_a_cluster_s_life(call, amazon_server, tmp_path):
     path = tmp_path / "cluster.yaml"
@@ -50,10 +105,14 @@ def test_a_cluster_s_life(call, amazon_server, tmp_path):
     file = ("-f", str(path))
     account = Account({}, amazon_server)
 
-    code, out, _ = call("create", *file, "--dry-run", "-o", "json")
+    code, out, _ = call("create", *file, "--dry-run", "--no-addons", "-o", "json")
     plan = json.loads(out)
     assert (code, len(plan["steps"]), plan["cost"]["unknown"]) == (0, 6, [])
     assert plan["cost"]["dollars_an_hour"] == pytest.approx(0.15 + 2 * 1.006 + 2 * 80 * 0.08 / 730, abs=0.001)
+    # Nobody answers at the price list's address: the figures are those of the table, and say so.
+    machines = next(line for line in plan["cost"]["lines"] if "g5.xlarge" in line["what"])
+    assert machines["source"] == "price of 2026-09-24 in us-east-1; could not be read now"
+    assert (plan["cost"]["read"], "pricing" in plan["cost"]["failure"]) == ([], True)
     assert account.inventory() == {}
     code, _, output = call("create", *file)
     assert (code, "there is no terminal to ask on" in output) == (2, True)

@@ -1,0 +1,174 @@
+"""Prices of machines as Amazon's price list has them now (service ``pricing``, GetProducts).
+
+An offer that is not exactly the one in question (another region, tenancy, unit or currency, two prices for one
+machine) gives no price: a wrong figure is worse than none. Filters as in Karpenter's pricing provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+import msgspec
+
+from l2rtui.cloud.aws.clients import Cloud, CloudError
+
+_ATTEMPTS: Final = 2
+_READ_SECONDS: Final = 10
+_NO_SERVICE: Final = ("cn-", "us-gov-")
+"""Partitions whose credentials the service does not take, or whose prices are not in dollars."""
+_MOST_CHARACTERS: Final = 1 << 20
+_MOST_REASON: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ListPrice:
+    """Price of one machine; None where the list has no offer on demand of it in the region.
+
+    Attributes:
+        published: Day on which Amazon published the offer.
+    """
+
+    dollars_an_hour: float | None
+    published: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """Prices that were read, by the type of the machine; ``failure`` is the reason why others are missing."""
+
+    prices: Mapping[str, ListPrice]
+    failure: str = ""
+
+
+class _Attributes(msgspec.Struct, rename="camel"):
+    instance_type: str
+    region_code: str
+    operating_system: str
+    tenancy: str
+    pre_installed_sw: str
+    capacitystatus: str
+    marketoption: str = "OnDemand"
+
+
+class _Product(msgspec.Struct, rename="camel"):
+    product_family: str
+    attributes: _Attributes
+
+
+class _Dimension(msgspec.Struct, rename="camel"):
+    unit: str
+    begin_range: str
+    end_range: str
+    price_per_unit: dict[str, str]
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    price_dimensions: dict[str, _Dimension]
+
+
+class _Terms(msgspec.Struct):
+    on_demand: dict[str, _Term] = msgspec.field(name="OnDemand", default_factory=dict)
+
+
+class _Offer(msgspec.Struct, rename="camel"):
+    product: _Product
+    terms: _Terms
+    publication_date: datetime
+
+
+def price_cloud(region: str, profile: str = "") -> Cloud:
+    """Return the account as seen from the price list's nearest endpoint: it has three, each with all regions.
+
+    A hint before something is created must not hold it up, so failures count early.
+    """
+    near = {"eu-": "eu-central-1", "ap-": "ap-south-1"}.get(region[:3], "us-east-1")
+    return Cloud(near, profile, attempts=_ATTEMPTS, read_seconds=_READ_SECONDS)
+
+
+async def read_prices(cloud: Cloud, region: str, kinds: Iterable[str]) -> PriceList:
+    """Read the prices of machines (Linux, on demand, shared tenancy); a failure is a part of the result."""
+    if region.startswith(_NO_SERVICE):
+        return PriceList({}, f"Amazon's price list does not answer for {region}")
+    unique = sorted(set(kinds))
+    results = await asyncio.gather(*(_read(cloud, region, kind) for kind in unique))
+    prices = {kind: price for kind, price in zip(unique, results, strict=True) if isinstance(price, ListPrice)}
+    return PriceList(prices, next((reason for reason in results if isinstance(reason, str)), ""))
+
+
+async def _read(cloud: Cloud, region: str, kind: str) -> ListPrice | str:
+    filters = [
+        {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in _wished(region, kind).items()
+    ]
+    request = {"ServiceCode": "AmazonEC2", "FormatVersion": "aws_v1", "Filters": filters}
+    try:
+        offers = await cloud.list_all("pricing", "get_products", "PriceList", **request)
+        return parse_offers(offers, region, kind)
+    except CloudError as error:
+        # One line of it: a proxy in between answers with a page.
+        return " ".join(error.message.split())[:_MOST_REASON].rstrip(".")
+    except ValueError as error:
+        return f"Amazon's price list is not understood: {error}"
+
+
+def _wished(region: str, kind: str) -> dict[str, str]:
+    is_metal = ".metal" in kind  # the list has these as a family of their own, whose tenancy is always dedicated
+    return {
+        "instanceType": kind,
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "tenancy": "Dedicated" if is_metal else "Shared",
+        "preInstalledSw": "NA",
+        # Not AllocatedCapacityReservation or UnusedCapacityReservation: what a reservation costs, filled or empty.
+        "capacitystatus": "Used",
+        "marketoption": "OnDemand",
+        "productFamily": f"Compute Instance{' (bare metal)' if is_metal else ''}",
+    }
+
+
+def parse_offers(offers: Iterable[object], region: str, kind: str) -> ListPrice:
+    """Return the price in the offers of one machine, each a JSON text.
+
+    Raises:
+        ValueError: an offer is of another shape or of something else, or the offers have several prices.
+    """
+    prices: dict[Decimal, str] = {}
+    for text in offers:
+        if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
+            raise ValueError("an offer is no text, or too long")
+        try:
+            offer = msgspec.json.decode(text, type=_Offer)
+        except msgspec.MsgspecError as error:
+            raise ValueError(str(error)) from None
+        _check_product(offer.product, _wished(region, kind))
+        for price in _hourly(offer.terms, kind):
+            prices[price] = offer.publication_date.date().isoformat()
+    if len(prices) > 1:
+        raise ValueError(f"{kind} has several prices: {', '.join(map(str, sorted(prices)))}")
+    return next((ListPrice(float(price), day) for price, day in prices.items()), ListPrice(None))
+
+
+def _check_product(product: _Product, wished: Mapping[str, str]) -> None:
+    actual = msgspec.to_builtins(product.attributes) | {"productFamily": product.product_family}
+    for field, value in wished.items():
+        if actual.get(field) != value:
+            raise ValueError(f"the {field} of an offer is {str(actual.get(field))[:60]!r} and not {value!r}")
+
+
+def _hourly(terms: _Terms, kind: str) -> Iterable[Decimal]:
+    for term in terms.on_demand.values():
+        for dimension in term.price_dimensions.values():
+            if dimension.unit != "Hrs" or (dimension.begin_range, dimension.end_range) != ("0", "Inf"):
+                raise ValueError(f"the price of {kind} is not one for every hour")
+            try:
+                price = Decimal(dimension.price_per_unit.get("USD", ""))
+            except InvalidOperation:
+                raise ValueError(f"the price of {kind} is not in dollars") from None
+            # 0 is the list's entry for hours that are paid elsewhere, and would be shown as free.
+            if not price.is_finite() or price <= 0:
+                raise ValueError(f"the price of {kind} is {price}")
+            yield price
