@@ -19,7 +19,15 @@ from l2rtui.cloud.aws.clients import Cloud
 from l2rtui.cloud.images import buildx, credentials
 from l2rtui.cloud.images.build_progress import BuildFailedError, BuildStage, Progress, StreamTracker
 from l2rtui.cloud.images.credentials import Login
-from l2rtui.cloud.images.engine import LABEL_DIRTY, LABEL_OURS, LABEL_REVISION, ImageEngine, Message
+from l2rtui.cloud.images.engine import (
+    LABEL_BASE,
+    LABEL_BASE_DIGEST,
+    LABEL_DIRTY,
+    LABEL_OURS,
+    LABEL_REVISION,
+    ImageEngine,
+    Message,
+)
 from l2rtui.cloud.images.registry import Registry
 from l2rtui.domain.imageref import HUB, ImageRef, ecr_region, parse_image
 from l2rtui.errors import BackendError, L2RError, UsageError
@@ -35,6 +43,7 @@ _NO_ENTRY = re.compile(
     r"unauthorized|authentication required|denied|no basic auth|incorrect username|forbidden", re.IGNORECASE
 )
 _EXPIRED = re.compile(r"token has expired", re.IGNORECASE)
+_DEFAULT_BASE = re.compile(r"^ARG BASE=(\S+)$", re.MULTILINE)
 
 Logins = Callable[[], Awaitable[Login | None]]
 
@@ -164,6 +173,7 @@ async def build(engine: ImageEngine, recipe: Recipe) -> AsyncGenerator[Progress 
     base = parse_image(f"{BASE_NAME}:{source.tag}")
     labels = {LABEL_OURS: "true", LABEL_DIRTY: str(source.is_dirty).lower()}
     labels |= {LABEL_REVISION: source.revision} if source.revision else {}
+    labels |= await _base_labels(engine, recipe)
     has_buildkit = await buildx.has_buildx()
     stages = (
         ("Dockerfile.base", base, {"BASE": recipe.base} if recipe.base else {}),
@@ -188,6 +198,22 @@ async def build(engine: ImageEngine, recipe: Recipe) -> AsyncGenerator[Progress 
         raise BackendError(f"{recipe.image} was built, and the Docker Engine does not know it.", "Build again.")
     journal.record("image build", str(recipe.image), "done", id=built.id, dirty=source.is_dirty, base=recipe.base)
     yield Built(recipe.image, built.id, source)
+
+
+async def _base_labels(engine: ImageEngine, recipe: Recipe) -> dict[str, str]:
+    """Return name and digest of the outermost base, for both stages: the one between them is in no registry."""
+    dockerfile = recipe.source.folder / "docker" / "Dockerfile.base"
+    default = _DEFAULT_BASE.search(await asyncio.to_thread(dockerfile.read_text, "utf-8"))
+    name = recipe.base or (default[1] if default else "")
+    if not name:
+        return {}
+    image = named(name)
+    image = image if image.tag or image.digest else image.tagged("latest")
+    digest = await engine.base_digest(image)
+    # The annotation holds a name that is complete: `debian` is docker.io/library/debian.
+    path = image.repository if "/" in image.repository or image.registry != HUB else f"library/{image.repository}"
+    labels = {LABEL_BASE: f"{image.registry}/{path}{f':{image.tag}' if image.tag else ''}"}
+    return labels | ({LABEL_BASE_DIGEST: digest} if digest else {})
 
 
 async def _with_last_lines(

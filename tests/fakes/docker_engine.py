@@ -63,6 +63,7 @@ class FakeDockerEngine:
     """
 
     def __init__(self, path: str = "", *, images: tuple[str, ...] = ("img:1",), is_live: bool = False) -> None:
+        self.registry_digests: dict[str, str] = {}
         self.images = {
             name: {"Id": f"sha256:{number:064x}", "RepoTags": [name]} for number, name in enumerate(images)
         }
@@ -484,6 +485,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return
         raise Refusal(404, f"No such image: {name}")
 
+    def distribution(self, name: str) -> None:
+        if name not in self.engine.registry_digests:
+            raise Refusal(500, f"{name}: no such host")
+        self._send(200, {"Descriptor": {"digest": self.engine.registry_digests[name]}})
+
     def tag_image(self, name: str) -> None:
         image = next(image for key, image in self.engine.images.items() if name in (key, image["Id"]))
         self.engine.images[f"{self.query['repo']}:{self.query['tag']}"] = image
@@ -527,6 +533,7 @@ _ROUTES: tuple[tuple[str, str, Callable[..., None]], ...] = (
     ("POST", "/exec/([^/]+)/resize", _Handler.resize_exec),
     ("GET", "/images/json", _Handler.images),
     ("GET", "/images/(.+)/json", _Handler.inspect_image),
+    ("GET", "/distribution/(.+)/json", _Handler.distribution),
     ("POST", "/images/(.+)/tag", _Handler.tag_image),
     ("POST", "/images/(.+)/push", _Handler.push_image),
     ("POST", "/build", _Handler.build_image),

@@ -155,11 +155,13 @@ async def _print_one(session: Session, engine: ImageEngine, image: ImageRef, pus
 def _local_document(image: Any) -> dict[str, Any]:
     digest = image.digests[0].partition("@")[2] if image.digests else ""
     build = {"created": image.created, "revision": image.revision, "dirty": image.is_dirty}
+    build |= {"base": image.base, "base_digest": image.base_digest}
     return _document(image.name, digest, id=image.id, size_bytes=image.size_bytes, **build)
 
 
 def _document(name: str, digest: str, **more: Any) -> dict[str, Any]:
     facts = {"id": "", "size_bytes": None, "created": "", "revision": "", "dirty": None} | more
+    facts = {"base": "", "base_digest": ""} | facts
     pinned = str(parse_image(name).pinned(digest)) if digest else ""
     return {"image": name, "digest": digest, "pinned": pinned, **facts}
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from l2rtui.cloud.docker_engine import DockerEngine, DockerMissingError
+from l2rtui.cloud.docker_engine import DockerEngine, DockerError, DockerMissingError
 from l2rtui.cloud.images.build_progress import BuildStage
 from l2rtui.cloud.images.credentials import Login
 from l2rtui.domain.imageref import ImageRef, parse_image
@@ -16,13 +16,20 @@ from l2rtui.errors import BackendError
 LABEL_REVISION: Final = "org.opencontainers.image.revision"
 LABEL_DIRTY: Final = "io.l2rtui.dirty"
 LABEL_OURS: Final = "io.l2rtui.image"
+LABEL_BASE: Final = "org.opencontainers.image.base.name"
+LABEL_BASE_DIGEST: Final = "org.opencontainers.image.base.digest"
+_DISTRIBUTION_SECONDS: Final = 15.0
 
 Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalImage:
-    """An image in the Engine's store."""
+    """An image in the Engine's store.
+
+    Attributes:
+        base: Name of the image that it was built on; empty without a label. base_digest: its digest then.
+    """
 
     name: str
     id: str
@@ -33,6 +40,8 @@ class LocalImage:
     is_dirty: bool
     digests: tuple[str, ...]
     """Its names in registries, ``NAME@sha256:…``; empty before it was pushed."""
+    base: str = ""
+    base_digest: str = ""
 
 
 class ImageEngine:
@@ -77,6 +86,23 @@ class ImageEngine:
         except DockerMissingError:
             return None
 
+    async def base_digest(self, image: ImageRef) -> str:
+        """Return the digest of the image that a build on this name starts from; empty where the Engine has none.
+
+        A build takes the image in the Engine's store and asks the registry only where there is none; so does this.
+        """
+        if image.digest:
+            return image.digest
+        if (local := await self.find(str(image))) is not None:
+            return local.digests[0].partition("@")[2] if local.digests else ""
+        try:
+            path = f"/distribution/{image}/json"
+            answer = await self._engine.request_json("GET", path, seconds=_DISTRIBUTION_SECONDS)
+        except DockerError:  # no network, or a login that the Engine was not given: no reason to refuse a build
+            return ""
+        descriptor = (answer or {}).get("Descriptor") or {}
+        return str(descriptor.get("digest") or "")
+
     async def images(self) -> list[LocalImage]:
         """List the images that l2rtui has built on this Engine, one item for each name, newest first."""
         summaries = await self._engine.request_json("GET", "/images/json", filters={"label": [LABEL_OURS]})
@@ -98,5 +124,7 @@ def _local(details: Mapping[str, Any], name: str) -> LocalImage:
             str(labels.get(LABEL_REVISION, "")),
             labels.get(LABEL_DIRTY) == "true",
             tuple(digests),
+            str(labels.get(LABEL_BASE, "")),
+            str(labels.get(LABEL_BASE_DIGEST, "")),
         )
     raise BackendError(f"The Docker Engine has an image with the name {name!r}, which is none.")
