@@ -150,7 +150,8 @@ async def _status(session: Session) -> int:
     made = ", ".join(f"{part} {state.lower()}" for part, state in status["stacks"].items() if state) or "no stacks"
     summary = f"{status['status'].lower()}, Kubernetes {status['version']}" if status["status"] else "not there"
     session.talk.say(
-        f"{name} in {status['region']}: {summary}; {made}; file system {status['file_system'] or 'none'}"
+        f"{name} in {status['region']}: {summary}; {made}; "
+        f"file system {status['file_system'] or status['existing_file_system'] or 'none'}"
     )
     session.out.show_all(GROUPS, status["groups"])
     return EXIT_DONE

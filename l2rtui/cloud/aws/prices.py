@@ -138,7 +138,7 @@ def _machines(group: NodeGroup, count: int, region: str, listed: PriceList) -> C
     name = f"{count} x {' or '.join(kinds)} of {group.name}"
     if group.is_block:
         # Linux costs nothing beside it; the hours were paid with the reservation, used or not.
-        return CostLine(f"{name}, beside the block", 0.0, f"paid in advance with {group.reservation}")
+        return CostLine(name, 0.0, f"paid in advance with {group.reservation}")
     if group.reservation:
         name += ", paid by the reservation also where they are off"
     if group.is_spot:
