@@ -162,11 +162,17 @@ def apart(names: Sequence[str], most: int) -> dict[str, str]:
     columns = zip(*(own[:-1] for own in parts), strict=False)
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns)) if len(names) > 1 else 0
     rests = {name: "-".join(own[shared:]) for name, own in zip(names, parts, strict=True)}
-    tail = most - most // 3 - 1
-    return {
-        name: rest if len(rest) <= most else f"{rest[: most // 3]}…{rest[len(rest) - tail :]}"
-        for name, rest in rests.items()
-    }
+    for head in range(most // 3, -1, -1):
+        cut = {name: _cut_middle(rest, most, head) for name, rest in rests.items()}
+        # Of several runs the seed may stand right in the part that is cut: then more of the end is shown.
+        if len(set(cut.values())) == len(cut):
+            return cut
+    return {name: _cut_middle(rest, most, most // 3) for name, rest in rests.items()}
+
+
+def _cut_middle(text: str, most: int, head: int) -> str:
+    """Cut text to a width in characters, with an ellipsis after so many of its first ones."""
+    return text if len(text) <= most else f"{text[:head]}…{text[len(text) - (most - head - 1) :]}"
 
 
 def clip(line: Line, width: int) -> Line:

@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 async def _prepare(session: Session) -> launcher.CheckedPlan:
     args, settings = session.args, session.settings
     wish = spec_file.load(args.file, args.set, args.name, binding=settings.binding)
+    # After the spec, so that a mistake in it does not cost two calls; before a plan, which may take a while.
+    session.require_answer(args.verb)
     return await launcher.prepare(
         session.backend,
         await _with_image(session, wish) if args.image else wish,
@@ -113,7 +115,7 @@ async def run_plan(session: Session) -> int:
 
 async def run_launch(session: Session) -> int:
     """Start the runs of a spec and print them; Ctrl-C before that rolls everything back."""
-    session.require_change("launch")
+    session.require_writable("launch")
     with session.interruption("nothing was created."):
         prepared = await _prepare(session)
     return await _launch(session, prepared, is_one=not session.args.seeds)

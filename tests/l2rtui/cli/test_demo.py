@@ -18,6 +18,7 @@ from l2rtui.cli import main as entry
 
 pytestmark = pytest.mark.process
 
+RACING = str(Path(__file__).parents[3] / "manifests/racing-sac.yaml")
 SPEC = "kind: job\nname: mine\njob: {command: [sleep, '60'], replicas: 2, slots: 1}\n"
 
 
@@ -244,7 +245,9 @@ def test_logs_are_merged_prefixed_and_filtered(cli):
         (("exec", "lidar-ppo", "--", "ls"), 2, "lidar-ppo names 9 pods: lidar-ppo-learner-0,"),
         (("exec", "lidar-ppo/w/0", "--", "ls"), 1, "ls cannot run in lidar-ppo-w-0"),
         (("launch", "-f", "/nowhere.yaml", "--yes"), 2, "/nowhere.yaml"),
-        (("launch", "-f", "/nowhere.yaml"), 2, "launch asks before it acts, and there is no terminal to ask on."),
+        (("launch", "-f", "/nowhere.yaml"), 2, "/nowhere.yaml"),
+        (("launch", "-f", RACING), 2, "launch asks before it acts, and there is no terminal to ask on."),
+        (("launch", "-f", RACING, "--set", "foo=1"), 2, "foo"),
         (("kill", "racing-sac-s0"), 2, "kill asks before it acts"),
         (("kill", "RUN9"), 1, "Nothing is named 'RUN9'"),
         (("destroy", "racing-*"), 1, "Patterns are for lists: `l2rtui runs 'racing-*' -o name` prints the names."),

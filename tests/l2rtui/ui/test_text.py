@@ -256,6 +256,22 @@ def test_without_colours_faults_stand_out_most(theme):
         (["racing-sac-s0-w-10", "racing-sac-s1-w-10"], ["s0-w-10", "s1-w-10"]),
         (["racing-sac-s0-w-0", "lidar-ppo-w-1"], ["racin…-sac-s0-w-0", "lidar-ppo-w-1"]),
         (["a-very-long-name-indeed-0"], ["a-ver…e-indeed-0"]),
+        (
+            ["racing-sac-s0-learner-0", "racing-sac-s1-learner-0", "lidar-ppo-learner-0"],
+            ["raci…0-learner-0", "raci…1-learner-0", "lida…o-learner-0"],
+        ),
+        (
+            ["x-0-a-very-long-end-of-a-name", "y-1-a-very-long-end-of-a-name"],
+            ["x-0-a…-of-a-name", "y-1-a…-of-a-name"],
+        ),
+        (
+            [
+                "a-common-start-0-a-common-end-0",
+                "b-common-start-1-a-common-end-0",
+                "a-common-start-1-a-common-end-0",
+            ],
+            ["a-com…mmon-end-0", "b-com…mmon-end-0", "a-com…mmon-end-0"],
+        ),
     ],
 )
 def test_names_are_cut_where_they_agree(names, shown):
