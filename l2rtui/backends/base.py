@@ -117,6 +117,31 @@ class SecretStore(Protocol):
         """
 
 
+class Contexts(Protocol):
+    """Contexts of the configuration, and namespaces of the present one, for a choice of others."""
+
+    @property
+    def current(self) -> str:
+        """Name of the present context; as the settings have it until connected."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all contexts; reads files.
+
+        Raises:
+            ConfigError: they cannot be read.
+        """
+
+    async def namespaces(self) -> tuple[str, ...]:
+        """Return the names of all namespaces, sorted; BackendError where they may not be listed."""
+
+    async def open(self) -> None:
+        """Connect, if that has not been done.
+
+        Raises:
+            ConfigError: there is no such context, or its files cannot be used.
+        """
+
+
 # --- the backend -----------------------------------------------------------------------------------------------
 class Backend(Protocol):
     """The nodes, slots and runs of one machine, Docker Engine or cluster."""
@@ -134,6 +159,10 @@ class Backend(Protocol):
         Args:
             namespaces: Those of the objects that change; empty means where runs are launched.
         """
+
+    @property
+    def contexts(self) -> Contexts | None:
+        """Other places to act in; None where there is one per machine."""
 
     @property
     def inspector(self) -> Inspector | None:

@@ -137,7 +137,9 @@ def _open_app(words: list[str]) -> int:
     if term in ("", "dumb"):
         _complain(f"The app cannot draw on a terminal of kind {term or 'unknown'!r}. Set TERM, or use a verb.")
         return EXIT_USAGE
-    from l2rtui.cli.session import refuse_unusable, settings_of
+    from functools import partial
+
+    from l2rtui.cli.session import refuse_unusable, settings_for, settings_of
     from l2rtui.ui.terminal_guard import guarded
 
     settings = settings_of(args)
@@ -148,7 +150,7 @@ def _open_app(words: list[str]) -> int:
         from l2rtui.ui.bootstrap import run
 
         _configure_log(args, is_app=True)
-        return int(run(settings) or EXIT_DONE)
+        return int(run(settings, partial(settings_for, args)) or EXIT_DONE)
 
     return guarded(app)
 

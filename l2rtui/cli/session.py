@@ -29,6 +29,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def settings_of(args: Namespace) -> Settings:
     """Join file, environment and flags."""
+    return settings_for(args, args.context, args.namespace)
+
+
+def settings_for(args: Namespace, context: str | None, namespaces: str | tuple[str, ...] | None) -> Settings:
+    """Join file, environment and flags, with another context and other namespaces than the flags name."""
     # In the environment: the cluster's client, credential plugins and children that are started all read it there.
     if args.kubeconfig and getattr(args, "verb", "") != "cluster":  # that one writes to it
         os.environ["KUBECONFIG"] = args.kubeconfig
@@ -37,10 +42,10 @@ def settings_of(args: Namespace) -> Settings:
         environ["L2RTUI_CONFIG"] = args.config
     flags = {
         "backend": args.backend,
-        "context": args.context,
+        "context": context,
         "impersonate_user": args.impersonate_user,
         "impersonate_groups": args.impersonate_groups,
-        "namespaces": args.namespace,
+        "namespaces": namespaces,
         "readonly": args.readonly,
     }
     return load_settings(flags, environ)

@@ -38,6 +38,7 @@ class Monitor:
         self._backend = backend
         self._period = period_seconds
         self._news = asyncio.Event()
+        self._tried = asyncio.Event()
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -60,6 +61,16 @@ class Monitor:
             await asyncio.sleep(backoff)
             backoff = min(2 * backoff, LAST_BACKOFF_SECONDS)
 
+    async def answered(self) -> None:
+        """Return once the backend has answered for the first time.
+
+        Raises:
+            BackendError: the watch has failed before.
+        """
+        await self._tried.wait()
+        if self.heard_at is None:
+            raise BackendError(self.error)
+
     async def updates(self) -> AsyncGenerator[ClusterSnapshot, None]:
         """Yield the newest snapshot whenever it, or ``error``, has changed; at most one each period."""
         while True:
@@ -70,6 +81,7 @@ class Monitor:
 
     def _publish(self, snapshot: ClusterSnapshot) -> None:
         is_first, self.heard_at = self.heard_at is None, time.monotonic()
+        self._tried.set()
         if self.error:
             _log.info("the watch is back")
         if is_first or self.error or snapshot is not self.snapshot:
@@ -81,4 +93,5 @@ class Monitor:
         if error != self.error:  # an outage of hours is one line, not one for each try
             _log.warning("the watch is lost: %s", error)
         self.error = error
+        self._tried.set()
         self._news.set()

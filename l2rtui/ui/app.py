@@ -24,16 +24,22 @@ from textual import events
 from textual.app import SystemCommand
 from textual.screen import Screen
 
-from l2rtui.config import Settings, context_name, user_name
+from l2rtui.config import Settings, user_name
 from l2rtui.domain.sanitize import sanitize
 from l2rtui.errors import L2RError
 from l2rtui.ui.home.splash import SplashScreen
 from l2rtui.ui.keys.key_queue import KeyQueueApp
 from l2rtui.ui.keys.table import KeyContext, bindings
-from l2rtui.ui.state.app_context import AppContext
+from l2rtui.ui.state.app_context import AppContext, ContextOpener, protected_name
 from l2rtui.ui.state.background import Background
 from l2rtui.ui.state.connection_status import ConnectionStatus
-from l2rtui.ui.state.messages import LearningChanged, MetricsArrived, RefreshRequested, SnapshotArrived
+from l2rtui.ui.state.messages import (
+    ContextRequested,
+    LearningChanged,
+    MetricsArrived,
+    RefreshRequested,
+    SnapshotArrived,
+)
 from l2rtui.ui.theme import ASCII, DARK, THEMES
 
 _log = logging.getLogger(__name__)
@@ -44,6 +50,7 @@ if TYPE_CHECKING:  # the first frame needs none of it
     from l2rtui.backends.base import Backend
     from l2rtui.domain.snapshot import RunView
     from l2rtui.services.monitor import Monitor
+    from l2rtui.ui.context_switch import Opened
     from l2rtui.ui.home.screen import ClusterScreen
     from l2rtui.ui.state.record_streams import MetricsStream
     from l2rtui.ui.state.run_notifications import RunNotifications
@@ -68,6 +75,7 @@ class L2RApp(KeyQueueApp):
     Args:
         make: Makes the backend; called in a thread after the first frame, may raise L2RError.
         clock: Seconds since the epoch.
+        opener: Opens other contexts; None where there are none to choose from.
 
     Raises:
         ConfigError: ``[keys]`` or ``[filters]`` of the settings is wrong.
@@ -86,7 +94,11 @@ class L2RApp(KeyQueueApp):
     ESCAPE_TO_MINIMIZE = False
 
     def __init__(
-        self, settings: Settings, make: Callable[[], Backend], clock: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        make: Callable[[], Backend],
+        clock: Callable[[], float] = time.time,
+        opener: ContextOpener | None = None,
     ) -> None:
         super().__init__()
         for theme in THEMES:  # before the theme is set below: Textual accepts registered names only
@@ -96,9 +108,8 @@ class L2RApp(KeyQueueApp):
         self.background = Background(self, self._show_health)
         context = " · ".join(filter(None, (settings.backend, settings.context)))
         self.ctx = AppContext(settings, self.background, clock, context)
-        if settings.protected:
-            self.ctx.protected = context_name({"backend": settings.backend, "context": settings.context})
-            self.add_class("protected")
+        self.ctx.protected = protected_name(settings)
+        self.set_class(bool(self.ctx.protected), "protected")
         if settings.filters:
             from l2rtui.services import filters
 
@@ -109,6 +120,8 @@ class L2RApp(KeyQueueApp):
             self.ctx.keys = key_table(settings.keys)
             self.set_keymap(keymap(self.ctx.keys))
         self._make = make
+        self._opener = opener
+        self._connection = 0
         self._monitor: Monitor | None = None
         self._adopted: set[str] = set()
         self._shown_in = 0.0
@@ -188,6 +201,9 @@ class L2RApp(KeyQueueApp):
         await asyncio.to_thread(import_module, "l2rtui.ui.home.screen")  # in a thread: keys are read meanwhile
         self.stylesheet.add_source(STYLES.read_text("utf-8"), read_from=(str(STYLES), ""))
         await asyncio.to_thread(self.stylesheet.parse)  # safe: nothing is mounted meanwhile
+        await self._show_home()
+
+    async def _show_home(self) -> None:
         screen = self.cluster
         self._show_health()
         with self.batch_update():
@@ -214,26 +230,40 @@ class L2RApp(KeyQueueApp):
             self.failure = error
             self.exit(return_code=error.exit_code)
             return
-        from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
         from l2rtui.services.monitor import Monitor
 
         self.ctx.backend_or_none = backend
         self.ctx.context = self.ctx.context or backend.name
-        self._monitor = Monitor(backend)
-        self.background.start(self._monitor.run(), group="watch", what="the watch")
+        monitor = Monitor(backend)
+        self.background.start(monitor.run(), group="watch", what="the watch")
+        self._follow(backend, monitor)
+
+    def _follow(self, backend: Backend, monitor: Monitor) -> None:
+        """Show what a monitor sees, and no longer that of the connection before."""
+        self._monitor = monitor
+        self._connection += 1
         self.background.start(self._ask_rights(), group="rights", what="the rights", is_exclusive=True)
-        async for snapshot in self._monitor.updates():
+        self.background.start(
+            self._show_updates(backend, monitor, self._connection), group="watch", what="the watch"
+        )
+
+    async def _show_updates(self, backend: Backend, monitor: Monitor, connection: int) -> None:
+        from l2rtui.domain.snapshot import EMPTY_SNAPSHOT
+
+        async for snapshot in monitor.updates():
             if backend.location:
                 self.ctx.context = f"{backend.name} · {backend.location}"
             if self.cluster.snapshot is EMPTY_SNAPSHOT:
                 await self.cluster.content.prepare(snapshot)
-            self.post_message(SnapshotArrived(snapshot, self._monitor.error))
+            self.post_message(SnapshotArrived(snapshot, monitor.error, connection))
             # A snapshot that took long to show is followed by a rest: keys come first, whatever the cluster does.
             await asyncio.sleep(min(MAX_REST_SECONDS, REST_FACTOR * self._shown_in))
 
     # --- values for the screens --------------------------------------------------------------------------------
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         """Show the newest snapshot, and report what has changed with it."""
+        if message.connection != self._connection:
+            return  # it was still in the queue when another context was entered
         began = time.monotonic()
         self.ctx.silent_since = message.snapshot.silent_since
         self._show_health()
@@ -296,6 +326,49 @@ class L2RApp(KeyQueueApp):
             await self._ask_rights()
 
         self.background.start(refresh(), group="look", what="looking again", is_exclusive=True)
+
+    # --- another context ---------------------------------------------------------------------------------------
+    def on_context_requested(self, message: ContextRequested) -> None:
+        """Go to another context, once it has answered; until then, and if it does not, the present view stays."""
+        from l2rtui.ui.context_switch import busy_sentence, switch
+        from l2rtui.ui.dialogs.connecting import ConnectingScreen
+
+        opener = self._opener
+        if self.screen is not self.cluster or opener is None:
+            return
+        if doing := self.background.doing:
+            self.background.say(busy_sentence(doing), is_error=True)
+            return
+        namespaces = f", namespace {', '.join(message.namespaces)}" if message.namespaces else ""
+        dialog = ConnectingScreen(f"{message.context}{namespaces}")
+        work = switch(self.ctx, opener, message.context, message.namespaces, dialog, enter=self._enter)
+        worker = self.background.start(work, group="switch", what=message.context, is_exclusive=True)
+        self.push_screen(dialog, lambda is_over: None if is_over else worker.cancel())
+
+    async def _enter(self, opened: Opened) -> None:
+        """Leave the present context, and show another that has answered."""
+        from l2rtui.ui.context_switch import ended_sentence, spared
+
+        ended, old = ended_sentence(self.cluster), self.ctx.backend_or_none
+        # From here on keys wait for the new screen: they must not act on rows of the old context.
+        self._early = []
+        self._connection += 1  # snapshots of it that are still in the queue are dropped
+        self._metrics.close()
+        # Removed before the work is stopped: timers of a screen that is there would begin more of it meanwhile.
+        await self.pop_screen()
+        await self.background.stop(SIGNAL_PATIENCE_SECONDS, spare=spared(opened))
+        self.ctx.enter(opened.settings, opened.backend)
+        try:
+            self.set_class(bool(self.ctx.protected), "protected")
+            for name in ("cluster", "_metrics", "_notifications_of_runs"):
+                self.__dict__.pop(name, None)  # cached: made anew, with nothing of the context before
+            self._adopted = set()
+            self._follow(opened.backend, opened.monitor)
+            await self._show_home()
+            self.background.say(f"Here is {opened.backend.location or opened.backend.name}. {ended}".strip())
+        finally:
+            if old is not None:
+                await self.background.finish(old.close())
 
     def _show_health(self) -> None:
         if "cluster" in self.__dict__:  # the cached property must not be computed before its module is loaded

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -27,24 +28,25 @@ def make_ready() -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
 
 
-def run(settings: Settings, make: Callable[[], Backend] | None = None) -> int:
-    """Run the app and return its exit code.
+def run(settings: Settings, settings_for: Callable[[str, tuple[str, ...] | None], Settings]) -> int:
+    """Run the app over the backend that the settings name, and return its exit code.
 
     Args:
-        make: Makes the backend; None means the one that the settings name.
+        settings_for: Returns the settings of another context and its namespaces, see ``ContextOpener``.
 
     Raises:
         L2RError: the backend cannot be made.
     """
     make_ready()
     from l2rtui.ui.app import L2RApp
+    from l2rtui.ui.state.app_context import ContextOpener
 
-    def make_named() -> Backend:
+    def make_named(settings: Settings) -> Backend:
         from l2rtui.backends.registry import make_backend
 
         return make_backend(settings.backend, settings)
 
-    app = L2RApp(settings, make or make_named)
+    app = L2RApp(settings, partial(make_named, settings), opener=ContextOpener(settings_for, make_named))
     app.run()
     if app.failure is not None:
         raise app.failure

@@ -56,7 +56,7 @@ class DockerBackend:
     """
 
     name = "docker"
-    location = renderer = volumes = secrets = adopt = results = None
+    location = contexts = renderer = volumes = secrets = adopt = results = None
 
     def __init__(
         self,

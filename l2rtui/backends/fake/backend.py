@@ -62,7 +62,7 @@ class FakeBackend:
     """
 
     name = "demo"
-    location = renderer = secrets = adopt = results = None
+    location = contexts = renderer = secrets = adopt = results = None
 
     def __init__(
         self,

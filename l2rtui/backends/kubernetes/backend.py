@@ -22,6 +22,7 @@ from l2rtui.backends.kubernetes.actions.run_object import decode_spec, read_run
 from l2rtui.backends.kubernetes.api.client import Api, connect
 from l2rtui.backends.kubernetes.api.login import EksSigner
 from l2rtui.backends.kubernetes.context import ClusterContext
+from l2rtui.backends.kubernetes.contexts import KubernetesContexts
 from l2rtui.backends.kubernetes.state.cluster_watch import ClusterWatch
 from l2rtui.backends.kubernetes.state.node_devices import SlotRule
 from l2rtui.backends.kubernetes.storage.secrets import KubernetesSecrets
@@ -39,7 +40,7 @@ from l2rtui.domain.preflight import Finding
 from l2rtui.domain.receipt import DestroyProgress, Leak, Receipt
 from l2rtui.domain.snapshot import ClusterSnapshot, PodView, RunView
 from l2rtui.domain.workload import RunSpec
-from l2rtui.errors import RefusedError
+from l2rtui.errors import BackendError, RefusedError
 
 
 class KubernetesBackend:
@@ -60,6 +61,7 @@ class KubernetesBackend:
         self._kubeconfig = kubeconfig
         self._eks_token = eks_token
         self._context: ClusterContext | None = None
+        self._is_closed = False
         self._opening = asyncio.Lock()
 
     @property
@@ -80,6 +82,11 @@ class KubernetesBackend:
         names = sorted({*filter(None, namespaces)}) or [api.namespace]
         user = f", as {api.user}" if api.user else ""
         return f"on context {api.context}, namespace{'s' * (len(names) > 1)} {', '.join(names)}{user}"
+
+    @property
+    def contexts(self) -> KubernetesContexts:
+        """Contexts of the kubeconfig, and the namespaces of this one."""
+        return KubernetesContexts(self.api, self._context, self._settings.context, self._kubeconfig)
 
     @property
     def inspector(self) -> Inspector:
@@ -222,6 +229,8 @@ class KubernetesBackend:
         """
         # Several panes ask at the same time when the app starts; one of them connects.
         async with self._opening:
+            if self._is_closed:
+                raise BackendError("The connection to the cluster is closed.")
             if self._context is None:
                 settings = self._settings
                 api = await connect(
@@ -240,6 +249,7 @@ class KubernetesBackend:
 
     async def close(self) -> None:
         """Close the connection; runs go on."""
+        self._is_closed = True  # work that has not ended yet must not connect anew: nobody would close that
         if self._context is not None:
             context, self._context = self._context, None
             await context.api.close()

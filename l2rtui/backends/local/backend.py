@@ -52,7 +52,7 @@ class LocalBackend:
     """
 
     name = "local"
-    location = renderer = None
+    location = contexts = renderer = None
 
     def __init__(self, settings: Settings, *, state: Path | None = None, nvml: object = None) -> None:
         self._settings = settings

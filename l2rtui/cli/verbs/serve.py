@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
+from functools import partial
 
 from l2rtui.cli.output import Output, StderrReporter
-from l2rtui.cli.session import refuse_unusable, settings_of
+from l2rtui.cli.session import refuse_unusable, settings_for, settings_of
 from l2rtui.errors import EXIT_DONE, UsageError
 
 SERVED = "__served"
@@ -57,7 +58,7 @@ def run_served(words: list[str]) -> int:
 
     log.configure(is_debug=args.debug, is_app=True)
 
-    return int(run(settings) or EXIT_DONE)
+    return int(run(settings, partial(settings_for, args)) or EXIT_DONE)
 
 
 def _myself() -> list[str]:

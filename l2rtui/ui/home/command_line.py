@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from l2rtui.ui.home.context_actions import ContextActions
 from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.log_actions import LogActions
@@ -21,11 +22,17 @@ class CommandLine:
     """Controller of the prompt."""
 
     def __init__(
-        self, view: HomeView, filters: FilterActions, logs: LogActions, help_about: Callable[[str], None]
+        self,
+        view: HomeView,
+        filters: FilterActions,
+        logs: LogActions,
+        contexts: ContextActions,
+        help_about: Callable[[str], None],
     ) -> None:
         self._view = view
         self._filters = filters
         self._logs = logs
+        self._contexts = contexts
         self._help_about = help_about
         self.prompt = Prompt(self._complete, self._changed, self._submitted)
 
@@ -117,11 +124,16 @@ class CommandLine:
         columns = {name: [column.key for column in table.model.columns] for name, table in tables.items()}
         # Spec files are read from the disk, so only where a command takes one.
         specs = [str(path) for path, _ in example_specs()] if text.startswith(("place ", "launch ")) else []
+        word = text.partition(" ")[0]
+        is_context, is_namespace = ((command_named(word) is command_named(name)) for name in ("ctx", "ns"))
         completions = {
             **columns,
             "runs": sorted(run.name for run in self._view.snapshot.runs.values()),
             "themes": sorted(self._view.screen.app.available_themes),
             "filters": sorted(self._filters.named_filters()),
             "specs": specs,
+            # Of a file and of the server: read once one is typed.
+            "contexts": self._contexts.context_names() if is_context else (),
+            "namespaces": self._contexts.namespace_names() if is_namespace else (),
         }
         return complete(text, completions)

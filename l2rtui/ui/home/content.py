@@ -174,6 +174,11 @@ class PaneContent:
             self.show_runs()
             self.show_detail()
 
+    def close(self) -> None:
+        """Close the streams of records: their timers must not report to panes that are gone."""
+        self._watched_pods.close()
+        self._curves.close()
+
     # --- panes -------------------------------------------------------------------------------------------------
     def show_runs(self) -> None:
         """Show a row for each run, oldest first as the letters of the slots go, then by seed."""
@@ -184,6 +189,7 @@ class PaneContent:
         old, now = self._old(), self._ctx.clock()
         self._learning.keep(self.snapshot.runs)
         learning_of, before = self._learning.of, self._learning.states
+        letters = letters_of(runs)
         self._panes.runs.set_columns(columns_for(sets, has_at=has_at))
         items = (
             (
@@ -195,6 +201,7 @@ class PaneContent:
                     at[run.uid] if has_at else None,
                     old.get(run.uid, ""),
                     learning_of(run, pods_of(run.name), self.metrics.get(run.uid), records, now),
+                    letters[run.name],
                 ),
             )
             for run in runs

@@ -125,6 +125,11 @@ class PodActions:
             work, what = self._forward(pod, ports), f"the port to {pod.name}"
             self._forwards[pod.uid] = self._ctx.background.start(work, group="forward", what=what)
 
+    @property
+    def open_forwards(self) -> int:
+        """Number of ports that lead to pods now."""
+        return sum(not worker.is_finished for worker in self._forwards.values())
+
     async def _forward(self, pod: PodView, ports: str) -> None:
         local, remote = ports_of(ports)
         inspector = self._ctx.backend.inspector

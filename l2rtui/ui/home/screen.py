@@ -21,6 +21,7 @@ from l2rtui.domain.metrics import RunMetrics
 from l2rtui.domain.node import SlotId
 from l2rtui.domain.snapshot import EMPTY_SNAPSHOT, ClusterSnapshot
 from l2rtui.ui.home.command_line import CommandLine
+from l2rtui.ui.home.context_actions import ContextActions
 from l2rtui.ui.home.filter_actions import FilterActions
 from l2rtui.ui.home.home_view import HomeView
 from l2rtui.ui.home.inspect_actions import InspectActions
@@ -72,6 +73,7 @@ def performed_by(**parts: type) -> Callable[[type[S]], type[S]]:
     run_actions=RunActions,
     pod_actions=PodActions,
     inspect_actions=InspectActions,
+    context_actions=ContextActions,
     sizes=PaneSizes,
 )
 class ClusterScreen(Screen[None]):
@@ -97,7 +99,10 @@ class ClusterScreen(Screen[None]):
         self.sizes = self.view.sizes
         self.filters, self.log_actions = FilterActions(self.view), LogActions(self.view)
         self.inspect_actions = InspectActions(self.view)
-        self.command_line = CommandLine(self.view, self.filters, self.log_actions, self.inspect_actions.help_about)
+        self.context_actions = ContextActions(self.view)
+        self.command_line = CommandLine(
+            self.view, self.filters, self.log_actions, self.context_actions, self.inspect_actions.help_about
+        )
         self.run_actions = RunActions(self.view)
         self.pod_actions = PodActions(self.view, self.command_line)
         self._settling: Timer | None = None
@@ -119,8 +124,9 @@ class ClusterScreen(Screen[None]):
         self.app.theme_changed_signal.subscribe(self, lambda _: self._redraw())
 
     def on_unmount(self) -> None:
-        """Save what was changed a moment ago."""
+        """Save what was changed a moment ago, and close the streams."""
         self.sizes.save()
+        self.content.close()
 
     def on_screen_resume(self, event: events.ScreenResume) -> None:
         """Skip the refresh of styles when the screen is shown for the first time: they were just computed."""

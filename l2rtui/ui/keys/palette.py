@@ -18,7 +18,7 @@ class Command:
         tooltip: One sentence.
         action: The action without ``action_``; ``%`` stands for what follows, as a text.
         completion: Source of the completions of its argument: ``columns``, ``runs``, ``specs``, ``themes``,
-            ``filters``, or none.
+            ``filters``, ``contexts``, ``namespaces``, or none.
         changes: ``--readonly`` forbids it.
     """
 
@@ -58,6 +58,8 @@ COMMANDS: Final = (
     Command("admin", "", "Act for other people, or no more; their names are typed", "admin", changes=True),
     Command("filter", "[NAME]", "Show what a filter with a name shows; lists them", "filter(%)", "filters"),
     Command("keep", "NAME", "Keep the filter of this view under a name", "keep_filter(%)", "filters"),
+    Command("ctx", "[CONTEXT]", "Go to another cluster of the kubeconfig", "context(%)", "contexts"),
+    Command("ns", "[NAME[,NAME]]", "Look at other namespaces, * at all", "namespaces(%)", "namespaces"),
     Command("forget", "NAME", "Forget a filter that was kept", "forget_filter(%)", "filters"),
     Command("include", "[PATTERN]", "Show only log lines that match", "narrow_log('include',%)"),
     Command("exclude", "[PATTERN]", "Hide log lines that match", "narrow_log('exclude',%)"),
@@ -83,19 +85,14 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType(
         "ev": "events",
         "delete": "destroy",
     }
+    | {"context": "ctx", "contexts": "ctx", "namespace": "ns", "namespaces": "ns"}
     | {"rm": "destroy", "apply": "launch", "desc": "describe", "?": "help", "q!": "quit", "exit": "quit"}
 )
 """Words of kubectl, k9s and shells, by which people look for a command."""
-_AT_START: Final[Mapping[str, str]] = MappingProxyType(
-    dict.fromkeys(("ctx", "context", "contexts"), "--context")
-    | dict.fromkeys(("ns", "namespace", "namespaces"), "--namespace")
-)
 
 
 def hint_for(word: str) -> str:
     """Return the next step after a command that is not there."""
-    if option := _AT_START.get(word):
-        return f"It is chosen at the start: `l2rtui {option} NAME`."
     likely = get_close_matches(word, [*(command.name for command in COMMANDS), *ALIASES], n=2)
     names = dict.fromkeys(ALIASES.get(name, name) for name in likely)
     return f"Did you mean {' or '.join(names)}?" if names else "`:?` lists them."
@@ -123,6 +120,6 @@ def complete(text: str, completions: Mapping[str, Sequence[str]]) -> str:
         return text
     choices = completions.get(command.name if command.completion == "columns" else command.completion, ())
     # Only the last word is completed: a filter has several.
-    before, gap, last = rest.rpartition(" ")
+    before, gap, last = rest.rpartition("," if command.completion == "namespaces" else " ")
     matching = next((word for word in choices if last and word.startswith(last)), last)
     return f"{head} {before}{gap}{matching}"

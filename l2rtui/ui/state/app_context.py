@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from l2rtui.config import Settings
+from l2rtui.config import Settings, context_name
 from l2rtui.errors import BackendError
 from l2rtui.ui.keys.table import KeyTable, changing_actions
 from l2rtui.ui.state.background import Background
@@ -30,6 +30,27 @@ ACTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Actions of the app by the operation of the backend that they need, as ``Backend.denied`` names it."""
+
+
+def protected_name(settings: Settings) -> str:
+    """Return the name that must be typed before every change in a protected context; empty elsewhere."""
+    if not settings.protected:
+        return ""
+    return context_name({"backend": settings.backend, "context": settings.context})
+
+
+@dataclass(frozen=True, slots=True)
+class ContextOpener:
+    """Ways to the backend of another context.
+
+    Attributes:
+        settings_for: Returns the settings of a context and namespaces; None leaves these to the files. The
+            context's own table in the settings counts, and so do flags such as ``--readonly``.
+        make: Makes the backend of settings; called in a thread.
+    """
+
+    settings_for: Callable[[str, tuple[str, ...] | None], Settings]
+    make: Callable[[Settings], Backend]
 
 
 @dataclass
@@ -95,6 +116,14 @@ class AppContext:
         """Time since the backend's last sign of life; 0 while it responds."""
         # At least a second: a clock that is set back must not make a silent backend look alive.
         return 0.0 if self.silent_since is None else max(1.0, self.clock() - self.silent_since)
+
+    def enter(self, settings: Settings, backend: Backend) -> None:
+        """Act in another context from now on: nothing that held in the one before holds here."""
+        self.settings, self.backend_or_none = settings, backend
+        self.context = f"{backend.name} · {backend.location}" if backend.location else backend.name
+        self.protected = protected_name(settings)
+        self.denied, self.is_admin, self.silent_since = {}, False, None
+        self.__dict__.pop("curves", None)  # cached: those of runs of the other context
 
     def deny(self, operations: Mapping[str, str]) -> None:
         """Turn off the actions that need these operations: reasons by operation, as ``Backend.denied`` has them."""

@@ -7,7 +7,7 @@ and ends the app with a report, since a silent one would leave a screen that sho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, Final
@@ -35,6 +35,7 @@ class Background:
         self._on_busy = on_busy
         self._doing: list[str] = []
         self._prune_at = _MIN_PRUNE
+        self._cleanups: set[asyncio.Task[None]] = set()
         self._started: list[tuple[Worker[None], Coroutine[Any, Any, None], Coroutine[Any, Any, None]]] = []
 
     @property
@@ -70,6 +71,13 @@ class Background:
             self._prune_at = 2 * len(self._started) + _MIN_PRUNE
         return worker
 
+    async def finish(self, cleanup: Coroutine[Any, Any, None]) -> None:
+        """Carry out a cleanup that goes on when its caller is cancelled; ``stop`` waits for it."""
+        task = asyncio.create_task(cleanup, name="cleanup")
+        self._cleanups.add(task)
+        task.add_done_callback(self._cleanups.discard)
+        await asyncio.shield(task)
+
     def _prune(self) -> None:
         """Forget what has ended, and close coroutines that were cancelled before they began."""
         running = []
@@ -98,9 +106,13 @@ class Background:
         self._app.copy_to_clipboard(command)
         self.say(f"copied: {command}")
 
-    async def stop(self, seconds: float) -> None:
-        """Cancel all work and wait at most this long for its cleanup, which for example undoes half a launch."""
-        workers = list(self._app.workers)
+    async def stop(self, seconds: float, spare: Collection[Worker[None]] = ()) -> None:
+        """Cancel work and wait at most this long for its cleanup, which for example undoes half a launch.
+
+        Args:
+            spare: Work that goes on.
+        """
+        workers = [worker for worker in self._app.workers if worker not in spare]
         for worker in workers:
             worker.cancel()
         try:
@@ -110,6 +122,8 @@ class Background:
                         await worker.wait()
                     except (WorkerCancelled, WorkerFailed):
                         pass  # its failure was shown, or the screen is gone
+                while self._cleanups:
+                    await asyncio.wait(self._cleanups)
         except TimeoutError:
             pass  # the journal and the snapshot show what is left
         self._prune()

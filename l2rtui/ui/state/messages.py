@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class SnapshotArrived(Message):
-    """A new snapshot is there; ``error`` is the reason why the watch is down, empty while it works."""
+    """A new snapshot is there; ``error`` is the reason why the watch is down, empty while it works.
+
+    Attributes:
+        connection: Number of the connection that it is from, as the app counts them.
+    """
 
     snapshot: ClusterSnapshot
     error: str = ""
+    connection: int = 0
 
     def can_replace(self, message: Message) -> bool:
         """Replace an older snapshot that is still in the queue: a burst of changes is shown once."""
@@ -42,6 +47,14 @@ class LearningChanged(Message):
     def can_replace(self, message: Message) -> bool:
         """Replace an older one that is still in the queue."""
         return isinstance(message, LearningChanged)
+
+
+@dataclass
+class ContextRequested(Message):
+    """The user has asked for another context, or for other namespaces; None leaves these to the settings."""
+
+    context: str
+    namespaces: tuple[str, ...] | None = None
 
 
 class RefreshRequested(Message):

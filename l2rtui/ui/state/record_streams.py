@@ -57,6 +57,12 @@ class _RecordStreams(Generic[R]):
         self._newest: dict[str, R] = {}
         self._timer: asyncio.TimerHandle | None = None
 
+    def close(self) -> None:
+        """Close all streams; what has not been reported is dropped."""
+        self._cancel_except(())
+        if self._timer is not None:
+            self._timer.cancel()
+
     def _cancel_except(self, uids: Collection[str]) -> None:
         for uid in self._workers.keys() - uids:
             self._workers.pop(uid).cancel()
@@ -102,6 +108,13 @@ class MetricsStream(_RecordStreams[RunMetrics]):
         # Rebuilt each time: a learner that is gone before its turn is never opened.
         self._waiting = {uid: pair for uid, pair in learners.items() if uid not in self._workers}
         self._open_some()
+
+    def close(self) -> None:
+        """Close all streams, and open no more of them."""
+        super().close()
+        self._waiting = {}
+        if self._next is not None:
+            self._next.cancel()
 
     def _open_some(self) -> None:
         """Open a few streams; hundreds at once would block the keys."""
@@ -214,6 +227,11 @@ class WatchedPods:
     def looked(self) -> frozenset[str]:
         """Uids of pods whose records say something of the present."""
         return frozenset(self._selected.looked | self._waiting.looked)
+
+    def close(self) -> None:
+        """Close all streams."""
+        self._selected.close()
+        self._waiting.close()
 
     def follow_selected(self, pods: Sequence[PodView], late: Collection[str] = ()) -> None:
         """Follow the pods of the selected run."""

@@ -436,7 +436,6 @@ async def test_help_opens_where_it_was_asked_for(desk, keys, heading):
     ("word", "sentence"),
     [
         ("descrbe", "There is no command 'descrbe'. Did you mean describe?"),
-        ("ctx", "There is no command 'ctx'. It is chosen at the start: `l2rtui --context NAME`."),
         ("kil", "kill"),
         ("zzzz", "There is no command 'zzzz'. `:?` lists them."),
     ],

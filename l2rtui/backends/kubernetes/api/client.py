@@ -236,8 +236,8 @@ async def connect(
     """
     access = impersonating(load_access(context, kubeconfig), *act_as)
     api = Api(access, make_credentials(access, eks_token), namespaces)
-    await api.choose_encoding()
     try:
+        await api.choose_encoding()
         version = _object(await api.get_json("/version"))
     except ApiError as error:
         # Hardened clusters deny /version to authenticated users; other requests may still be allowed.

@@ -1,0 +1,113 @@
+"""Change of the context while the app runs.
+
+The other context is connected to, and its first snapshot awaited, before the present one is left: whatever fails
+before is a sentence, and the present view stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from textual.worker import Worker, WorkerCancelled, WorkerFailed, get_current_worker
+
+from l2rtui.backends.base import Backend
+from l2rtui.config import Settings
+from l2rtui.errors import BackendError, L2RError, RefusedError
+from l2rtui.services.monitor import Monitor
+from l2rtui.ui.dialogs.connecting import ConnectingScreen
+from l2rtui.ui.home.screen import ClusterScreen
+from l2rtui.ui.state.app_context import AppContext, ContextOpener
+from l2rtui.ui.state.background import Background
+from l2rtui.ui.text import plural
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Backend that has answered, with the watch that keeps its snapshot."""
+
+    settings: Settings
+    backend: Backend
+    monitor: Monitor
+    watch: Worker[None]
+
+
+async def switch(
+    ctx: AppContext,
+    opener: ContextOpener,
+    context: str,
+    namespaces: tuple[str, ...] | None,
+    dialog: ConnectingScreen,
+    enter: Callable[[Opened], Awaitable[None]],
+) -> None:
+    """Open a context and enter it; the dialog is closed in between, or at a failure.
+
+    Args:
+        enter: Leaves the present context and shows the other; from then on the backend is its.
+
+    Raises:
+        L2RError: the context cannot be opened, or the present one cannot be left now.
+    """
+    try:
+        opened = await _open(ctx.background, opener, context, namespaces)
+    except L2RError as error:
+        raise BackendError(f"{error.message.rstrip('.')}. The view stays where it is.", error.hint) from error
+    finally:
+        await dialog.dismiss(True)
+    try:
+        # A kill whose seconds to undo had not passed would else begin in the other cluster.
+        if ctx.background.doing:
+            raise RefusedError(busy_sentence(ctx.background.doing))
+        await enter(opened)
+    finally:
+        if ctx.backend_or_none is not opened.backend:  # the app may be left while the other context is entered
+            await ctx.background.finish(_discard(opened.backend, opened.watch))
+
+
+def busy_sentence(doing: str) -> str:
+    """Return why the context cannot be changed while something is done in it."""
+    return f"Now {doing}: the context can be changed when that has ended."
+
+
+async def _open(
+    background: Background, opener: ContextOpener, context: str, namespaces: tuple[str, ...] | None
+) -> Opened:
+    # In a thread: files are read, and the first use of a client library is its import.
+    settings = await asyncio.to_thread(opener.settings_for, context, namespaces)
+    backend = await asyncio.to_thread(opener.make, settings)
+    watch: Worker[None] | None = None
+    try:
+        if backend.contexts is not None:
+            await backend.contexts.open()  # a context that does not exist is no outage to wait for
+        monitor = Monitor(backend)
+        watch = background.start(monitor.run(), group="watch", what="the watch")
+        await monitor.answered()
+    except BaseException:
+        await background.finish(_discard(backend, watch))
+        raise
+    return Opened(settings, backend, monitor, watch)
+
+
+async def _discard(backend: Backend, watch: Worker[None] | None) -> None:
+    """Close a backend after its watch: that would open another connection while it still runs."""
+    if watch is not None:
+        watch.cancel()
+        with contextlib.suppress(WorkerCancelled, WorkerFailed):
+            await watch.wait()
+    await backend.close()
+
+
+def spared(opened: Opened) -> tuple[Worker[None], ...]:
+    """Return the work that goes on while the present context is left: the new watch, and the change itself."""
+    return opened.watch, get_current_worker()
+
+
+def ended_sentence(screen: ClusterScreen) -> str:
+    """Return what ends when the context of a screen is left; empty for nothing."""
+    forwards = screen.pod_actions.open_forwards
+    logs = sum(bool(log.selection.pods) for log in screen.panes.logs.controllers)
+    counts = ((logs, "followed log"), (forwards, "forwarded port"))
+    ended = " and ".join(plural(number, noun) for number, noun in counts if number)
+    return f"Of {screen.ctx.context}, {ended} ended." if ended else ""

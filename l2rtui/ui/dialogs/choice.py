@@ -1,0 +1,54 @@
+"""Choice of a name from a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from l2rtui.domain.sanitize import sanitize
+from l2rtui.ui.dialogs.dialog import Dialog
+from l2rtui.ui.text import Span, TextStyle
+from l2rtui.ui.widgets.span_renderer import to_text
+
+PRESENT: Final = "●"
+
+
+class ChoiceScreen(Dialog[str | None]):
+    """List that answers with the chosen name; the present names are marked, and the cursor begins there."""
+
+    def __init__(self, title: str, names: Sequence[str], present: Sequence[str] = ()) -> None:
+        super().__init__("menu")
+        self._title = title
+        self._names = tuple(names)
+        self._present = frozenset(present)
+
+    def compose(self) -> ComposeResult:
+        """Title and list."""
+        with Vertical(classes="dialog wide"):
+            yield Static(id="title")
+            yield OptionList(id="choices", compact=True)
+
+    def on_mount(self) -> None:
+        """Fill the list."""
+        hint = Span("   enter chooses   esc closes", TextStyle.DIM)
+        self.show("title", [(Span(self._title, TextStyle.STRONG), hint)])
+        choices = self.query_one("#choices", OptionList)
+        for name in self._names:
+            mark = Span(f"{PRESENT if name in self._present else ' '} ", TextStyle.ACCENT)
+            choices.add_option(Option(to_text(self.app, [(mark, Span(sanitize(name)))])))
+        choices.highlighted = next((number for number, name in enumerate(self._names) if name in self._present), 0)
+        choices.focus()
+
+    @on(OptionList.OptionSelected)
+    def _chosen(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._names[event.option_index])
+
+    def action_accept(self) -> None:
+        """Choose the highlighted name, as enter does."""
+        self.query_one("#choices", OptionList).action_select()
