@@ -200,11 +200,18 @@ async def build(engine: ImageEngine, recipe: Recipe) -> AsyncGenerator[Progress 
     yield Built(recipe.image, built.id, source)
 
 
+def _default_base(folder: Path) -> str:
+    """Return the base that the Dockerfile names; empty where it names none or cannot be read."""
+    try:
+        match = _DEFAULT_BASE.search((folder / "docker" / "Dockerfile.base").read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return match[1] if match else ""
+
+
 async def _base_labels(engine: ImageEngine, recipe: Recipe) -> dict[str, str]:
     """Return name and digest of the outermost base, for both stages: the one between them is in no registry."""
-    dockerfile = recipe.source.folder / "docker" / "Dockerfile.base"
-    default = _DEFAULT_BASE.search(await asyncio.to_thread(dockerfile.read_text, "utf-8"))
-    name = recipe.base or (default[1] if default else "")
+    name = recipe.base or await asyncio.to_thread(_default_base, recipe.source.folder)
     if not name:
         return {}
     image = named(name)

@@ -40,12 +40,12 @@ class Cloud:
     Args:
         region: Empty for the region of the environment or the profile.
         profile: Profile of the AWS configuration; empty for the default one.
-        attempts: How often a call is sent until its failure counts. read_seconds: how long an answer may take.
+        repeats: How often a call that has failed is sent again. read_seconds: how long an answer may take.
     """
 
-    def __init__(self, region: str = "", profile: str = "", *, attempts: int = 6, read_seconds: int = 60) -> None:
+    def __init__(self, region: str = "", profile: str = "", *, repeats: int = 6, read_seconds: int = 60) -> None:
         self._wanted = region
-        self._attempts = attempts
+        self._repeats = repeats
         self._read_seconds = read_seconds
         self._profile = profile
         self._clients: dict[str, Any] = {}
@@ -111,8 +111,10 @@ class Cloud:
                     profile_name=self._profile or None, region_name=self._wanted or None
                 )
             # Adaptive: a cluster is many calls of a few services, and EC2 throttles each account (token buckets).
-            retries: Any = {"mode": "adaptive", "max_attempts": self._attempts}
-            config = Config(retries=retries, connect_timeout=10, read_timeout=self._read_seconds)
+            retries: Any = {"mode": "adaptive", "max_attempts": self._repeats}
+            config = Config(
+                retries=retries, connect_timeout=min(10, self._read_seconds), read_timeout=self._read_seconds
+            )
             return self._session.client(service, config=config)
 
 

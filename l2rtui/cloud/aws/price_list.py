@@ -17,8 +17,8 @@ import msgspec
 
 from l2rtui.cloud.aws.clients import Cloud, CloudError
 
-_ATTEMPTS: Final = 2
-_READ_SECONDS: Final = 10
+_REPEATS: Final = 1
+_READ_SECONDS: Final = 5
 _NO_SERVICE: Final = ("cn-", "us-gov-")
 """Partitions whose credentials the service does not take, or whose prices are not in dollars."""
 _MOST_CHARACTERS: Final = 1 << 20
@@ -87,7 +87,7 @@ def price_cloud(region: str, profile: str = "") -> Cloud:
     A hint before something is created must not hold it up, so failures count early.
     """
     near = {"eu-": "eu-central-1", "ap-": "ap-south-1"}.get(region[:3], "us-east-1")
-    return Cloud(near, profile, attempts=_ATTEMPTS, read_seconds=_READ_SECONDS)
+    return Cloud(near, profile, repeats=_REPEATS, read_seconds=_READ_SECONDS)
 
 
 async def read_prices(cloud: Cloud, region: str, kinds: Iterable[str]) -> PriceList:

@@ -79,6 +79,11 @@ async def test_a_registry_that_does_not_answer_leaves_the_digest_out(fake, monke
     assert await labels(fake, monkeypatch, source, "registry.example/sim") == ("registry.example/sim:latest", None)
 
 
+async def test_a_source_whose_base_cannot_be_read_gets_no_labels(fake, monkeypatch, source):
+    (source.folder / "docker" / "Dockerfile.base").write_bytes(b"ARG BASE=\xff")
+    assert await labels(fake, monkeypatch, source) == (None, None)
+
+
 async def test_a_base_by_digest_is_what_it_says(fake, monkeypatch, source):
     name = f"registry.example/sim@{DIGEST}"
     assert await labels(fake, monkeypatch, source, name) == ("registry.example/sim", DIGEST)

@@ -35,7 +35,7 @@ def offer(price="55.0400000000", unit="Hrs", attributes=ATTRIBUTES, currency="US
     document = {
         "serviceCode": "AmazonEC2", "version": "20261120221103", "publicationDate": "2026-11-20T22:11:03Z",
         "product": {"productFamily": "Compute Instance", "sku": "SKU", "attributes": attributes},
-        "terms": {"OnDemand": {"SKU.JRTCKXETXF": term}},
+        "terms": {"OnDemand": {"SKU.JRTCKXETXF": term}, "Reserved": {"SKU.R": {"priceDimensions": {"x": {}}}}},
     }  # fmt: skip
     return json.dumps(document | more)
 

@@ -147,6 +147,18 @@ async def test_a_reservation_on_demand_needs_no_market_and_a_block_does(account)
     assert "InstanceMarketOptions" not in body
 
 
+async def test_a_group_on_spot_takes_whichever_of_its_types_has_room(account):
+    spot = NodeGroup("spot", ("g6.xlarge", "g5.xlarge", "g4dn.xlarge"), 2, 0, 4, is_spot=True)
+    cloud = Watched()
+    await create(cloud, replace(SPEC, groups=(spot,)), has_files=False)
+    group = account.client("eks").describe_nodegroup(clusterName="lab", nodegroupName="spot")["nodegroup"]
+    assert (group["capacityType"], group["instanceTypes"]) == ("SPOT", ["g6.xlarge", "g5.xlarge", "g4dn.xlarge"])
+    assert group["amiType"] == "AL2023_x86_64_NVIDIA"
+    assert "l2rtui-lab-launch" not in account.inventory()["stack"]
+    (row,) = (await clusters.status(cloud, "lab"))["groups"]
+    assert row["capacity_type"] == "SPOT"
+
+
 async def test_zones_are_chosen_with_that_of_the_reservation(account):
     spec = await clusters.with_zones(Watched(), replace(SPEC, zones=()), {f"{REGION}d"})
     assert spec.zones == (f"{REGION}a", f"{REGION}b", f"{REGION}d")
