@@ -110,6 +110,9 @@ async def read(client):
 IMPORTS = {
     "aiohttp and yaml": "import aiohttp, yaml",
     "… and kubernetes.aio.client": "import aiohttp, yaml, kubernetes.aio.client",
+    "… as the backend imports it": (
+        "import gc; gc.disable(); import aiohttp, yaml, kubernetes.aio.client; gc.freeze(); gc.enable()"
+    ),
     "… and CoreV1Api": "from kubernetes.aio.client import CoreV1Api; CoreV1Api",
 }
 

@@ -86,6 +86,25 @@ async def test_listing_pods_needs_the_session_of_the_kubernetes_library_and_none
     assert [name for name in loaded if name.startswith(tuple(typed))] == []
 
 
+def test_what_the_kubernetes_library_made_at_its_import_is_frozen_once(tmp_path):
+    code = """
+import gc
+from l2rtui.backends.registry import make_backend
+from l2rtui.config import Settings
+counts = []
+for _ in range(2):
+    make_backend("kubernetes", Settings())
+    counts.append(gc.get_freeze_count())
+    rubbish = [[] for _ in range(1000)]  # is not frozen by the second
+assert gc.isenabled()
+assert counts[0] > 10_000, counts
+assert counts[1] <= counts[0], counts
+"""
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path), "KUBECONFIG": ""}
+    done = python(code, env=env)
+    assert done.returncode == 0, done.stderr
+
+
 def test_this_machine_needs_nothing_of_kubernetes(tmp_path):
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path), "KUBECONFIG": ""}
     code = BLOCK.format(names=("kubernetes", "aiohttp", "python_socks"))
