@@ -26,7 +26,7 @@ IMAGE ?= l2rtui-node
 GPU_NEEDS := $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/dev)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-process test-slow test-gpu test-cluster coverage check format bench bench-gpu screenshots curves dist sbom wheel lock clean
+.PHONY: help setup run test test-process test-slow test-gpu test-cluster coverage check format bench bench-gpu screenshots curves dist sbom wheel lock rbac clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -119,6 +119,9 @@ lock:  ## renew requirements/*.txt from *.in (needs uv)
 	    | awk '/^[a-z]/ {skip = /^(torch|triton|cuda-|nvidia-[^m])/} !skip'; } > requirements/$$set.new && \
 	  mv requirements/$$set.new requirements/$$set.txt || exit 1; done
 	@sed -n '/^torch==/p' requirements/image.in > requirements/torch.txt
+
+rbac: $(VENV)/runtime  ## write manifests/rbac.yaml from the table of rights
+	@$(BIN)/python -m l2rtui.backends.kubernetes.manifests.rbac > manifests/rbac.new && mv manifests/rbac.new manifests/rbac.yaml
 
 clean:  ## remove .venv and everything that was built
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage *.egg-info

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster.conftest import IMAGE, Cli, eventually, kubectl, kubectl_json
 
@@ -22,29 +23,26 @@ workers: [{{name: w, replicas: 2, command: [sh, -c, 'sleep 600'], slots: SLOTS, 
 """
 
 
-def grant(namespace: str, kinds: tuple[str, ...]) -> None:
-    """Apply the parts of manifests/rbac.yaml of these kinds."""
-    text = (
-        RBAC.replace("NAMESPACE", namespace)
-        .replace("USER", "researcher")
-        .replace("l2rtui-ledger", f"l-{namespace}")
-    )
-    parts = [part for part in text.split("\n---\n") if any(f"\nkind: {kind}\n" in part for kind in kinds)]
-    assert len(parts) == len(kinds)
+def grant(namespace: str, role: str, kinds: tuple[str, ...]) -> None:
+    """Apply the parts of manifests/rbac.yaml of these kinds that are about one of its Roles."""
+    text = RBAC.replace("NAMESPACE", namespace).replace("USER", "researcher")
+    items = [item for item in yaml.safe_load_all(text) if item["kind"] in kinds and role in json.dumps(item)]
+    assert len(items) == len(kinds)
+    parts = (json.dumps(item).replace("l2rtui-ledger", f"l-{namespace}") for item in items)
     kubectl("apply", "-f", "-", stdin="\n---\n".join(parts))
 
 
 @pytest.fixture
 def researcher(tmp_path, namespace, kubeconfig):
     """The program as a user with a Role in one namespace."""
-    grant(namespace, ("Role", "RoleBinding"))
+    grant(namespace, "l2rtui-researcher", ("Role", "RoleBinding"))
     return Cli(tmp_path, namespace, f"{os.environ['L2R_CLUSTER_DIR']}/researcher.kubeconfig")
 
 
 @pytest.fixture
 def with_ledger(researcher, namespace):
     """The same, who may also read nodes and the pods of all namespaces."""
-    grant(namespace, ("ClusterRole", "ClusterRoleBinding"))
+    grant(namespace, "l2rtui-ledger", ("ClusterRole", "ClusterRoleBinding"))
     yield researcher
     kubectl("delete", "clusterrole", f"l-{namespace}")
     kubectl("delete", "clusterrolebinding", f"l-{namespace}-researcher")

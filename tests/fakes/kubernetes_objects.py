@@ -69,6 +69,7 @@ class ObjectServer:
     Attributes:
         objects: By kind, namespace and name.
         denied: Verb and plural (``("create", "pods/exec")``) of what the user may not do.
+        granted: All that the user may do, as Roles say it; None for everything that is not denied.
         failures: Failures to come, each used up by its ``times``.
         hooks: Called after each request that was carried out, with method, kind and name.
         requests: Method, kind and name of every request for objects, in order.
@@ -82,6 +83,7 @@ class ObjectServer:
     def __init__(self) -> None:
         self.objects: dict[Key, Manifest] = {}
         self.denied: set[tuple[str, str]] = set()
+        self.granted: set[Call] | None = None
         self.failures: list[Failure] = []
         self.hooks: list[Callable[[str, str, str], None]] = []
         self.requests: list[tuple[str, str, str]] = []
@@ -166,19 +168,29 @@ class ObjectServer:
         return None
 
     def _authorize(self, verb: str, kind: str, namespace: str, subresource: str) -> None:
-        plural = KINDS[kind].plural + (f"/{subresource}" if subresource else "")
-        if (verb, plural) in self.denied:
+        if not self.allows(verb, kind, subresource, is_namespaced=bool(namespace)):
+            plural = KINDS[kind].plural + (f"/{subresource}" if subresource else "")
             where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
             message = f'User "tester" cannot {verb} resource "{plural}" in API group "{KINDS[kind].group}" {where}'
             raise StatusError(403, "Forbidden", message)
+
+    def allows(self, verb: str, kind: str, subresource: str = "", *, is_namespaced: bool = True) -> bool:
+        """Return whether the user may do this."""
+        plural = KINDS[kind].plural + (f"/{subresource}" if subresource else "")
+        if (verb, plural) in self.denied:
+            return False
+        # A ClusterRole counts in every namespace, a Role in its own alone.
+        scopes = (True, False) if is_namespaced else (False,)
+        return self.granted is None or any((verb, kind, subresource, scope) in self.granted for scope in scopes)
 
     def _review(self, review: Manifest) -> Manifest:
         expected = review["spec"]["resourceAttributes"]
         verb, subresource = expected["verb"], expected.get("subresource", "")
         kind = _BY_PLURAL[expected["group"], expected["resource"]]
-        self.reviews.add((verb, kind, subresource, bool(expected.get("namespace"))))
-        plural = expected["resource"] + (f"/{subresource}" if subresource else "")
-        return {**review, "status": {"allowed": (verb, plural) not in self.denied}}
+        is_namespaced = bool(expected.get("namespace"))
+        self.reviews.add((verb, kind, subresource, is_namespaced))
+        allowed = self.allows(verb, kind, subresource, is_namespaced=is_namespaced)
+        return {**review, "status": {"allowed": allowed}}
 
     def _act(self, request: web.Request, kind: str, namespace: str, name: str, body: Manifest) -> Manifest:
         is_dry = "dryRun" in request.query

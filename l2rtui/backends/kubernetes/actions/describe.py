@@ -46,9 +46,18 @@ async def describe(api: Api, target: PodView | RunView | Node) -> tuple[str, ...
             lines = await _run(api, target)
         case _:
             lines = await _node(api, target)
-    object_events = await events(api, target)
-    lines += ["", "events:"] + ([f"  {_event(event)}" for event in object_events] or ["  none are kept"])
-    return tuple(lines)
+    return (*lines, "", "events:", *(f"  {line}" for line in await _event_lines(api, target)))
+
+
+async def _event_lines(api: Api, target: PodView | RunView | Node) -> list[str]:
+    try:
+        object_events = await events(api, target)
+    except ApiError as error:
+        # Events of nodes need a right in all namespaces, which few have; the rest is of use without them.
+        if isinstance(target, Node) and error.is_forbidden:
+            return [f"unknown: {error.message}"]
+        raise
+    return [_event(event) for event in object_events] or ["none are kept"]
 
 
 async def events(api: Api, target: PodView | RunView | Node | None = None) -> tuple[KubeEvent, ...]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
-from l2rtui.backends.kubernetes.actions.permissions import NEEDS, missing_rights, right_name
+from l2rtui.backends.kubernetes.actions.permissions import HINT, missing_rights
 from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
@@ -22,6 +22,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, NVIDIA, WHOLE_GPU
 from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
+from l2rtui.backends.kubernetes.rights import Part, Right, Row, needed, rows_of
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.preflight import Finding, Severity
 
@@ -32,11 +33,10 @@ _SCRIPT: Final = (
     f'for f in /dev/nvidia[0-9]*; do [ -e "$f" ] && echo "{_MARK} device $f"; done; '
     f'command -v nvidia-smi >/dev/null && nvidia-smi -L | sed "s/^/{_MARK} smi /"; echo "{_MARK} end"'
 )
-_NEEDED: Final = (
-    *(*NEEDS["launch"], *NEEDS["scale"], ("delete", "ConfigMap", ""), *NEEDS["kill"]),
-    *(("list", "Pod", ""), ("watch", "Pod", "")),
-)
-_WIDER: Final = (("list", "Node", ""), ("list", "Pod", ""))
+_OF_RUNS: Final = (Part.VIEWER, Part.RESEARCHER)
+_WIDER: Final = (Right("list", "Node"), Right("list", "Pod"))
+_OWN_FINDING: Final = ("Lease",)
+"""Kinds whose missing rights are a finding of their own."""
 
 
 async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
@@ -57,17 +57,49 @@ async def diagnose(context: ClusterContext) -> tuple[Finding, ...]:
 
 
 async def _rights(api: Api, namespace: str) -> list[Finding]:
-    hint = "Ask an administrator for the Role in manifests/rbac.yaml."
-    if missing := ", ".join(map(right_name, await missing_rights(api, _NEEDED, namespace))):
-        findings = [Finding(Severity.WARNING, "rights", f"in {namespace} you may not {missing}", hint)]
+    rights = needed(_OF_RUNS)
+    if missing := ", ".join(map(str, await missing_rights(api, rights, namespace))):
+        findings = [Finding(Severity.WARNING, "rights", f"in {namespace} you may not {missing}", HINT)]
     else:
         findings = [Finding(Severity.OK, "rights", f"all that runs need in {namespace}")]
+    findings += await _optional_rights(api, namespace)
     # Without these the pods of other people are invisible, and their slots would look free.
     for right in await missing_rights(api, _WIDER, None):
-        sentence = f"you may not {right_name(right)} of the whole cluster: use by others reads unknown"
+        sentence = f"you may not {right} of the whole cluster: use by others reads unknown"
         hint = "Ask for the ClusterRole in manifests/rbac.yaml."
         findings.append(Finding(Severity.WARNING, "ledger", sentence, hint))
     return findings
+
+
+async def _optional_rights(api: Api, namespace: str) -> list[Finding]:
+    """Return a finding for each thing that is lost with rights that few verbs or few runs need."""
+    by_right: dict[Right, list[Row]] = {}
+    for row in rows_of(*_OF_RUNS):
+        by_right.setdefault(row.right, []).append(row)
+    optional = [right for right, rows in by_right.items() if all(row.is_optional for row in rows)]
+    optional = [right for right in optional if right.kind not in _OWN_FINDING and await _is_served(api, right.kind)]
+    rights_by_loss: dict[str, dict[Right, None]] = {}
+    for right in await missing_rights(api, optional, namespace):
+        for row in by_right[right]:
+            if loss := row.without or (f"needed for {row.only_for}" if row.only_for else ""):
+                rights_by_loss.setdefault(loss, {})[right] = None
+    return [
+        Finding(
+            Severity.WARNING, "optional rights", f"in {namespace} you may not {', '.join(map(str, rights))}: {loss}"
+        )
+        for loss, rights in rights_by_loss.items()
+    ]
+
+
+async def _is_served(api: Api, kind: str) -> bool:
+    """Return whether the server has a kind that is not on every server, such as that of an add-on."""
+    path = KINDS[kind]
+    try:
+        return path.is_everywhere or bool(await api.group_versions(path.group))
+    except ApiError as error:
+        if error.is_forbidden:  # a hardened server hides its groups: the right is asked for all the same
+            return True
+        raise
 
 
 async def _binding(api: Api, namespace: str, nodes: tuple[Node, ...], image: str) -> Finding:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes.actions import network_policies
 from l2rtui.backends.kubernetes.api.client import Api
+from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import render
 from l2rtui.backends.kubernetes.manifests.podspec import ServerFacts
@@ -75,7 +76,7 @@ async def differences(context: ClusterContext, plan: LaunchPlan) -> tuple[str, .
 
 async def _difference(api: Api, manifest: Manifest) -> list[str]:
     kind, meta = manifest["kind"], manifest["metadata"]
-    live = await api.find(kind, meta["namespace"], meta["name"]) or {}
+    live = await api.find(kind_of(manifest), meta["namespace"], meta["name"]) or {}
     # A dry run, so that defaults and admission show in both sides and not as differences.
     applied = await api.apply(manifest, dry_run=True, force=True)
     name = f"{kind}/{meta['name']}"

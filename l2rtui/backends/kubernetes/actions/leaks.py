@@ -43,7 +43,8 @@ async def find(context: ClusterContext) -> tuple[Leak, ...]:
         ApiError: pods or runs cannot be listed, so that an empty result would mean nothing.
     """
     api, shared = context.api, context.settings.claims_namespace
-    namespaces = await api.visible_namespaces("Pod")
+    # Where runs can be listed: a ledger's right to all pods would else lead to lists of all that lies beside them.
+    namespaces = await api.visible_namespaces("ConfigMap")
     objects = [item for namespace in namespaces for item in await _objects(api, namespace)]
     claims = await _claims(api, (shared,) if shared else namespaces)
     # After the objects: a run that is launched in between has its ConfigMap in this list.

@@ -10,6 +10,7 @@ from typing import Any, Final
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.api.resources import kind_of
 
 AT_ONCE: Final = 8
 """Requests under way at the same time: more gains nothing and is what API servers throttle."""
@@ -75,7 +76,7 @@ class ObjectCreator:
 
     async def _read_own(self, manifest: Manifest, conflict: ApiError) -> Manifest:
         """Return the object of this name if this launch has made it."""
-        existing = await self._api.read(manifest["kind"], self._namespace, manifest["metadata"]["name"])
+        existing = await self._api.read(kind_of(manifest), self._namespace, manifest["metadata"]["name"])
         if (existing["metadata"].get("annotations") or {}).get(labels.LAUNCH) != self._nonce:
             raise conflict
         return existing

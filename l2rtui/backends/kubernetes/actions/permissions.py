@@ -11,22 +11,15 @@ from types import MappingProxyType
 from typing import Final
 
 from l2rtui.backends.kubernetes.api.client import Api
-from l2rtui.backends.kubernetes.api.resources import KINDS
+from l2rtui.backends.kubernetes.rights import Part, Right, needed
 
-Right = tuple[str, str, str]
-"""Verb, kind and subresource."""
-
+ACTIONS: Final = ("launch", "kill", "scale", "destroy", "exec", "forward")
+"""Actions that the app turns off where a right is missing."""
+HINT: Final = "Ask an administrator for the Role in manifests/rbac.yaml."
 NEEDS: Final[Mapping[str, tuple[Right, ...]]] = MappingProxyType(
-    {
-        "launch": tuple(("create", kind, "") for kind in ("ConfigMap", "Secret", "Service", "Job", "ReplicaSet")),
-        "kill": (("delete", "Pod", ""),),
-        "scale": (("patch", "ReplicaSet", ""),),
-        "destroy": (("delete", "ConfigMap", ""), ("delete", "Pod", ""), ("delete", "ReplicaSet", "")),
-        "exec": (("get", "Pod", "exec"),),
-        "forward": (("get", "Pod", "portforward"),),
-    }
+    {action: needed((Part.RESEARCHER,), action) for action in ACTIONS}
 )
-"""Rights that each action needs. A websocket is opened by GET, so the verb of exec and port-forward is ``get``."""
+"""Rights that each action needs beyond those of a viewer."""
 
 
 async def missing_rights(api: Api, rights: Sequence[Right], namespace: str | None) -> list[Right]:
@@ -39,15 +32,9 @@ async def missing_rights(api: Api, rights: Sequence[Right], namespace: str | Non
         ApiError: the server does not answer.
     """
     permitted = await asyncio.gather(
-        *(api.can(verb, kind, namespace, subresource=part) for verb, kind, part in rights)
+        *(api.can(right.verb, right.kind, namespace, subresource=right.subresource) for right in rights)
     )
     return [right for right, is_permitted in zip(rights, permitted, strict=True) if not is_permitted]
-
-
-def right_name(right: Right) -> str:
-    """Return a right as people write it: ``create pods``, ``get pods/exec``."""
-    verb, kind, part = right
-    return f"{verb} {KINDS[kind].plural}{f'/{part}' if part else ''}"
 
 
 async def denied(api: Api, namespace: str) -> dict[str, str]:
@@ -56,7 +43,7 @@ async def denied(api: Api, namespace: str) -> dict[str, str]:
     needed = list(dict.fromkeys(need for needs in NEEDS.values() for need in needs))
     missing = set(await missing_rights(api, needed, namespace))
     return {
-        action: f"in {namespace} you may not {', '.join(right_name(need) for need in needs if need in missing)}"
+        action: f"in {namespace} you may not {', '.join(str(need) for need in needs if need in missing)}"
         for action, needs in NEEDS.items()
         if missing.intersection(needs)
     }

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.actions import capacity_checks, gang_checks, network_policies, pod_checks
-from l2rtui.backends.kubernetes.actions.permissions import missing_rights, right_name
+from l2rtui.backends.kubernetes.actions.permissions import HINT, missing_rights
 from l2rtui.backends.kubernetes.actions.slot_leases import SlotLeases
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.api.resources import kind_of
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests import gpu_binding, render, sidecars
+from l2rtui.backends.kubernetes.rights import Right
 from l2rtui.domain.containers import Binding
 from l2rtui.domain.node import Node
 from l2rtui.domain.placement import obstacle
@@ -163,14 +164,14 @@ def _node_problems(node: Node, set_spec: SetSpec) -> Iterable[tuple[str, str]]:
 async def _rights(api: Api, objects: Sequence[Manifest], namespace: str) -> Iterable[Finding]:
     """Check the rights for this launch (refusals), and for what comes after it (warnings)."""
     kinds = dict.fromkeys(kind_of(manifest) for manifest in objects)
-    needed = [("create", kind, "") for kind in kinds]
-    later = [("get", "ConfigMap", ""), ("list", "Pod", ""), *(("delete", kind, "") for kind in kinds)]
+    needed = [Right("create", kind) for kind in kinds]
+    later = [Right("get", "ConfigMap"), Right("list", "Pod"), *(Right("delete", kind) for kind in kinds)]
     findings = [
         Finding(
             Severity.REFUSAL if right in needed else Severity.WARNING,
-            f"right to {right_name(right)}",
-            f"{api.user or 'you'} may not {right_name(right)} in {namespace}",
-            "Ask an administrator for the Role in manifests/rbac.yaml.",
+            f"right to {right}",
+            f"{api.user or 'you'} may not {right} in {namespace}",
+            HINT,
         )
         for right in await missing_rights(api, [*needed, *later], namespace)
     ]

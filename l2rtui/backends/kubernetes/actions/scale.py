@@ -125,10 +125,14 @@ class _Scale:
                 await self._resize(controller, remaining)
             else:  # its pods go with it
                 meta = controller["metadata"]
-                with suppress(ApiError):  # deleted by somebody else already; the watch shows its pods
+                try:
                     await self._api.delete(
                         controller["kind"], self._namespace, meta["name"], uid=meta["uid"], propagation="Background"
                     )
+                except ApiError as error:
+                    # Deleted by somebody else already. Any other refusal must show: its pods go on.
+                    if not (error.is_not_found or error.is_conflict):
+                        raise
         if grace_seconds is not None:
             # A controller deletes with the pod's own grace; a second deletion may only shorten it.
             grace = round(grace_seconds)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote
 
+_OLDEST: Final = "1.20"
+
 
 @dataclass(frozen=True, slots=True)
 class KindPath:
@@ -27,12 +29,17 @@ class KindPath:
     api_version: str
     plural: str
     is_namespaced: bool = True
-    since: str = "1.20"
+    since: str = _OLDEST
 
     @property
     def group(self) -> str:
         """API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
+
+    @property
+    def is_everywhere(self) -> bool:
+        """True if every supported server has the kind."""
+        return self.since == _OLDEST
 
     def at(self, api_version: str) -> KindPath:
         """Return the same kind in another API version; empty for this one."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
+
+import msgspec
 
 from l2rtui.backends.kubernetes import labels
 from l2rtui.backends.kubernetes.api.client import Api
 from l2rtui.backends.kubernetes.api.errors import ApiError
 from l2rtui.backends.kubernetes.manifests.pod_parts import new_object
 from l2rtui.domain.secret import Secret, SecretKind, SecretView
+from l2rtui.domain.workload import RunSpec
 from l2rtui.errors import NotFoundError, RefusedError
 
 SECRET_LABEL: Final = f"{labels.PREFIX}secret"
@@ -29,11 +33,26 @@ class KubernetesSecrets:
     def __init__(self, api: Callable[[], Awaitable[Api]], owner: str) -> None:
         self._api = api
         self._owner = owner
+        self.hidden = ""
 
     async def list(self) -> tuple[SecretView, ...]:
-        """Return the secrets that l2rtui has made, by name."""
+        """Return the secrets that l2rtui has made, by name.
+
+        A user who may not list Secrets, which would show the tokens of all runs, gets those that the specs of the
+        namespace's runs name, each read by its name; ``hidden`` then says so.
+        """
         api = await self._api()
-        items = await api.list("Secret", api.namespace, labels=SECRET_LABEL)
+        self.hidden = ""
+        try:
+            items = await api.list("Secret", api.namespace, labels=SECRET_LABEL)
+        except ApiError as error:
+            if not error.is_forbidden:
+                raise
+            items = await _read_all(api, await _names_in_specs(api))
+            self.hidden = (
+                f"You may not list secrets in {api.namespace}: only those that its runs name are shown. "
+                "All others can be replaced and deleted by their names."
+            )
         return tuple(sorted(map(_view, items), key=lambda view: view.name))
 
     async def keep(self, secret: Secret, *, replace: bool = False) -> None:
@@ -82,6 +101,24 @@ class KubernetesSecrets:
         meta = {"namespace": namespace, "labels": own_labels, "annotations": {labels.OWNER: self._owner}}
         data = {key: base64.b64encode(value.encode()).decode() for key, value in secret.values}
         return new_object("Secret", secret.name, meta=meta, type=_TYPES[secret.kind], data=data)
+
+
+async def _names_in_specs(api: Api) -> set[str]:
+    """Return the names of secrets in the specs of all runs; a spec that this version cannot read names none."""
+    names: set[str] = set()
+    for item in await api.list("ConfigMap", api.namespace, labels=labels.MANAGED):
+        try:
+            spec = msgspec.json.decode((item.get("data") or {})[labels.SPEC_KEY], type=RunSpec)
+        except (KeyError, TypeError, msgspec.MsgspecError):
+            continue
+        names.update(name for item in spec.sets for name in (*item.pod.secrets, *item.pod.pull_secrets))
+    return names
+
+
+async def _read_all(api: Api, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the secrets of these names that l2rtui has made."""
+    items = await asyncio.gather(*(api.find("Secret", api.namespace, name) for name in sorted(names)))
+    return [item for item in items if item is not None and SECRET_LABEL in (item["metadata"].get("labels") or {})]
 
 
 def _view(manifest: Mapping[str, Any]) -> SecretView:

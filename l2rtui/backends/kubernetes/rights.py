@@ -1,0 +1,248 @@
+"""Rights that the program needs of Kubernetes: one table, for the Roles, for checks, and for the sentences of both.
+
+``manifests/rbac.yaml`` is written from it (``make rbac``). A test runs every verb of the program and compares its
+requests with the rows: a call without a row fails, and so does a row that its verb does not need.
+
+Every authenticated user may read ``/version`` and the API groups and create access reviews (by the ClusterRoles
+``system:discovery``, ``system:public-info-viewer`` and ``system:basic-user``), so no row has these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from l2rtui.backends.kubernetes.api.resources import KINDS
+
+
+class Right(NamedTuple):
+    """One verb of Kubernetes on one kind, as an access review asks for it."""
+
+    verb: str
+    kind: str
+    subresource: str = ""
+
+    @property
+    def resource(self) -> str:
+        """Plural and subresource, as a Role writes them."""
+        return f"{KINDS[self.kind].plural}{f'/{self.subresource}' if self.subresource else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}"
+
+
+class Part(StrEnum):
+    """Role that has a right.
+
+    A viewer sees runs; a researcher has the viewer's rights too, and makes runs. ``CLUSTER`` is the optional
+    ClusterRole. ``WITHHELD`` is in no Role: the program tries it, and goes another way where it is refused.
+    """
+
+    VIEWER = "viewer"
+    RESEARCHER = "researcher"
+    CLUSTER = "cluster"
+    WITHHELD = "withheld"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table.
+
+    Attributes:
+        uses: Verbs of the program that need the right; ``view`` stands for the lists and the app, and is part of
+            every other verb.
+        without: State of affairs where the right is missing, for a right that its verbs can do without.
+        only_for: Setting of a spec that alone needs the right; empty for rights of every run.
+        reason: Why a Role has a right that no request of the program needs by itself.
+        name: Name of the one object to which the right is confined; empty for all.
+        is_off: The rule is a comment in the manifest, for its reach.
+    """
+
+    right: Right
+    part: Part
+    uses: tuple[str, ...]
+    without: str = ""
+    only_for: str = ""
+    reason: str = ""
+    name: str = ""
+    is_off: bool = False
+
+    @property
+    def is_optional(self) -> bool:
+        """True for a right that its verbs can do without, or that few runs need."""
+        return bool(self.without or self.only_for or self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Rows of several kinds and verbs (separated by spaces) that differ in nothing else; fields as in Row."""
+
+    part: Part
+    verbs: str
+    kinds: str
+    uses: str
+    without: str = ""
+    only_for: str = ""
+    reason: str = ""
+    name: str = ""
+    is_off: bool = False
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows of the line; a kind is written ``Pod`` or ``Pod/log``."""
+        details = (self.without, self.only_for, self.reason, self.name, self.is_off)
+        for name in self.kinds.split():
+            kind, _, subresource = name.partition("/")
+            for verb in self.verbs.split():
+                yield Row(Right(verb, kind, subresource), self.part, tuple(self.uses.split()), *details)
+
+
+_NOT_COUNTED: Final = "objects of this kind are counted for nobody who may not list them"
+_RACE: Final = "what is destroyed at the same moment is reported as well"
+_NO_CHECK: Final = "it is not checked before a launch"
+_LOST: Final = "objects whose creation got no answer"
+_DIFF: Final = "plan --diff"
+_UNCLAIMED: Final = "slots are not claimed before a launch"
+_NO_POLICY: Final = "runs are launched without network policies"
+_QUEUE: Final = "queue of volcano or coscheduling"
+_DRA: Final = "binding dra"
+_NO_CLAIMS: Final = "GPUs of resource claims read unknown"
+_STATE: Final = "descriptions say that it is unknown"
+
+_VIEWER: Final = (
+    _Line(Part.VIEWER, "list watch", "Pod ReplicaSet StatefulSet Job ConfigMap Event", "view"),
+    _Line(Part.VIEWER, "list watch", "ResourceClaim", "view", without=_NO_CLAIMS),
+    _Line(Part.VIEWER, "get", "Pod", "describe logs volume check"),
+    _Line(Part.VIEWER, "get", "Pod Job ReplicaSet Service", "leaks", without=_RACE),
+    _Line(Part.VIEWER, "get", "Pod/log", "logs check"),
+    _Line(Part.VIEWER, "get", "Pod/log", "describe", without="descriptions lack the last line of a crash"),
+    _Line(Part.VIEWER, "get", "ConfigMap", "plan launch scale describe"),
+    _Line(Part.VIEWER, "list", "Service", "destroy describe events"),
+    _Line(Part.VIEWER, "list", "Service", "plan", without=_NO_CHECK),
+    _Line(Part.VIEWER, "list", "Service NetworkPolicy PersistentVolumeClaim Lease", "leaks", without=_NOT_COUNTED),
+    _Line(Part.VIEWER, "get", "NetworkPolicy", "leaks", without=_RACE),
+    _Line(Part.VIEWER, "get", "PodGroup VolcanoPodGroup Workload", "describe", without=_STATE),
+    _Line(Part.VIEWER, "list", "PersistentVolumeClaim", "volume"),
+)
+_RESEARCHER: Final = (
+    _Line(Part.RESEARCHER, "create", "ConfigMap Secret Service Job ReplicaSet", "plan launch"),
+    _Line(Part.RESEARCHER, "create", "ReplicaSet", "scale"),
+    _Line(Part.RESEARCHER, "get", "Job ReplicaSet Service Secret NetworkPolicy", "launch", only_for=_LOST),
+    _Line(Part.RESEARCHER, "get", "Job ReplicaSet Service Secret NetworkPolicy", "plan", only_for=_DIFF),
+    _Line(
+        Part.RESEARCHER, "patch", "ConfigMap Secret Service Job ReplicaSet NetworkPolicy", "plan", only_for=_DIFF
+    ),
+    _Line(Part.RESEARCHER, "patch", "ReplicaSet", "launch", only_for="--wave"),
+    _Line(Part.RESEARCHER, "get patch", "ReplicaSet", "scale"),
+    _Line(Part.RESEARCHER, "get", "Secret", "destroy"),
+    _Line(Part.RESEARCHER, "patch", "Pod", "scale", without="the controller chooses which pods go"),
+    _Line(Part.RESEARCHER, "update", "ConfigMap", "scale"),
+    _Line(Part.RESEARCHER, "delete", "ReplicaSet", "scale"),
+    _Line(Part.RESEARCHER, "delete", "Pod", "scale", without="pods that go have their own grace"),
+    _Line(Part.RESEARCHER, "delete", "Pod", "kill destroy"),
+    _Line(Part.RESEARCHER, "delete", "ConfigMap Secret Service Job ReplicaSet", "destroy"),
+    _Line(
+        Part.RESEARCHER,
+        "delete",
+        "ConfigMap Secret Service Job ReplicaSet NetworkPolicy",
+        "launch",
+        without="a launch that is refused leaves what it has made",
+    ),
+    _Line(Part.RESEARCHER, "patch", "ConfigMap", "destroy", without="others do not see that it goes on"),
+    _Line(Part.RESEARCHER, "delete", "StatefulSet", "destroy", only_for="StatefulSets that carry the run's label"),
+    _Line(Part.RESEARCHER, "create", "Pod", "plan", without="no pod is tried before a launch"),
+    _Line(Part.RESEARCHER, "create", "Pod", "volume check"),
+    _Line(Part.RESEARCHER, "delete", "Pod", "volume check", without="a pod that helped stays for its time"),
+    # --- claims on slots
+    _Line(Part.RESEARCHER, "get create update", "Lease", "launch scale", without=_UNCLAIMED),
+    _Line(Part.RESEARCHER, "get list delete", "Lease", "destroy", without=_UNCLAIMED),
+    _Line(Part.RESEARCHER, "delete", "Lease", "scale", without=_UNCLAIMED),
+    # --- network policies
+    _Line(Part.RESEARCHER, "create", "NetworkPolicy", "launch", without=_NO_POLICY),
+    _Line(Part.RESEARCHER, "delete", "NetworkPolicy", "destroy", only_for="runs with network policies"),
+    _Line(Part.RESEARCHER, "list", "NetworkPolicy", "destroy", without=_NOT_COUNTED),
+    # --- queues and resource claims
+    _Line(Part.RESEARCHER, "get patch", "PodGroup VolcanoPodGroup", "plan", only_for=_QUEUE),
+    _Line(Part.RESEARCHER, "create", "PodGroup VolcanoPodGroup", "launch", only_for=_QUEUE),
+    _Line(Part.RESEARCHER, "list", "PodGroup VolcanoPodGroup", "destroy", without=_NOT_COUNTED),
+    _Line(Part.RESEARCHER, "delete", "PodGroup VolcanoPodGroup", "destroy", only_for=_QUEUE),
+    _Line(Part.RESEARCHER, "get", "LocalQueue", "plan", without=_NO_CHECK),
+    _Line(Part.RESEARCHER, "get patch", "ResourceClaim", "plan", only_for=_DRA),
+    _Line(Part.RESEARCHER, "create", "ResourceClaim", "launch", only_for=_DRA),
+    _Line(Part.RESEARCHER, "delete", "ResourceClaim", "destroy", only_for=_DRA),
+    _Line(Part.RESEARCHER, "list", "ResourceClaimTemplate", "destroy", without=_NOT_COUNTED),
+    _Line(Part.RESEARCHER, "delete", "ResourceClaimTemplate", "destroy", only_for=_DRA),
+    # --- what pods refer to
+    _Line(Part.RESEARCHER, "get", "ServiceAccount", "plan", without=_NO_CHECK),
+    _Line(Part.RESEARCHER, "list", "ResourceQuota", "plan", without="quotas are not compared with a plan"),
+    _Line(Part.RESEARCHER, "list", "Endpoints EndpointSlice", "destroy", without=_NOT_COUNTED),
+    # --- volumes, secrets, processes
+    _Line(Part.RESEARCHER, "get", "PersistentVolumeClaim", "volume"),
+    _Line(Part.RESEARCHER, "get", "PersistentVolumeClaim", "plan", without=_NO_CHECK),
+    _Line(Part.RESEARCHER, "create delete", "PersistentVolumeClaim", "volume"),
+    _Line(Part.RESEARCHER, "list", "PersistentVolumeClaim", "destroy", without=_NOT_COUNTED),
+    _Line(Part.RESEARCHER, "delete", "PersistentVolumeClaim", "destroy", only_for="--purge"),
+    _Line(Part.RESEARCHER, "get create update delete", "Secret", "secret"),
+    _Line(Part.RESEARCHER, "get", "Pod/exec", "exec volume"),
+    _Line(Part.RESEARCHER, "get", "Pod/portforward", "forward"),
+    _Line(
+        Part.RESEARCHER,
+        "create",
+        "Pod/exec Pod/portforward",
+        "exec forward volume",
+        reason="servers from 1.35 on ask for it where a websocket is opened, and kubectl opens it so",
+    ),
+    _Line(
+        Part.RESEARCHER,
+        "update",
+        "ConfigMap/finalizers",
+        "launch",
+        reason="objects name their run as the owner that waits for them (OwnerReferencesPermissionEnforcement)",
+    ),
+)
+_CLUSTER: Final = (
+    _Line(Part.CLUSTER, "list watch", "Node Pod", "view", without="slots that others may hold read unknown"),
+    _Line(Part.CLUSTER, "get", "Node", "plan destroy describe", without="nodes are known from their pods alone"),
+    _Line(Part.CLUSTER, "list", "Event", "describe", without="nodes are described without their events"),
+    _Line(Part.CLUSTER, "list watch", "NodeMetrics", "view", without="load of nodes is unknown"),
+    _Line(
+        Part.CLUSTER,
+        "list watch",
+        "ResourceClaim ResourceSlice",
+        "view",
+        without=_NO_CLAIMS,
+    ),
+    _Line(
+        Part.CLUSTER,
+        "get",
+        "RuntimeClass",
+        "plan launch",
+        without="on k3s and RKE2 pods get no GPU, unless the setting runtime_class names the class",
+        name="nvidia",
+    ),
+    _Line(Part.CLUSTER, "get", "Pod/proxy", "view", without="how busy GPUs are is unknown", is_off=True),
+)
+_WITHHELD: Final = (
+    _Line(Part.WITHHELD, "list", "Secret", "plan destroy secret", without="secrets are read by their names"),
+    _Line(Part.WITHHELD, "list get", "Secret", "leaks", without="secrets go with their run"),
+    _Line(Part.WITHHELD, "delete", "Endpoints EndpointSlice", "destroy", without="they go with their Service"),
+)
+
+TABLE: Final[tuple[Row, ...]] = tuple(
+    row for line in (*_VIEWER, *_RESEARCHER, *_CLUSTER, *_WITHHELD) for row in line.rows()
+)
+"""All rows. A right has several where its verbs differ in what they do without it."""
+
+
+def rows_of(*parts: Part) -> tuple[Row, ...]:
+    """Return the rows of some Roles, in the order of the table."""
+    return tuple(row for row in TABLE if row.part in parts)
+
+
+def needed(parts: Iterable[Part], *uses: str) -> tuple[Right, ...]:
+    """Return the rights without which verbs of the program fail for every run, each once; no ``uses`` means any."""
+    rows = (
+        row for row in rows_of(*parts) if not row.is_optional and (not uses or set(uses).intersection(row.uses))
+    )
+    return tuple(dict.fromkeys(row.right for row in rows))

@@ -1,0 +1,116 @@
+"""The table of rights against the program: each verb runs, and its requests are compared with its rows."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from l2rtui.backends.kubernetes.actions import destroy as destroying
+from l2rtui.backends.kubernetes.backend import KubernetesBackend
+from l2rtui.backends.kubernetes.manifests import rbac
+from l2rtui.backends.kubernetes.rights import TABLE, Part, rows_of
+from l2rtui.backends.kubernetes.storage import volumes as volume_claims
+from l2rtui.config import Settings
+from l2rtui.errors import L2RError
+from tests.fakes.kubernetes_objects import serving
+from tests.l2rtui.backends.kubernetes.actions.verbs import VERBS, FullServer, Program
+
+RESEARCHER = (Part.VIEWER, Part.RESEARCHER)
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    monkeypatch.setattr(destroying, "_SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(destroying, "_ROUND_SECONDS", (0.01,))
+    monkeypatch.setattr(destroying, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(volume_claims, "_BIND_SECONDS", 0.0)
+
+
+def granted(*parts):
+    """Return what Roles grant, as calls."""
+    return {(*row.right, row.part is not Part.CLUSTER) for row in rows_of(*parts)}
+
+
+@asynccontextmanager
+async def program_with(tmp_path, rights, namespaces=("ml",)):
+    """A user with these rights and nothing more; None may do everything."""
+    async with serving(FullServer()) as server:
+        server.granted = rights
+        config = {
+            "current-context": "lab",
+            "contexts": [{"name": "lab", "context": {"cluster": "c", "user": "u", "namespace": "ml"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server.base}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+        path = tmp_path / "config"
+        path.write_text(json.dumps(config))
+        backend = KubernetesBackend(Settings(namespaces=namespaces, image="i:1"), str(path))
+        (await backend.api()).server_version = (1, 34)
+        try:
+            yield Program(server, backend)
+        finally:
+            await backend.close()
+
+
+async def calls_of(verb, tmp_path, rights):
+    async with program_with(tmp_path, rights) as program:
+        await VERBS[verb](program)
+        return {(*call[:3], call[3]) for call in program.server.calls}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_verb_needs_the_rights_of_its_rows_and_no_others(verb, tmp_path):
+    rows = [row for row in TABLE if verb in row.uses and not row.reason]
+    expected = {row.right for row in rows}
+    calls = {call[:3] for rights in (None, granted(*RESEARCHER)) for call in await calls_of(verb, tmp_path, rights)}
+    of_lists = {row.right for row in TABLE if "view" in row.uses} if verb != "view" else set()
+    assert calls - expected - of_lists == set(), "calls without a row"
+    assert expected - calls == set(), "rows that no call needs"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("parts", [RESEARCHER, (*RESEARCHER, Part.CLUSTER)], ids=["role", "with-the-ledger"])
+async def test_the_roles_are_enough_for_every_verb(verb, parts, tmp_path):
+    namespaces = () if Part.CLUSTER in parts else ("ml",)
+    async with program_with(tmp_path, granted(*parts), namespaces) as program:
+        await VERBS[verb](program)
+
+
+@pytest.mark.parametrize("verb", ["view", "describe", "events", "logs", "leaks"])
+async def test_the_role_of_a_viewer_is_enough_to_see(verb, tmp_path):
+    async with program_with(tmp_path, granted(Part.VIEWER)) as program:
+        await VERBS[verb](program)
+        assert {call[0] for call in program.server.calls} <= {"get", "list", "watch"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_right_that_is_taken_away_is_named_or_the_verb_does_without_it(verb, tmp_path):
+    everything = granted(*RESEARCHER, Part.CLUSTER)
+    rows = [row for row in rows_of(*RESEARCHER) if verb in row.uses and not row.reason]
+    for right in dict.fromkeys(row.right for row in rows):
+        # Lists of the whole cluster stand in for those of the namespace, and the tests of the watch refuse watches.
+        # A destroy that cannot count a kind, or not release its claims, goes on as long as its pods may take.
+        is_long = verb == "destroy" and (right.verb in ("list", "get") or right.kind == "Lease")
+        if (*right, False) in everything or right.verb == "watch" or is_long:
+            continue
+        async with program_with(tmp_path, everything - {(*right, True)}) as program:
+            error = ""
+            try:
+                await VERBS[verb](program)
+            except L2RError as refusal:
+                error = str(refusal)
+            if any(row.without for row in rows if row.right == right):
+                assert error == "", f"{verb} can do without the right to {right}"
+                continue
+            text = "\n".join([error, *program.sentences])
+            assert right.verb in text, f"{verb} without the right to {right} says: {text}"
+            assert right.resource in text, f"{verb} without the right to {right} says: {text}"
+
+
+async def test_the_manifest_is_what_the_table_says():
+    text = (Path(__file__).parents[5] / "manifests" / "rbac.yaml").read_text()
+    assert text == rbac.manifest(), "`make rbac` writes it anew"
