@@ -39,6 +39,7 @@ from l2rtui.ui.text import Line
 from l2rtui.ui.theme import plain
 from l2rtui.ui.widgets.charts import ChartView
 from l2rtui.ui.widgets.gpu_grid import GpuGrid
+from l2rtui.ui.widgets.grid.legend import Letters, letters_of
 from l2rtui.ui.widgets.key_bar import Choice
 from l2rtui.ui.widgets.log_pane import LogPane
 from l2rtui.ui.widgets.node_table import node_row
@@ -84,7 +85,7 @@ class PaneContent:
         self._slot_figures = SlotFigures(panes.slots)
         self._curves = ChartContent(panes.charts, ctx, self.pods_of)
         self._listed_from: tuple[tuple[RunView, ...], bool] = (), False
-        self._listed_runs: tuple[list[RunView], tuple[str, ...]] = [], ()
+        self._listed_runs: tuple[list[RunView], tuple[str, ...], Letters] = [], (), {}
 
     # --- values in ---------------------------------------------------------------------------------------------
     async def prepare(self, snapshot: ClusterSnapshot) -> None:
@@ -182,14 +183,13 @@ class PaneContent:
     # --- panes -------------------------------------------------------------------------------------------------
     def show_runs(self) -> None:
         """Show a row for each run, oldest first as the letters of the slots go, then by seed."""
-        runs, sets = self._runs_and_sets()
+        runs, sets, letters = self._runs_and_sets()
         pods_of, records = self._index.pods_of, self.records
         at = {run.uid: activity_of(pods_of(run.name), records) for run in runs} if self._has_steps else {}
         has_at = any(at.values())
         old, now = self._old(), self._ctx.clock()
         self._learning.keep(self.snapshot.runs)
         learning_of, before = self._learning.of, self._learning.states
-        letters = letters_of(runs)
         self._panes.runs.set_columns(columns_for(sets, has_at=has_at))
         items = (
             (
@@ -222,15 +222,16 @@ class PaneContent:
         ages = {uid: self._ages.age_if_old(uid, now, interval) for uid, interval in intervals.items()}
         return {uid: text for uid, text in ages.items() if text}
 
-    def _runs_and_sets(self) -> tuple[list[RunView], tuple[str, ...]]:
-        """Return runs in order and the names of their sets; sorted again only where some run has changed."""
+    def _runs_and_sets(self) -> tuple[list[RunView], tuple[str, ...], Letters]:
+        """Return runs in order, names of their sets, and letters of all; sorted only where some run has changed."""
         runs = self.snapshot.runs.values()
         listed, is_mine_only = self._listed_from
         # Runs are immutable, so identity is enough; an unchanged run keeps its object from snapshot to snapshot.
         if is_mine_only != self.is_mine_only or len(listed) != len(runs) or not all(map(is_, listed, runs)):
             me = user_name()
             ordered = in_order(run for run in runs if not self.is_mine_only or run.owner == me)
-            self._listed_from, self._listed_runs = (tuple(runs), self.is_mine_only), (ordered, sets_of(ordered))
+            self._listed_from = tuple(runs), self.is_mine_only
+            self._listed_runs = ordered, sets_of(ordered), letters_of(runs)
         return self._listed_runs
 
     def show_pods(self) -> None:
@@ -242,7 +243,7 @@ class PaneContent:
             pods = tuple(pod for pod in pods if pod.owner == me)
         records = self.records
         fields = record_fields(records[pod.uid] for pod in pods if pod.uid in records) if records else frozenset()
-        self._panes.pods.set_columns(columns_for_pods(fields))
+        self._panes.pods.set_columns(columns_for_pods(fields, is_all=self.has_all_pods))
         is_part = run is not None and not self.has_all_pods and len(self.snapshot.runs) > 1
         more = f"A looks at those of all {len(self.snapshot.runs)} runs."
         self._panes.pods.scope = f"These are the pods of {sanitize(run.name)}; {more}" if is_part and run else ""

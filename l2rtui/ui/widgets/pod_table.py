@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
 from l2rtui.domain.metrics import PodMetrics
@@ -39,6 +40,8 @@ _LAST: Final = (
     TableColumn("seed", "seed", most=6, right=True, rank=9),
     TableColumn("pid", "pid", most=8, right=True, rank=10),
 )
+_RANKS_OF_ALL: Final = {"node": 1, "owner": 1, "run": 2, "role": 3, "set": 6, "sim": 4, "fps": 5}
+"""Ranks of columns while the table holds the pods of all runs."""
 
 
 _STATES: Final = {
@@ -69,9 +72,13 @@ def record_fields(records: Iterable[PodMetrics]) -> RecordFields:
     return frozenset(fields)
 
 
-def columns_for(fields: RecordFields) -> tuple[TableColumn, ...]:
-    """Return the columns of a table whose pods report these fields."""
-    return (*_FIRST, *(column for field, column in _OF_RECORDS if field in fields), *_LAST)
+def columns_for(fields: RecordFields, *, is_all: bool = False) -> tuple[TableColumn, ...]:
+    """Return the columns of a table whose pods report these fields; with ``is_all`` those of all runs."""
+    columns = (*_FIRST, *(column for field, column in _OF_RECORDS if field in fields), *_LAST)
+    if not is_all:
+        return columns
+    # Of everybody's pods it counts where they are and whose, before the state of a simulator.
+    return tuple(replace(column, rank=_RANKS_OF_ALL.get(column.key, column.rank)) for column in columns)
 
 
 def simulator_level(state: str) -> Level:

@@ -12,15 +12,19 @@ from l2rtui.domain.snapshot import PodView, RunView
 from l2rtui.domain.status import Level
 from l2rtui.domain.workload import Role
 from l2rtui.ui.text import GLYPHS, NOTHING, Span, TextStyle, count, decimal, sparkline, status_text, style_of_level
+from l2rtui.ui.widgets.grid.legend import letters_of
 from l2rtui.ui.widgets.table_model import Row, TableColumn, make_row
 from l2rtui.ui.widgets.virtual_table import VirtualTable
 
 TREND_COLUMNS: Final = 12
+NO_LETTER: Final = ("", TextStyle.DIM)
 MOST_SETS: Final = 64
 CELL: Final = "set:"
 """Prefix of the keys of set columns."""
 _BEFORE: Final = (
     TableColumn("run", "run", most=40),
+    # The grid writes only this letter into its slots, and its legend often has no room for the names.
+    TableColumn("letter", "", most=1, rank=3),
     TableColumn("state", "state", most=16),
     TableColumn("learning", "learning", most=10),
     TableColumn("seed", "seed", most=6, right=True, rank=8),
@@ -68,11 +72,17 @@ class RunRows:
     ) -> None:
         """Make the rows of these runs, without metrics."""
         ordered = in_order(runs)
-        sets = sets_of(ordered)
+        sets, letters = sets_of(ordered), letters_of(ordered)
         pods = {run.uid: pods_of(run.name) for run in ordered}
         states = {run.uid: learning_of(run, pods[run.uid]) if learning_of else None for run in ordered}
-        rows = {run.uid: run_row(run, pods[run.uid], None, sets, learning=states[run.uid]) for run in ordered}
-        self._ahead = {uid: (pods[uid], sets, row) for uid, row in rows.items()}
+        self._ahead = {
+            run.uid: (
+                pods[run.uid],
+                (*sets, letters[run.name][0]),
+                run_row(run, pods[run.uid], None, sets, learning=states[run.uid], letter=letters[run.name]),
+            )
+            for run in ordered
+        }
         self._states_ahead = states
 
     def row(
@@ -84,6 +94,7 @@ class RunRows:
         at: str | None = None,
         old: str = "",
         learning: LearningState | None = None,
+        letter: tuple[str, TextStyle] = NO_LETTER,
     ) -> Row:
         """As ``run_row``; takes the row that was made ahead, once, if it was made of the same values."""
         # Identity and no comparison: the pods of an unchanged run are the same tuple in both snapshots.
@@ -92,13 +103,13 @@ class RunRows:
         if (
             ahead is not None
             and ahead[0] is pods
-            and ahead[1] == sets
+            and ahead[1] == (*sets, letter[0])
             and metrics is None
             and at is None
             and is_same
         ):
             return ahead[2]
-        return run_row(run, pods, metrics, sets, at, old, learning)
+        return run_row(run, pods, metrics, sets, at, old, learning, letter)
 
 
 def in_order(runs: Iterable[RunView]) -> list[RunView]:
@@ -139,12 +150,14 @@ def run_row(
     at: str | None = None,
     old: str = "",
     learning: LearningState | None = None,
+    letter: tuple[str, TextStyle] = NO_LETTER,
 ) -> Row:
     """Make the row of a run, with a cell for each of these sets, and one for its activity unless that is None.
 
     Args:
         old: Age of the metrics where they say nothing of the present; empty where they do.
         learning: State of its learning; None derives it from the pods alone.
+        letter: Letter and hue of its slots in the grid.
     """
     status = run_status(run, pods)
     learning = learning or learning_state(run, pods, NO_REPORTS, run.created)
@@ -161,6 +174,7 @@ def run_row(
     return make_row(
         run.uid,
         (Span(sanitize(run.name), TextStyle.STRONG), run.name),
+        (Span(*letter), letter[0]),
         (Span(status_text(sanitize(status.word), status.level), style_of_level(status.level)), status.word),
         (Span(status_text(learning.state, learning.level), style_of_level(learning.level)), learning.state),
         (Span(str(run.seed), TextStyle.DIM), run.seed),

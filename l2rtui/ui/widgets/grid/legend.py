@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Final
 
 from l2rtui.domain.ledger import SlotState
 from l2rtui.domain.node import CPU
 from l2rtui.domain.sanitize import sanitize
-from l2rtui.domain.snapshot import ClusterSnapshot
+from l2rtui.domain.snapshot import ClusterSnapshot, RunView
 from l2rtui.ui.text import HUES, Line, Span, TextStyle, plural, shorten, width_of
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWYZ"
@@ -33,9 +33,9 @@ Letters = Mapping[str, tuple[str, TextStyle]]
 """Letter and hue of each run, by its name."""
 
 
-def letters_of(snapshot: ClusterSnapshot) -> Letters:
+def letters_of(views: Iterable[RunView]) -> Letters:
     """Return letter and hue of each run by its name; oldest first, so that a new run changes no other letter."""
-    runs = sorted(snapshot.runs.values(), key=lambda run: (run.created, run.name))
+    runs = sorted(views, key=lambda run: (run.created, run.name))
     return {
         run.name: (LETTERS[number] if number < len(LETTERS) else MANY, HUES[number % len(HUES)])
         for number, run in enumerate(runs)

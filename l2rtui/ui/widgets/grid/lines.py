@@ -304,7 +304,7 @@ def lay_out(
             if level is not None
             else best_shape(nodes, width, room, is_exact=is_exact)
         )
-    return SlotGrid(shape, snapshot, letters_of(snapshot), ghosts or {}, figures, width)
+    return SlotGrid(shape, snapshot, letters_of(snapshot.runs.values()), ghosts or {}, figures, width)
 
 
 def _share(row: TileRow, gpu: Gpu, use: GpuUse | None) -> float | None:
