@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from l2rtui.backends.base import Backend
@@ -14,7 +15,7 @@ from l2rtui.config import Settings, current_context, kubeconfigs, named_kubeconf
 from l2rtui.errors import ConfigError, UsageError
 
 _log = logging.getLogger(__name__)
-_KUBERNETES: Final = "l2rtui.backends.kubernetes.backend"
+_NO_PLUGINS: Final = "PYDANTIC_DISABLE_PLUGINS"
 
 
 # Each import is inside its function: the command line would otherwise pay for every client library.
@@ -33,20 +34,34 @@ def _demo(settings: Settings) -> Backend:
 
 
 def _kubernetes(settings: Settings) -> Backend:
-    # The library's import makes a hundred thousand objects that stay. Collections among them find nothing, neither
-    # during it nor later nor at the end of the process, where they were a sixth of the time of a short command.
-    is_first = _KUBERNETES not in sys.modules
-    was_enabled = gc.isenabled()
+    with _large_import("l2rtui.backends.kubernetes.backend"):
+        from l2rtui.backends.kubernetes.backend import KubernetesBackend
+    return KubernetesBackend(settings, eks_token=eks_token)
+
+
+@contextlib.contextmanager
+def _large_import(module: str) -> Iterator[None]:
+    """Import a module whose libraries are large in less time.
+
+    They make a hundred thousand objects that stay. Collections among them find nothing, neither during the import
+    nor later nor at the end of the process, where they were a sixth of the time of a short command.
+    """
+    is_first, was_enabled = module not in sys.modules, gc.isenabled()
+    # pydantic would read the entry points of every installed package for plugins, which nothing here needs. Only
+    # for the import, as programs that are started later inherit the environment.
+    is_ours = is_first and _NO_PLUGINS not in os.environ
+    if is_ours:
+        os.environ[_NO_PLUGINS] = "__all__"
     gc.disable()
     try:
-        from l2rtui.backends.kubernetes.backend import KubernetesBackend
-
+        yield
         if is_first:  # once only: what is garbage at this moment stays as well
             gc.freeze()
     finally:
         if was_enabled:
             gc.enable()
-    return KubernetesBackend(settings, eks_token=eks_token)
+        if is_ours:
+            os.environ.pop(_NO_PLUGINS, None)
 
 
 def eks_token(cluster: str, region: str, profile: str, role: str) -> tuple[str, float]:

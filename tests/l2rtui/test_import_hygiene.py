@@ -86,9 +86,10 @@ async def test_listing_pods_needs_the_session_of_the_kubernetes_library_and_none
     assert [name for name in loaded if name.startswith(tuple(typed))] == []
 
 
-def test_what_the_kubernetes_library_made_at_its_import_is_frozen_once(tmp_path):
+@pytest.mark.parametrize("plugins", [None, "logfire-plugin"])
+def test_what_the_kubernetes_library_made_at_its_import_is_frozen_once(tmp_path, plugins):
     code = """
-import gc
+import gc, os
 from l2rtui.backends.registry import make_backend
 from l2rtui.config import Settings
 counts = []
@@ -97,11 +98,15 @@ for _ in range(2):
     counts.append(gc.get_freeze_count())
     rubbish = [[] for _ in range(1000)]  # is not frozen by the second
 assert gc.isenabled()
+assert os.environ.get("PYDANTIC_DISABLE_PLUGINS") == {plugins!r}  # as it was: children inherit it
 assert counts[0] > 10_000, counts
 assert counts[1] <= counts[0], counts
 """
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path), "KUBECONFIG": ""}
-    done = python(code, env=env)
+    env.pop("PYDANTIC_DISABLE_PLUGINS", None)
+    if plugins is not None:
+        env["PYDANTIC_DISABLE_PLUGINS"] = plugins
+    done = python(code.format(plugins=plugins), env=env)
     assert done.returncode == 0, done.stderr
 
 
