@@ -99,6 +99,10 @@ class VolumeStore(Protocol):
 class SecretStore(Protocol):
     """Secrets for runs; values go in and never come out here."""
 
+    @property
+    def hidden(self) -> str:
+        """Reason why the latest list may lack secrets, as a sentence; empty for a complete list."""
+
     async def list(self) -> tuple[SecretView, ...]:
         """List the secrets that l2rtui made, by name."""
 

@@ -33,7 +33,7 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource}"
 
 
-class Part(StrEnum):
+class RoleScope(StrEnum):
     """Role that has a right.
 
     A viewer sees runs; a researcher has the viewer's rights too, and makes runs. ``CLUSTER`` is the optional
@@ -47,7 +47,7 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RightRow:
     """One row of the table.
 
     Attributes:
@@ -61,7 +61,7 @@ class Row:
     """
 
     right: Right
-    part: Part
+    part: RoleScope
     uses: tuple[str, ...]
     without: str = ""
     only_for: str = ""
@@ -77,9 +77,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Rows of several kinds and verbs (separated by spaces) that differ in nothing else; fields as in Row."""
+    """Rows of several kinds and verbs (separated by spaces) that differ in nothing else; fields as in RightRow."""
 
-    part: Part
+    part: RoleScope
     verbs: str
     kinds: str
     uses: str
@@ -89,13 +89,13 @@ class _Line:
     name: str = ""
     is_off: bool = False
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[RightRow]:
         """Yield the rows of the line; a kind is written ``Pod`` or ``Pod/log``."""
         details = (self.without, self.only_for, self.reason, self.name, self.is_off)
         for name in self.kinds.split():
             kind, _, subresource = name.partition("/")
             for verb in self.verbs.split():
-                yield Row(Right(verb, kind, subresource), self.part, tuple(self.uses.split()), *details)
+                yield RightRow(Right(verb, kind, subresource), self.part, tuple(self.uses.split()), *details)
 
 
 _NOT_COUNTED: Final = "objects of this kind are counted for nobody who may not list them"
@@ -111,90 +111,98 @@ _NO_CLAIMS: Final = "GPUs of resource claims read unknown"
 _STATE: Final = "descriptions say that it is unknown"
 
 _VIEWER: Final = (
-    _Line(Part.VIEWER, "list watch", "Pod ReplicaSet StatefulSet Job ConfigMap Event", "view"),
-    _Line(Part.VIEWER, "list watch", "ResourceClaim", "view", without=_NO_CLAIMS),
-    _Line(Part.VIEWER, "get", "Pod", "describe logs volume check"),
-    _Line(Part.VIEWER, "get", "Pod Job ReplicaSet Service", "leaks", without=_RACE),
-    _Line(Part.VIEWER, "get", "Pod/log", "logs check"),
-    _Line(Part.VIEWER, "get", "Pod/log", "describe", without="descriptions lack the last line of a crash"),
-    _Line(Part.VIEWER, "get", "ConfigMap", "plan launch scale describe"),
-    _Line(Part.VIEWER, "list", "Service", "destroy describe events"),
-    _Line(Part.VIEWER, "list", "Service", "plan", without=_NO_CHECK),
-    _Line(Part.VIEWER, "list", "Service NetworkPolicy PersistentVolumeClaim Lease", "leaks", without=_NOT_COUNTED),
-    _Line(Part.VIEWER, "get", "NetworkPolicy", "leaks", without=_RACE),
-    _Line(Part.VIEWER, "get", "PodGroup VolcanoPodGroup Workload", "describe", without=_STATE),
-    _Line(Part.VIEWER, "list", "PersistentVolumeClaim", "volume"),
+    _Line(RoleScope.VIEWER, "list watch", "Pod ReplicaSet StatefulSet Job ConfigMap Event", "view"),
+    _Line(RoleScope.VIEWER, "list watch", "ResourceClaim", "view", without=_NO_CLAIMS),
+    _Line(RoleScope.VIEWER, "get", "Pod", "describe logs volume check"),
+    _Line(RoleScope.VIEWER, "get", "Pod Job ReplicaSet Service", "leaks", without=_RACE),
+    _Line(RoleScope.VIEWER, "get", "Pod/log", "logs check"),
+    _Line(RoleScope.VIEWER, "get", "Pod/log", "describe", without="descriptions lack the last line of a crash"),
+    _Line(RoleScope.VIEWER, "get", "ConfigMap", "plan launch scale describe"),
+    _Line(RoleScope.VIEWER, "list", "Service", "destroy describe events"),
+    _Line(RoleScope.VIEWER, "list", "Service", "plan", without=_NO_CHECK),
+    _Line(
+        RoleScope.VIEWER, "list", "Service NetworkPolicy PersistentVolumeClaim Lease", "leaks", without=_NOT_COUNTED
+    ),
+    _Line(RoleScope.VIEWER, "get", "NetworkPolicy", "leaks", without=_RACE),
+    _Line(RoleScope.VIEWER, "get", "PodGroup VolcanoPodGroup Workload", "describe", without=_STATE),
+    _Line(RoleScope.VIEWER, "list", "PersistentVolumeClaim", "volume"),
 )
 _RESEARCHER: Final = (
-    _Line(Part.RESEARCHER, "create", "ConfigMap Secret Service Job ReplicaSet", "plan launch"),
-    _Line(Part.RESEARCHER, "create", "ReplicaSet", "scale"),
-    _Line(Part.RESEARCHER, "get", "Job ReplicaSet Service Secret NetworkPolicy", "launch", only_for=_LOST),
-    _Line(Part.RESEARCHER, "get", "Job ReplicaSet Service Secret NetworkPolicy", "plan", only_for=_DIFF),
+    _Line(RoleScope.RESEARCHER, "create", "ConfigMap Secret Service Job ReplicaSet", "plan launch"),
+    _Line(RoleScope.RESEARCHER, "create", "ReplicaSet", "scale"),
+    _Line(RoleScope.RESEARCHER, "get", "Job ReplicaSet Service Secret NetworkPolicy", "launch", only_for=_LOST),
+    _Line(RoleScope.RESEARCHER, "get", "Job ReplicaSet Service Secret NetworkPolicy", "plan", only_for=_DIFF),
     _Line(
-        Part.RESEARCHER, "patch", "ConfigMap Secret Service Job ReplicaSet NetworkPolicy", "plan", only_for=_DIFF
+        RoleScope.RESEARCHER,
+        "patch",
+        "ConfigMap Secret Service Job ReplicaSet NetworkPolicy",
+        "plan",
+        only_for=_DIFF,
     ),
-    _Line(Part.RESEARCHER, "patch", "ReplicaSet", "launch", only_for="--wave"),
-    _Line(Part.RESEARCHER, "get patch", "ReplicaSet", "scale"),
-    _Line(Part.RESEARCHER, "get", "Secret", "destroy"),
-    _Line(Part.RESEARCHER, "patch", "Pod", "scale", without="the controller chooses which pods go"),
-    _Line(Part.RESEARCHER, "update", "ConfigMap", "scale"),
-    _Line(Part.RESEARCHER, "delete", "ReplicaSet", "scale"),
-    _Line(Part.RESEARCHER, "delete", "Pod", "scale", without="pods that go have their own grace"),
-    _Line(Part.RESEARCHER, "delete", "Pod", "kill destroy"),
-    _Line(Part.RESEARCHER, "delete", "ConfigMap Secret Service Job ReplicaSet", "destroy"),
+    _Line(RoleScope.RESEARCHER, "patch", "ReplicaSet", "launch", only_for="--wave"),
+    _Line(RoleScope.RESEARCHER, "get patch", "ReplicaSet", "scale"),
+    _Line(RoleScope.RESEARCHER, "get", "Secret", "destroy"),
+    _Line(RoleScope.RESEARCHER, "patch", "Pod", "scale", without="the controller chooses which pods go"),
+    _Line(RoleScope.RESEARCHER, "update", "ConfigMap", "scale"),
+    _Line(RoleScope.RESEARCHER, "delete", "ReplicaSet", "scale"),
+    _Line(RoleScope.RESEARCHER, "delete", "Pod", "scale", without="pods that go have their own grace"),
+    _Line(RoleScope.RESEARCHER, "delete", "Pod", "kill destroy"),
+    _Line(RoleScope.RESEARCHER, "delete", "ConfigMap Secret Service Job ReplicaSet", "destroy"),
     _Line(
-        Part.RESEARCHER,
+        RoleScope.RESEARCHER,
         "delete",
         "ConfigMap Secret Service Job ReplicaSet NetworkPolicy",
         "launch",
         without="a launch that is refused leaves what it has made",
     ),
-    _Line(Part.RESEARCHER, "patch", "ConfigMap", "destroy", without="others do not see that it goes on"),
-    _Line(Part.RESEARCHER, "delete", "StatefulSet", "destroy", only_for="StatefulSets that carry the run's label"),
-    _Line(Part.RESEARCHER, "create", "Pod", "plan", without="no pod is tried before a launch"),
-    _Line(Part.RESEARCHER, "create", "Pod", "volume check"),
-    _Line(Part.RESEARCHER, "delete", "Pod", "volume check", without="a pod that helped stays for its time"),
-    # --- claims on slots
-    _Line(Part.RESEARCHER, "get create update", "Lease", "launch scale", without=_UNCLAIMED),
-    _Line(Part.RESEARCHER, "get list delete", "Lease", "destroy", without=_UNCLAIMED),
-    _Line(Part.RESEARCHER, "delete", "Lease", "scale", without=_UNCLAIMED),
-    # --- network policies
-    _Line(Part.RESEARCHER, "create", "NetworkPolicy", "launch", without=_NO_POLICY),
-    _Line(Part.RESEARCHER, "delete", "NetworkPolicy", "destroy", only_for="runs with network policies"),
-    _Line(Part.RESEARCHER, "list", "NetworkPolicy", "destroy", without=_NOT_COUNTED),
-    # --- queues and resource claims
-    _Line(Part.RESEARCHER, "get patch", "PodGroup VolcanoPodGroup", "plan", only_for=_QUEUE),
-    _Line(Part.RESEARCHER, "create", "PodGroup VolcanoPodGroup", "launch", only_for=_QUEUE),
-    _Line(Part.RESEARCHER, "list", "PodGroup VolcanoPodGroup", "destroy", without=_NOT_COUNTED),
-    _Line(Part.RESEARCHER, "delete", "PodGroup VolcanoPodGroup", "destroy", only_for=_QUEUE),
-    _Line(Part.RESEARCHER, "get", "LocalQueue", "plan", without=_NO_CHECK),
-    _Line(Part.RESEARCHER, "get patch", "ResourceClaim", "plan", only_for=_DRA),
-    _Line(Part.RESEARCHER, "create", "ResourceClaim", "launch", only_for=_DRA),
-    _Line(Part.RESEARCHER, "delete", "ResourceClaim", "destroy", only_for=_DRA),
-    _Line(Part.RESEARCHER, "list", "ResourceClaimTemplate", "destroy", without=_NOT_COUNTED),
-    _Line(Part.RESEARCHER, "delete", "ResourceClaimTemplate", "destroy", only_for=_DRA),
-    # --- what pods refer to
-    _Line(Part.RESEARCHER, "get", "ServiceAccount", "plan", without=_NO_CHECK),
-    _Line(Part.RESEARCHER, "list", "ResourceQuota", "plan", without="quotas are not compared with a plan"),
-    _Line(Part.RESEARCHER, "list", "Endpoints EndpointSlice", "destroy", without=_NOT_COUNTED),
-    # --- volumes, secrets, processes
-    _Line(Part.RESEARCHER, "get", "PersistentVolumeClaim", "volume"),
-    _Line(Part.RESEARCHER, "get", "PersistentVolumeClaim", "plan", without=_NO_CHECK),
-    _Line(Part.RESEARCHER, "create delete", "PersistentVolumeClaim", "volume"),
-    _Line(Part.RESEARCHER, "list", "PersistentVolumeClaim", "destroy", without=_NOT_COUNTED),
-    _Line(Part.RESEARCHER, "delete", "PersistentVolumeClaim", "destroy", only_for="--purge"),
-    _Line(Part.RESEARCHER, "get create update delete", "Secret", "secret"),
-    _Line(Part.RESEARCHER, "get", "Pod/exec", "exec volume"),
-    _Line(Part.RESEARCHER, "get", "Pod/portforward", "forward"),
+    _Line(RoleScope.RESEARCHER, "patch", "ConfigMap", "destroy", without="others do not see that it goes on"),
     _Line(
-        Part.RESEARCHER,
+        RoleScope.RESEARCHER, "delete", "StatefulSet", "destroy", only_for="StatefulSets that carry the run's label"
+    ),
+    _Line(RoleScope.RESEARCHER, "create", "Pod", "plan", without="no pod is tried before a launch"),
+    _Line(RoleScope.RESEARCHER, "create", "Pod", "volume check"),
+    _Line(RoleScope.RESEARCHER, "delete", "Pod", "volume check", without="a pod that helped stays for its time"),
+    # --- claims on slots
+    _Line(RoleScope.RESEARCHER, "get create update", "Lease", "launch scale", without=_UNCLAIMED),
+    _Line(RoleScope.RESEARCHER, "get list delete", "Lease", "destroy", without=_UNCLAIMED),
+    _Line(RoleScope.RESEARCHER, "delete", "Lease", "scale", without=_UNCLAIMED),
+    # --- network policies
+    _Line(RoleScope.RESEARCHER, "create", "NetworkPolicy", "launch", without=_NO_POLICY),
+    _Line(RoleScope.RESEARCHER, "delete", "NetworkPolicy", "destroy", only_for="runs with network policies"),
+    _Line(RoleScope.RESEARCHER, "list", "NetworkPolicy", "destroy", without=_NOT_COUNTED),
+    # --- queues and resource claims
+    _Line(RoleScope.RESEARCHER, "get patch", "PodGroup VolcanoPodGroup", "plan", only_for=_QUEUE),
+    _Line(RoleScope.RESEARCHER, "create", "PodGroup VolcanoPodGroup", "launch", only_for=_QUEUE),
+    _Line(RoleScope.RESEARCHER, "list", "PodGroup VolcanoPodGroup", "destroy", without=_NOT_COUNTED),
+    _Line(RoleScope.RESEARCHER, "delete", "PodGroup VolcanoPodGroup", "destroy", only_for=_QUEUE),
+    _Line(RoleScope.RESEARCHER, "get", "LocalQueue", "plan", without=_NO_CHECK),
+    _Line(RoleScope.RESEARCHER, "get patch", "ResourceClaim", "plan", only_for=_DRA),
+    _Line(RoleScope.RESEARCHER, "create", "ResourceClaim", "launch", only_for=_DRA),
+    _Line(RoleScope.RESEARCHER, "delete", "ResourceClaim", "destroy", only_for=_DRA),
+    _Line(RoleScope.RESEARCHER, "list", "ResourceClaimTemplate", "destroy", without=_NOT_COUNTED),
+    _Line(RoleScope.RESEARCHER, "delete", "ResourceClaimTemplate", "destroy", only_for=_DRA),
+    # --- what pods refer to
+    _Line(RoleScope.RESEARCHER, "get", "ServiceAccount", "plan", without=_NO_CHECK),
+    _Line(RoleScope.RESEARCHER, "list", "ResourceQuota", "plan", without="quotas are not compared with a plan"),
+    _Line(RoleScope.RESEARCHER, "list", "Endpoints EndpointSlice", "destroy", without=_NOT_COUNTED),
+    # --- volumes, secrets, processes
+    _Line(RoleScope.RESEARCHER, "get", "PersistentVolumeClaim", "volume"),
+    _Line(RoleScope.RESEARCHER, "get", "PersistentVolumeClaim", "plan", without=_NO_CHECK),
+    _Line(RoleScope.RESEARCHER, "create delete", "PersistentVolumeClaim", "volume"),
+    _Line(RoleScope.RESEARCHER, "list", "PersistentVolumeClaim", "destroy", without=_NOT_COUNTED),
+    _Line(RoleScope.RESEARCHER, "delete", "PersistentVolumeClaim", "destroy", only_for="--purge"),
+    _Line(RoleScope.RESEARCHER, "get create update delete", "Secret", "secret"),
+    _Line(RoleScope.RESEARCHER, "get", "Pod/exec", "exec volume"),
+    _Line(RoleScope.RESEARCHER, "get", "Pod/portforward", "forward"),
+    _Line(
+        RoleScope.RESEARCHER,
         "create",
         "Pod/exec Pod/portforward",
         "exec forward volume",
         reason="servers from 1.35 on ask for it where a websocket is opened, and kubectl opens it so",
     ),
     _Line(
-        Part.RESEARCHER,
+        RoleScope.RESEARCHER,
         "update",
         "ConfigMap/finalizers",
         "launch",
@@ -202,45 +210,47 @@ _RESEARCHER: Final = (
     ),
 )
 _CLUSTER: Final = (
-    _Line(Part.CLUSTER, "list watch", "Node Pod", "view", without="slots that others may hold read unknown"),
-    _Line(Part.CLUSTER, "get", "Node", "plan destroy describe", without="nodes are known from their pods alone"),
-    _Line(Part.CLUSTER, "list", "Event", "describe", without="nodes are described without their events"),
-    _Line(Part.CLUSTER, "list watch", "NodeMetrics", "view", without="load of nodes is unknown"),
+    _Line(RoleScope.CLUSTER, "list watch", "Node Pod", "view", without="slots that others may hold read unknown"),
     _Line(
-        Part.CLUSTER,
+        RoleScope.CLUSTER, "get", "Node", "plan destroy describe", without="nodes are known from their pods alone"
+    ),
+    _Line(RoleScope.CLUSTER, "list", "Event", "describe", without="nodes are described without their events"),
+    _Line(RoleScope.CLUSTER, "list watch", "NodeMetrics", "view", without="load of nodes is unknown"),
+    _Line(
+        RoleScope.CLUSTER,
         "list watch",
         "ResourceClaim ResourceSlice",
         "view",
         without=_NO_CLAIMS,
     ),
     _Line(
-        Part.CLUSTER,
+        RoleScope.CLUSTER,
         "get",
         "RuntimeClass",
         "plan launch",
         without="on k3s and RKE2 pods get no GPU, unless the setting runtime_class names the class",
         name="nvidia",
     ),
-    _Line(Part.CLUSTER, "get", "Pod/proxy", "view", without="how busy GPUs are is unknown", is_off=True),
+    _Line(RoleScope.CLUSTER, "get", "Pod/proxy", "view", without="how busy GPUs are is unknown", is_off=True),
 )
 _WITHHELD: Final = (
-    _Line(Part.WITHHELD, "list", "Secret", "plan destroy secret", without="secrets are read by their names"),
-    _Line(Part.WITHHELD, "list get", "Secret", "leaks", without="secrets go with their run"),
-    _Line(Part.WITHHELD, "delete", "Endpoints EndpointSlice", "destroy", without="they go with their Service"),
+    _Line(RoleScope.WITHHELD, "list", "Secret", "plan destroy secret", without="secrets are read by their names"),
+    _Line(RoleScope.WITHHELD, "list get", "Secret", "leaks", without="secrets go with their run"),
+    _Line(RoleScope.WITHHELD, "delete", "Endpoints EndpointSlice", "destroy", without="they go with their Service"),
 )
 
-TABLE: Final[tuple[Row, ...]] = tuple(
+TABLE: Final[tuple[RightRow, ...]] = tuple(
     row for line in (*_VIEWER, *_RESEARCHER, *_CLUSTER, *_WITHHELD) for row in line.rows()
 )
 """All rows. A right has several where its verbs differ in what they do without it."""
 
 
-def rows_of(*parts: Part) -> tuple[Row, ...]:
+def rows_of(*parts: RoleScope) -> tuple[RightRow, ...]:
     """Return the rows of some Roles, in the order of the table."""
     return tuple(row for row in TABLE if row.part in parts)
 
 
-def needed(parts: Iterable[Part], *uses: str) -> tuple[Right, ...]:
+def needed(parts: Iterable[RoleScope], *uses: str) -> tuple[Right, ...]:
     """Return the rights without which verbs of the program fail for every run, each once; no ``uses`` means any."""
     rows = (
         row for row in rows_of(*parts) if not row.is_optional and (not uses or set(uses).intersection(row.uses))

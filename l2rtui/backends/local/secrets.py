@@ -22,6 +22,8 @@ from runtime.base.atomic_files import write_private
 class LocalSecrets:
     """The secrets in a folder of their own, mode 0700."""
 
+    hidden = ""
+
     def __init__(self, folder: Path, owner: str = "") -> None:
         self._folder = folder
         self._owner = owner or user_name()

@@ -89,7 +89,10 @@ async def _login_of(session: Session) -> str:
 
 
 async def _list(session: Session, store: SecretStore) -> int:
-    session.out.show_all(VIEW, [_document(secret) for secret in await store.list()])
+    secrets = await store.list()
+    if store.hidden:
+        session.talk.say(store.hidden)
+    session.out.show_all(VIEW, [_document(secret) for secret in secrets])
     return EXIT_DONE
 
 

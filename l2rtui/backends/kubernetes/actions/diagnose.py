@@ -22,7 +22,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, NVIDIA, WHOLE_GPU
 from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
-from l2rtui.backends.kubernetes.rights import Part, Right, Row, needed, rows_of
+from l2rtui.backends.kubernetes.rights import RoleScope, Right, RightRow, needed, rows_of
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.preflight import Finding, Severity
 
@@ -33,7 +33,7 @@ _SCRIPT: Final = (
     f'for f in /dev/nvidia[0-9]*; do [ -e "$f" ] && echo "{_MARK} device $f"; done; '
     f'command -v nvidia-smi >/dev/null && nvidia-smi -L | sed "s/^/{_MARK} smi /"; echo "{_MARK} end"'
 )
-_OF_RUNS: Final = (Part.VIEWER, Part.RESEARCHER)
+_OF_RUNS: Final = (RoleScope.VIEWER, RoleScope.RESEARCHER)
 _WIDER: Final = (Right("list", "Node"), Right("list", "Pod"))
 _OWN_FINDING: Final = ("Lease",)
 """Kinds whose missing rights are a finding of their own."""
@@ -73,7 +73,7 @@ async def _rights(api: Api, namespace: str) -> list[Finding]:
 
 async def _optional_rights(api: Api, namespace: str) -> list[Finding]:
     """Return a finding for each thing that is lost with rights that few verbs or few runs need."""
-    by_right: dict[Right, list[Row]] = {}
+    by_right: dict[Right, list[RightRow]] = {}
     for row in rows_of(*_OF_RUNS):
         by_right.setdefault(row.right, []).append(row)
     optional = [right for right, rows in by_right.items() if all(row.is_optional for row in rows)]

@@ -11,13 +11,13 @@ from types import MappingProxyType
 from typing import Final
 
 from l2rtui.backends.kubernetes.api.client import Api
-from l2rtui.backends.kubernetes.rights import Part, Right, needed
+from l2rtui.backends.kubernetes.rights import RoleScope, Right, needed
 
 ACTIONS: Final = ("launch", "kill", "scale", "destroy", "exec", "forward")
 """Actions that the app turns off where a right is missing."""
 HINT: Final = "Ask an administrator for the Role in manifests/rbac.yaml."
 NEEDS: Final[Mapping[str, tuple[Right, ...]]] = MappingProxyType(
-    {action: needed((Part.RESEARCHER,), action) for action in ACTIONS}
+    {action: needed((RoleScope.RESEARCHER,), action) for action in ACTIONS}
 )
 """Rights that each action needs beyond those of a viewer."""
 

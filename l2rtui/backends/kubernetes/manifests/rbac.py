@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from l2rtui.backends.kubernetes.api.resources import KINDS
-from l2rtui.backends.kubernetes.rights import Part, Row, rows_of
+from l2rtui.backends.kubernetes.rights import RoleScope, RightRow, rows_of
 
 _WIDTH: Final = 112
 _HEAD: Final = """\
@@ -62,18 +62,18 @@ class _Grant:
 
 def manifest() -> str:
     """Return the text of ``manifests/rbac.yaml``."""
-    viewer, researcher = rows_of(Part.VIEWER), rows_of(Part.VIEWER, Part.RESEARCHER)
+    viewer, researcher = rows_of(RoleScope.VIEWER), rows_of(RoleScope.VIEWER, RoleScope.RESEARCHER)
     parts = (
         _HEAD + _VIEWER + _role("Role", "l2rtui-viewer", viewer),
         _RESEARCHER + _role("Role", "l2rtui-researcher", researcher),
         _binding("Role", "l2rtui-researcher", "l2rtui-researcher"),
-        _CLUSTER + _role("ClusterRole", "l2rtui-ledger", rows_of(Part.CLUSTER)),
+        _CLUSTER + _role("ClusterRole", "l2rtui-ledger", rows_of(RoleScope.CLUSTER)),
         _binding("ClusterRole", "l2rtui-ledger", "l2rtui-ledger-USER"),
     )
     return "---\n".join(parts)
 
 
-def _role(kind: str, name: str, rows: Iterable[Row]) -> str:
+def _role(kind: str, name: str, rows: Iterable[RightRow]) -> str:
     text = f"apiVersion: {_GROUP}/v1\nkind: {kind}\nmetadata: {_metadata(kind, name)}\nrules:\n"
     return text + "".join(_rules(_grants(rows)))
 
@@ -90,9 +90,9 @@ def _metadata(kind: str, name: str) -> str:
     return f"{{name: {name}, namespace: NAMESPACE}}" if kind == "Role" else f"{{name: {name}}}"
 
 
-def _grants(rows: Iterable[Row]) -> Iterator[_Grant]:
+def _grants(rows: Iterable[RightRow]) -> Iterator[_Grant]:
     """Yield what rows grant, resource by resource."""
-    grouped: dict[tuple[str, str], list[Row]] = {}
+    grouped: dict[tuple[str, str], list[RightRow]] = {}
     for row in rows:
         grouped.setdefault((row.right.resource, KINDS[row.right.kind].group), []).append(row)
     for (resource, group), members in grouped.items():
@@ -104,7 +104,7 @@ def _grants(rows: Iterable[Row]) -> Iterator[_Grant]:
             yield _Grant(resource, group, verbs, uses, _notes(same), name, is_off)
 
 
-def _notes(rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(rows: Sequence[RightRow]) -> tuple[str, ...]:
     """Return the reasons of rows; and what is so without them, if no verb of the program needs any of them."""
     notes = [f"{row.right.verb}: {row.reason}" for row in rows if row.reason]
     if all(row.is_optional for row in rows):

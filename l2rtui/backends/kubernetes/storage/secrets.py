@@ -33,7 +33,12 @@ class KubernetesSecrets:
     def __init__(self, api: Callable[[], Awaitable[Api]], owner: str) -> None:
         self._api = api
         self._owner = owner
-        self.hidden = ""
+        self._hidden = ""
+
+    @property
+    def hidden(self) -> str:
+        """Reason why the latest list may lack secrets; empty for a complete list."""
+        return self._hidden
 
     async def list(self) -> tuple[SecretView, ...]:
         """Return the secrets that l2rtui has made, by name.
@@ -42,14 +47,14 @@ class KubernetesSecrets:
         namespace's runs name, each read by its name; ``hidden`` then says so.
         """
         api = await self._api()
-        self.hidden = ""
+        self._hidden = ""
         try:
             items = await api.list("Secret", api.namespace, labels=SECRET_LABEL)
         except ApiError as error:
             if not error.is_forbidden:
                 raise
             items = await _read_all(api, await _names_in_specs(api))
-            self.hidden = (
+            self._hidden = (
                 f"You may not list secrets in {api.namespace}: only those that its runs name are shown. "
                 "All others can be replaced and deleted by their names."
             )

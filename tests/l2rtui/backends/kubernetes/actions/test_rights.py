@@ -11,14 +11,14 @@ import pytest
 from l2rtui.backends.kubernetes.actions import destroy as destroying
 from l2rtui.backends.kubernetes.backend import KubernetesBackend
 from l2rtui.backends.kubernetes.manifests import rbac
-from l2rtui.backends.kubernetes.rights import TABLE, Part, rows_of
+from l2rtui.backends.kubernetes.rights import TABLE, RoleScope, rows_of
 from l2rtui.backends.kubernetes.storage import volumes as volume_claims
 from l2rtui.config import Settings
 from l2rtui.errors import L2RError
 from tests.fakes.kubernetes_objects import serving
 from tests.l2rtui.backends.kubernetes.actions.verbs import VERBS, FullServer, Program
 
-RESEARCHER = (Part.VIEWER, Part.RESEARCHER)
+RESEARCHER = (RoleScope.VIEWER, RoleScope.RESEARCHER)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def short_waits(monkeypatch):
 
 def granted(*parts):
     """Return what Roles grant, as calls."""
-    return {(*row.right, row.part is not Part.CLUSTER) for row in rows_of(*parts)}
+    return {(*row.right, row.part is not RoleScope.CLUSTER) for row in rows_of(*parts)}
 
 
 @asynccontextmanager
@@ -72,16 +72,16 @@ async def test_a_verb_needs_the_rights_of_its_rows_and_no_others(verb, tmp_path)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("parts", [RESEARCHER, (*RESEARCHER, Part.CLUSTER)], ids=["role", "with-the-ledger"])
+@pytest.mark.parametrize("parts", [RESEARCHER, (*RESEARCHER, RoleScope.CLUSTER)], ids=["role", "with-the-ledger"])
 async def test_the_roles_are_enough_for_every_verb(verb, parts, tmp_path):
-    namespaces = () if Part.CLUSTER in parts else ("ml",)
+    namespaces = () if RoleScope.CLUSTER in parts else ("ml",)
     async with program_with(tmp_path, granted(*parts), namespaces) as program:
         await VERBS[verb](program)
 
 
 @pytest.mark.parametrize("verb", ["view", "describe", "events", "logs", "leaks"])
 async def test_the_role_of_a_viewer_is_enough_to_see(verb, tmp_path):
-    async with program_with(tmp_path, granted(Part.VIEWER)) as program:
+    async with program_with(tmp_path, granted(RoleScope.VIEWER)) as program:
         await VERBS[verb](program)
         assert {call[0] for call in program.server.calls} <= {"get", "list", "watch"}
 
@@ -89,7 +89,7 @@ async def test_the_role_of_a_viewer_is_enough_to_see(verb, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_right_that_is_taken_away_is_named_or_the_verb_does_without_it(verb, tmp_path):
-    everything = granted(*RESEARCHER, Part.CLUSTER)
+    everything = granted(*RESEARCHER, RoleScope.CLUSTER)
     rows = [row for row in rows_of(*RESEARCHER) if verb in row.uses and not row.reason]
     for right in dict.fromkeys(row.right for row in rows):
         # Lists of the whole cluster stand in for those of the namespace, and the tests of the watch refuse watches.

@@ -7,8 +7,12 @@ import base64
 import pytest
 
 from l2rtui.backends.kubernetes import labels
+from l2rtui.backends.kubernetes.api.errors import ApiError
+from l2rtui.backends.kubernetes.manifests import render
 from l2rtui.backends.kubernetes.storage.secrets import KubernetesSecrets
+from l2rtui.domain.containers import PodSettings
 from l2rtui.domain.secret import Secret, SecretKind
+from l2rtui.domain.workload import Kind, Role, RunSpec, SetSpec
 from l2rtui.errors import NotFoundError, RefusedError
 from tests.fakes.kubernetes_objects import Failure
 
@@ -70,3 +74,32 @@ async def test_a_secret_that_is_not_there_cannot_be_removed(secrets):
     await secrets.delete("aws")
     with pytest.raises(NotFoundError, match="There is no secret aws in ml"):
         await secrets.delete("aws")
+
+
+async def test_without_the_right_to_list_those_that_runs_name_are_shown_and_the_rest_is_said_to_be_hidden(
+    secrets, server
+):
+    pod = PodSettings(secrets=("aws", "missing", "foreign"))
+    spec = RunSpec(Kind.JOB, "r", "r", (SetSpec("w", Role.WORKER, ("w",), pod=pod),))
+    run = {"name": "l2r-r", "labels": {labels.APP_MANAGED_BY: labels.MANAGED_BY, labels.RUN_ID: "u"}}
+    server.put({"kind": "ConfigMap", "metadata": run, "data": {labels.SPEC_KEY: render.spec_json(spec)}})
+    broken = {**run, "name": "l2r-old"}
+    server.put({"kind": "ConfigMap", "metadata": broken, "data": {labels.SPEC_KEY: "{"}})
+    server.put({"kind": "Secret", "metadata": {"name": "foreign"}, "data": {}})
+    await secrets.keep(variables(KEY="x"))
+    await secrets.keep(Secret("unused", SecretKind.VARIABLES, (("KEY", "x"),)))
+    assert [view.name for view in await secrets.list()] == ["aws", "unused"]
+    assert secrets.hidden == ""
+    server.denied.add(("list", "secrets"))
+    assert [view.name for view in await secrets.list()] == ["aws"]
+    assert "You may not list secrets in ml" in secrets.hidden
+
+
+async def test_who_may_neither_list_nor_read_secrets_is_told_the_right(secrets, server):
+    pod = PodSettings(secrets=("aws",))
+    spec = RunSpec(Kind.JOB, "r", "r", (SetSpec("w", Role.WORKER, ("w",), pod=pod),))
+    run = {"name": "l2r-r", "labels": {labels.APP_MANAGED_BY: labels.MANAGED_BY}}
+    server.put({"kind": "ConfigMap", "metadata": run, "data": {labels.SPEC_KEY: render.spec_json(spec)}})
+    server.denied |= {("list", "secrets"), ("get", "secrets")}
+    with pytest.raises(ApiError, match="tester lacks the right to get secrets"):
+        await secrets.list()
