@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import json
 import os
 import tempfile
 import time
+from asyncio.base_subprocess import BaseSubprocessTransport
 from collections.abc import Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -119,6 +122,19 @@ def plugin(tmp_path: Path, code: str, command: str = "") -> dict:
     return {"exec": {"command": command or str(script), "apiVersion": "client.authentication.k8s.io/v1"}}
 
 
+@asynccontextmanager
+async def within(seconds: float):
+    """A time limit, after which no plugin is left running: the library does not end the one that it waits for."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        for transport in [value for value in gc.get_objects() if isinstance(value, BaseSubprocessTransport)]:
+            transport.close()
+            await transport._wait()
+        raise
+
+
 CREDENTIAL = json.dumps({
     "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t"},
 })  # fmt: skip
@@ -138,7 +154,7 @@ async def test_nothing_is_sent_without_a_login_when_the_plugin_fails(reader, tmp
 async def test_a_talkative_plugin_does_not_block(reader, tmp_path, api_server):
     talk = "i=0; while [ $i -lt 300 ]; do printf %01000d 0 >&2; i=$((i+1)); done"
     path = write(tmp_path / "k", api_server.server.base, plugin(tmp_path, f"{talk}; {GIVE_TOKEN}"))
-    async with asyncio.timeout(reader.seconds):
+    async with within(reader.seconds):
         await reader(path).request()
     assert [headers["Authorization"] for headers in api_server.headers] == ["Bearer t"]
 
