@@ -230,11 +230,13 @@ class _Pool:
         A replica that gets its GPU from the device plugin needs the whole device.
         """
         is_whole = worker_set.pod.binding is Binding.DEVICE_PLUGIN
+        devices = self.devices
+        if self.closed:  # seldom: the loop below runs for each replica over all devices
+            devices = {key: slots for key, slots in devices.items() if key[0] not in self.closed}
         fitting = [
             key
-            for key, slots in self.devices.items()
+            for key, slots in devices.items()
             if self.suits(key, on_cpu=on_cpu)
-            and key[0] not in self.closed
             and (self.has_pins or on_cpu or self.resources.get(key, "") == worker_set.pod.device)
             and len(slots) >= (self.sizes[key] if is_whole else worker_set.slots)
         ]
