@@ -82,7 +82,13 @@ def node_document(node: Node, ledger: Ledger) -> dict[str, Any]:
         "labels": dict(node.labels),
         "ip": node.ip or None,
         "message": node.message or None,
+        **_context(node),
     }
+
+
+def _context(row: Node | PodView | RunView) -> dict[str, str]:
+    """Context of a row; left out where one context is shown, as in documents of earlier versions."""
+    return {"context": row.context} if row.context else {}
 
 
 def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
@@ -104,6 +110,7 @@ def slot_document(slot: Slot, node: Node) -> dict[str, Any]:
         "pods": [slot.pod, *slot.sharing] if slot.pod else [],
         "gpu_use_percent": use.percent if use else None,
         "gpu_memory_used_bytes": use.memory_used_bytes if use else None,
+        **_context(node),
     }
 
 
@@ -136,6 +143,7 @@ def pod_document(pod: PodView) -> dict[str, Any]:
         "started": when(pod.started),
         "ip": pod.ip or None,
         "labels": _labels(pod),
+        **_context(pod),
     }
 
 
@@ -195,6 +203,7 @@ def run_document(run: RunView, snapshot: ClusterSnapshot, learning: LearningStat
             labels.SEED: str(run.seed),
         },
         **learning_document(learning),
+        **_context(run),
     }
 
 

@@ -139,10 +139,12 @@ def _open_app(words: list[str]) -> int:
         return EXIT_USAGE
     from functools import partial
 
+    from l2rtui.cli.contexts import contexts_of
     from l2rtui.cli.session import refuse_unusable, settings_for, settings_of
     from l2rtui.ui.terminal_guard import guarded
 
     settings = settings_of(args)
+    contexts_of(args)  # several are refused: the app shows one at a time
     refuse_unusable(settings)
 
     def app() -> int:

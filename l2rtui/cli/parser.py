@@ -300,7 +300,8 @@ def _common(parser: Parser) -> None:
     parser.option("--backend", metavar="NAME", help="where runs live: local, kubernetes, docker or demo")
     if "--kubeconfig" not in parser.options:  # `cluster` has its own: the file that it writes to
         parser.text("--kubeconfig", "FILE", "clusters and users, in place of $KUBECONFIG and ~/.kube/config")
-    parser.option("--context", metavar="NAME", help="cluster of the kubeconfig")
+    parser.option("--context", metavar="NAME", help="cluster of the kubeconfig; lists show several with commas")
+    parser.flag("--all-contexts", "list all clusters of the kubeconfig")
     parser.option("--as", dest="impersonate_user", metavar="USER", help="act as another user of the cluster")
     parser.option(
         "--as-group", dest="impersonate_groups", action="append", metavar="GROUP", help="act in a group; repeatable"

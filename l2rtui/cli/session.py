@@ -20,6 +20,7 @@ from functools import partial
 
 from l2rtui.backends.base import Backend
 from l2rtui.backends.registry import chosen_backend, make_backend
+from l2rtui.cli.contexts import composed_backend, contexts_of
 from l2rtui.cli.output import Output, StderrReporter, can_ask
 from l2rtui.config import Settings, load_settings
 from l2rtui.errors import EXIT_FAILED, RefusedError, UsageError
@@ -83,11 +84,14 @@ class Session:
     @functools.cached_property
     def backend(self) -> Backend:
         """The backend; made on first use, as ``cluster create`` must not need the kubeconfig that it writes."""
+        contexts = contexts_of(self.args)
+        if contexts:
+            return composed_backend(contexts, lambda name: settings_for(self.args, name, self.args.namespace))
         return make_backend(self.settings.backend, self.settings)
 
     def _check_flags(self) -> None:
         impersonated = self.args.impersonate_user or self.args.impersonate_groups
-        if not (self.args.context or self.args.namespace or impersonated):
+        if not (self.args.context or self.args.all_contexts or self.args.namespace or impersonated):
             return
         has_locations = self.backend.location is not None
         for flag, value, what in (

@@ -143,6 +143,7 @@ class Node:
         ip: Its address in the cluster; empty where it is unknown.
         kubelet_version: Version of its kubelet; empty where there is none.
         runtimes: Handlers of its container runtime by their names, where it reports them.
+        context: Name of its context, where several are shown; else empty.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Node:
     ip: str = ""
     kubelet_version: str = ""
     runtimes: tuple[str, ...] = ()
+    context: str = ""
 
     @property
     def devices(self) -> tuple[Gpu, ...]:

@@ -29,6 +29,7 @@ class PodView:
         flags: Inconsistencies, a sentence each.
         ip: Its address inside the cluster or the Engine; empty while it has none.
         labels: Pairs of its own labels, where the backend's pods have them.
+        context: Name of its context, where several are shown; else empty.
     """
 
     uid: str
@@ -56,6 +57,7 @@ class PodView:
     flags: tuple[str, ...] = ()
     ip: str = ""
     labels: tuple[tuple[str, str], ...] = ()
+    context: str = ""
 
     @property
     def status(self) -> Status:
@@ -119,6 +121,7 @@ class RunView:
         message: One sentence on the reason.
         silent_since: Time from which on its supervisor does not respond, in seconds since the epoch; None while it
             does, and where a service of the system supervises runs.
+        context: Name of its context, where several are shown; else empty.
     """
 
     uid: str
@@ -134,6 +137,7 @@ class RunView:
     is_terminating: bool = False
     namespace: str = ""
     silent_since: float | None = None
+    context: str = ""
 
     def set_named(self, name: str) -> SetView | None:
         """Return the set with this name, or None."""

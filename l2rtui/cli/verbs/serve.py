@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from functools import partial
 
+from l2rtui.cli.contexts import contexts_of
 from l2rtui.cli.output import Output, StderrReporter
 from l2rtui.cli.session import refuse_unusable, settings_for, settings_of
 from l2rtui.errors import EXIT_DONE, UsageError
@@ -21,6 +22,7 @@ def run_serve(args: Namespace) -> int:
     Raises:
         UsageError: textual-serve is not installed, or the port is taken.
     """
+    contexts_of(args)  # several are refused: the app shows one at a time
     refuse_unusable(settings_of(args))  # a mistake in them is told here, not in a browser
     try:
         from l2rtui.serve.server import serve

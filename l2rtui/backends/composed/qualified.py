@@ -1,0 +1,93 @@
+"""Rows of one context among those of several: every name and uid begins with the context, ``lab:n1``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from l2rtui.domain.change import (
+    Change,
+    NodeChanged,
+    NodeGone,
+    PodChanged,
+    PodGone,
+    ProblemsChanged,
+    RunChanged,
+    RunGone,
+    SilenceChanged,
+)
+from l2rtui.domain.node import Node
+from l2rtui.domain.snapshot import PodView, RunView
+
+
+def short_names(contexts: Sequence[str]) -> tuple[str, ...]:
+    """Return a name for each context: what follows its last slash, of an ARN the cluster, where that is unique."""
+    # A slash would end the name of a node in NODE/GPU.SLOT, and that of a run in RUN/SET.
+    last = [context.rpartition("/")[2] for context in contexts]
+    full = [context.replace("/", "_") for context in contexts]
+    return tuple(
+        short if short and last.count(short) == 1 else long for short, long in zip(last, full, strict=True)
+    )
+
+
+class QualifiedRows:
+    """Rows of one context with its name before theirs, and back.
+
+    Args:
+        context: Name of the context, without a slash.
+    """
+
+    def __init__(self, context: str) -> None:
+        self.context = context
+        self._prefix = f"{context}:"
+
+    def change(self, change: Change) -> Change | None:
+        """Return a change of a row as one of the qualified row; None for facts of the whole context."""
+        match change:
+            case NodeChanged(node):
+                return NodeChanged(self.node(node))
+            case NodeGone(name):
+                return NodeGone(self._named(name))
+            case PodChanged(pod):
+                return PodChanged(self.pod(pod))
+            case PodGone(uid):
+                return PodGone(self._named(uid))
+            case RunChanged(run):
+                return RunChanged(self.run(run))
+            case RunGone(uid):
+                return RunGone(self._named(uid))
+            case ProblemsChanged() | SilenceChanged():
+                return None
+            case _:  # pragma: no cover  (the type checker proves that there is no other change)
+                assert_never(change)
+
+    def node(self, node: Node) -> Node:
+        """Return a node, and its devices, under its qualified name."""
+        name = self._named(node.name)
+        gpus = tuple(replace(gpu, node=name) for gpu in node.gpus)
+        cpu = replace(node.cpu, node=name) if node.cpu is not None else None
+        return replace(node, name=name, gpus=gpus, cpu=cpu, context=self.context)
+
+    def pod(self, pod: PodView) -> PodView:
+        """Return a pod under its qualified name; uids too, as two contexts may lead to one cluster."""
+        return replace(
+            pod,
+            uid=self._named(pod.uid),
+            name=self._named(pod.name),
+            node=self._named(pod.node),
+            run=self._named(pod.run),
+            context=self.context,
+        )
+
+    def run(self, run: RunView) -> RunView:
+        """Return a run under its qualified name; its experiment may have seeds in several contexts."""
+        return replace(run, uid=self._named(run.uid), name=self._named(run.name), context=self.context)
+
+    def original(self, pod: PodView) -> PodView:
+        """Return the pod that its context knows."""
+        uid, name, node, run = (text.removeprefix(self._prefix) for text in (pod.uid, pod.name, pod.node, pod.run))
+        return replace(pod, uid=uid, name=name, node=node, run=run, context="")
+
+    def _named(self, name: str) -> str:
+        return f"{self._prefix}{name}" if name else ""  # a pod that waits has no node, a foreign one no run
