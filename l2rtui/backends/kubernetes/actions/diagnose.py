@@ -22,7 +22,7 @@ from l2rtui.backends.kubernetes.api.resources import KINDS
 from l2rtui.backends.kubernetes.context import ClusterContext
 from l2rtui.backends.kubernetes.manifests.gpu_binding import CUDA, NVIDIA, WHOLE_GPU
 from l2rtui.backends.kubernetes.manifests.pod_parts import helper_pod
-from l2rtui.backends.kubernetes.rights import RoleScope, Right, RightRow, needed, rows_of
+from l2rtui.backends.kubernetes.rights import Right, RightRow, RoleScope, needed, rows_of
 from l2rtui.domain.node import Gpu, Node
 from l2rtui.domain.preflight import Finding, Severity
 

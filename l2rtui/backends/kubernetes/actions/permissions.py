@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from l2rtui.backends.kubernetes.api.client import Api
-from l2rtui.backends.kubernetes.rights import RoleScope, Right, needed
+from l2rtui.backends.kubernetes.rights import Right, RoleScope, needed
 
 ACTIONS: Final = ("launch", "kill", "scale", "destroy", "exec", "forward")
 """Actions that the app turns off where a right is missing."""

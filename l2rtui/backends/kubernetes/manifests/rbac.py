@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from l2rtui.backends.kubernetes.api.resources import KINDS
-from l2rtui.backends.kubernetes.rights import RoleScope, RightRow, rows_of
+from l2rtui.backends.kubernetes.rights import RightRow, RoleScope, rows_of
 
 _WIDTH: Final = 112
 _HEAD: Final = """\

@@ -228,6 +228,22 @@ async def test_a_diagnosis_names_rights_claims_and_the_binding(server):
     assert "not probed" in results["binding env"].sentence
 
 
+async def test_optional_rights_are_named_with_what_is_lost_where_the_server_has_their_kinds(server):
+    server.denied |= {("create", "networkpolicies"), ("create", "podgroups"), ("list", "secrets")}
+    server.missing_groups |= {"scheduling.x-k8s.io", "scheduling.volcano.sh"}
+    api = server.api()
+    results = [item for item in await diagnose(ClusterContext(api)) if item.subject == "optional rights"]
+    assert [item.sentence for item in results] == [
+        "in ml you may not create networkpolicies: runs are launched without network policies"
+    ]
+    server.missing_groups -= {"scheduling.volcano.sh"}
+    later = server.api()
+    results = [item for item in await diagnose(ClusterContext(later)) if item.subject == "optional rights"]
+    assert results[-1].sentence == "in ml you may not create podgroups: needed for queue of volcano or coscheduling"
+    await api.close()
+    await later.close()
+
+
 async def test_a_probe_that_does_not_run_is_reported_and_removed(server, monkeypatch):
     monkeypatch.setattr(diagnosis, "PROBE_SECONDS", 0.0)
     api = server.api()

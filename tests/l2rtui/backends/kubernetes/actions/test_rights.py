@@ -25,7 +25,6 @@ RESEARCHER = (RoleScope.VIEWER, RoleScope.RESEARCHER)
 def short_waits(monkeypatch):
     monkeypatch.setattr(destroying, "_SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(destroying, "_ROUND_SECONDS", (0.01,))
-    monkeypatch.setattr(destroying, "REST_SECONDS", 0.1)
     monkeypatch.setattr(volume_claims, "_BIND_SECONDS", 0.0)
 
 
@@ -58,7 +57,9 @@ async def program_with(tmp_path, rights, namespaces=("ml",)):
 async def calls_of(verb, tmp_path, rights):
     async with program_with(tmp_path, rights) as program:
         await VERBS[verb](program)
-        return {(*call[:3], call[3]) for call in program.server.calls}
+        asked = {review[:3] for review in program.server.reviews}
+        assert asked <= {row.right for row in TABLE}, "what the program asks for is in the table"
+        return program.server.calls
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -87,6 +88,7 @@ async def test_the_role_of_a_viewer_is_enough_to_see(verb, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("verb", VERBS)
 async def test_a_right_that_is_taken_away_is_named_or_the_verb_does_without_it(verb, tmp_path):
     everything = granted(*RESEARCHER, RoleScope.CLUSTER)

@@ -117,6 +117,14 @@ async def test_a_scale_that_failed_halfway_does_the_rest_when_it_is_asked_again(
     assert (await replicas_of(cluster), len(server.names("Pod"))) == (1, 1)
 
 
+async def test_a_scale_to_none_that_may_not_delete_its_controller_is_refused_and_not_recorded(cluster, server):
+    await cluster.launch(pins="n1/0.0-1")
+    server.denied.add(("delete", "replicasets"))
+    with pytest.raises(ApiError, match="tester lacks the right to delete replicasets"):
+        await scale(cluster.context, await scaled(cluster, server, 0))
+    assert decode_spec(await read_run(cluster.context.api, "ml", "r")).set_named("w").replicas == 2
+
+
 async def test_a_run_or_a_set_that_is_not_there_is_named(cluster, server):
     with pytest.raises(NotFoundError, match="There is no run r"):
         await scale(cluster.context, ScalePlan("r", "w", 1, (), ()))
