@@ -52,7 +52,7 @@ ASCII: Final = replace(DARK, name="l2r-ascii")
 THEMES: Final = (DARK, LIGHT, CONTRAST, ASCII)
 _PLAIN: Final = str.maketrans(
     {
-        **dict(zip("●◌▲✖✔▸✓·─━│┃…░▐▾←→↑↓", "*o!X+>*.--||~:|v<>^v", strict=True)),
+        **dict(zip("●◌▲▼✖✔▸✓·─━│┃…░▐▾←→↑↓", "*o!vX+>*.--||~:|v<>^v", strict=True)),
         **dict(zip("▁▂▃▄▅▆▇█", "_..--==#", strict=True)),
         **dict(zip("▏▎▍▌▋▊▉○", "||||###o", strict=True)),
         **dict(zip("┤±", "+~", strict=True)),

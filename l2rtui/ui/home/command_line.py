@@ -122,6 +122,7 @@ class CommandLine:
             "events": panes.kube_events,
         }
         columns = {name: [column.key for column in table.model.columns] for name, table in tables.items()}
+        columns["sort"] = [column.key for column in panes.table.model.columns] if panes.table else []
         # Spec files are read from the disk, so only where a command takes one.
         specs = [str(path) for path, _ in example_specs()] if text.startswith(("place ", "launch ")) else []
         word = text.partition(" ")[0]

@@ -207,7 +207,9 @@ class PaneContent:
             for run in runs
         )
         # The source tuples are compared with those of the last time, so a row is made only where a part differs.
-        self._panes.runs.set_sources(items, lambda source: self._run_rows.row(*source[:3], sets, *source[3:]))
+        self._panes.runs.set_sources(
+            items, lambda source: self._run_rows.row(source[0], source[1], source[2], sets, *source[3:])
+        )
         self._slot_figures.show(
             self.snapshot, self.metrics, old, self._learning.faults(), self._learning.health, pods_of, now
         )

@@ -83,6 +83,16 @@ class FilterActions:
         if text or target is Pane.SLOTS:
             self.set_filter(target, text)
 
+    def action_sort_by(self, column: str) -> None:
+        """Sort the list that has the focus, or had it last, by a column; without a name, list the columns."""
+        table = self._view.panes.table
+        if table is None:
+            self._view.say("Go to a table first: 2 goes to the seeds, 3 to the pods.", is_error=True)
+        elif not table.sort_on(column):
+            listing = ", ".join(column.title for column in table.model.columns if column.title)
+            missing = f"There is no column {column.removeprefix('-')!r}. " if column else ""
+            self._view.say(f"{missing}Columns: {listing}; -COLUMN sorts downwards.", is_error=bool(column))
+
     def named_filters(self) -> dict[str, str]:
         """Return saved filters and those of the settings; the settings win where both have a name."""
         return {**filters.saved_filters(), **dict(self._view.ctx.settings.filters)}

@@ -113,10 +113,12 @@ class LogActions:
             return
         file = io.StringIO()
         writer = csv.writer(file)
-        writer.writerow([column.key for column in table.model.columns])
+        # A column without a title is for the eye: the letter of a run is another one once an older run is gone.
+        columns = [number for number, column in enumerate(table.model.columns) if column.title]
+        writer.writerow([table.model.columns[number].key for number in columns])
         for key in table.model.displayed:
             row = table.model.rows[key]
-            writer.writerow([table.model.text(row, number) for number in range(len(row.cells))])
+            writer.writerow([table.model.text(row, number) for number in columns])
         self._write(path, file.getvalue(), plural(len(table.model.displayed), "row"))
 
     def _write(self, path: str, text: str, what: str) -> None:

@@ -57,6 +57,7 @@ COMMANDS: Final = (
     Command("artifacts", "[PLACE]", "See the checkpoints that runs have left", "artifacts(%)"),
     Command("admin", "", "Act for other people, or no more; their names are typed", "admin", changes=True),
     Command("filter", "[NAME]", "Show what a filter with a name shows; lists them", "filter(%)", "filters"),
+    Command("sort", "[-]COLUMN", "Sort the table by a column, with - downwards", "sort_by(%)", "columns"),
     Command("keep", "NAME", "Keep the filter of this view under a name", "keep_filter(%)", "filters"),
     Command("ctx", "[CONTEXT]", "Go to another cluster of the kubeconfig", "context(%)", "contexts"),
     Command("ns", "[NAME[,NAME]]", "Look at other namespaces, * at all", "namespaces(%)", "namespaces"),

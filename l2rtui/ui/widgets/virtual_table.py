@@ -190,6 +190,18 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
             self.post_message(self.Rearranged(self))
             self.action_move(1)
 
+    def sort_on(self, name: str) -> bool:
+        """Sort by a column, by its key or title; with ``-`` before it descending. False if there is none."""
+        wish = name.removeprefix("-").casefold()
+        numbers = [
+            number
+            for number, column in enumerate(self.model.columns)
+            if wish and wish in (column.key.casefold(), column.title.casefold())
+        ]
+        if numbers:
+            self._sort(numbers[0], descending=name.startswith("-"))
+        return bool(numbers)
+
     def action_sort(self) -> None:
         """Sort by the next column; after the last one in the order of insertion."""
         now = self.model.sort_column
@@ -319,9 +331,12 @@ class VirtualTable(SpanWidget, ScrollView, can_focus=True):
         for number, cells in self.model.visible_columns(width - _MARGIN, _GAP, self._cell):
             column = self.model.columns[number]
             is_sorted = number == self.model.sort_column
-            title = f"{column.title}{('▼' if self.model.is_descending else '▲') if is_sorted else ''}"
-            title = title[-cells:].rjust(cells) if column.right else title[:cells].ljust(cells)
-            spans.append(Span(f"{title}{'':{_GAP}}", TextStyle.STRONG if is_sorted else TextStyle.DIM))
+            mark = ("▼" if self.model.is_descending else "▲") if is_sorted else ""
+            # Beside a title as wide as its column the mark stands in the gap: no letter goes for it.
+            inside, beside = (mark, "") if len(column.title) + len(mark) <= cells else ("", mark)
+            title = f"{column.title[:cells]}{inside}"
+            title = title.rjust(cells) if column.right else title.ljust(cells)
+            spans.append(Span(f"{title}{beside:{_GAP}}", TextStyle.STRONG if is_sorted else TextStyle.DIM))
         return tuple(spans)
 
     def _row(self, row: Row, width: int, *, is_cursor: bool) -> Strip:

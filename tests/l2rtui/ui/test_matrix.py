@@ -147,6 +147,15 @@ async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_pat
         cluster = one.cluster
         await one.press("colon", *"no", "tab", "space", *"fr", "tab", *"<1", "enter")
         await one.until(lambda: cluster.panes.nodes.model.filter_text == "free<1")
+        shown = cluster.panes.nodes.model
+        await one.press("colon", *"sort gpu", "tab", "enter")
+        await one.until(lambda: shown.sort_column is not None and shown.columns[shown.sort_column].key == "gpus")
+        await one.press("colon", *"sort -free", "enter")
+        await one.until(lambda: shown.is_descending and shown.columns[shown.sort_column or 0].key == "free")
+        await one.press("colon", *"sort weight", "enter")
+        await one.until(lambda: any("no column 'weight'. Columns: node, state" in text for text in one.says()))
+        await one.press("1", "colon", *"sort free", "enter")
+        await one.until(lambda: any("Go to a table first" in text for text in one.says()))
         await one.press("colon", *"frobnicate", "enter")
         await one.until(lambda: any("no command 'frobnicate'" in sentence for sentence in one.says()))
         await one.press("colon", *"log racing-sac-s1/w", "enter")

@@ -15,9 +15,11 @@ from l2rtui.domain.snapshot import PodView, RunView, SetView
 from l2rtui.domain.status import Phase
 from l2rtui.domain.workload import Role
 from l2rtui.ui.state.record_ages import RecordAges
+from l2rtui.ui.text import TextStyle
 from l2rtui.ui.widgets import pod_table, run_table
 from l2rtui.ui.widgets.log_ring import JsonMode, LogEntry, LogFilter, entry_of
 from l2rtui.ui.widgets.node_table import NodeTable, node_row
+from l2rtui.ui.widgets.table_model import RowModel
 
 POD = PodView("u", "r-w-0", "n", "me", "r", "w", Role.WORKER, devices=(DeviceUsage(0, 1),), phase=Phase.RUNNING)
 RUN = RunView("u", "r", "e", "me", sets=(SetView("learner", Role.LEARNER, 1), SetView("w", Role.WORKER, 1)))
@@ -35,6 +37,19 @@ def test_a_pod_has_a_cell_and_a_sort_value_for_each_column(record, reported):
     assert len(row.cells) == len(row.sort) == len(pod_table.columns_for(fields))
 
 
+def test_of_all_runs_the_table_of_pods_leaves_out_simulators_before_nodes_and_owners():
+    fields = pod_table.record_fields([RECORD])
+    own, all_runs = (RowModel(pod_table.columns_for(fields, is_all=is_all)) for is_all in (False, True))
+    for model in (own, all_runs):
+        model.replace([pod_table.pod_row(POD, RECORD, fields)])
+    shown = {
+        model: {model.columns[number].key for number, _ in model.visible_columns(70, 2)}
+        for model in (own, all_runs)
+    }
+    assert {"node", "owner"} <= shown[all_runs] - shown[own]
+    assert "sim" in shown[own] - shown[all_runs]
+
+
 def test_a_lost_simulator_is_a_fault_of_its_pod():
     assert not pod_table.pod_row(POD).is_fault
     assert pod_table.pod_row(POD, RECORD).is_fault
@@ -48,6 +63,10 @@ def test_a_run_has_a_cell_and_a_sort_value_for_each_column(metrics, at):
     row = run_table.run_row(RUN, [POD], metrics, sets, at)
     assert len(row.cells) == len(row.sort) == len(columns)
     by_key = {column.key: value for column, value in zip(columns, row.sort, strict=True)}
+    lettered = run_table.run_row(RUN, [POD], metrics, sets, at, letter=("B", TextStyle.OK))
+    assert [span for span, column in zip(lettered.cells, columns, strict=True) if column.key == "letter"] == [
+        ("B", TextStyle.OK)
+    ]
     assert by_key["return"] == by_key["trend"] == (float("-inf") if metrics is None else -3.0)
 
 
