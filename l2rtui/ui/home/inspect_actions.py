@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from l2rtui.domain.quantity import age, format_bytes
 from l2rtui.domain.sanitize import sanitize
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from l2rtui.backends.base import Inspector
     from l2rtui.domain.node import Node
     from l2rtui.domain.snapshot import PodView, RunView
+
+_MOST_ENTRIES: Final = 500
 
 
 def _devices(node: Node) -> list[Line]:
@@ -96,6 +98,30 @@ class InspectActions:
         """List the ports that are forwarded now, by this app and by commands."""
         work = self._show_forwards()
         self._ctx.background.start(work, group="describe", what="the forwarded ports", is_exclusive=True)
+
+    def action_journal(self) -> None:
+        """List what was changed from here, newest first."""
+        work = self._show_journal()
+        self._ctx.background.start(work, group="describe", what="the journal", is_exclusive=True)
+
+    async def _show_journal(self) -> None:
+        from l2rtui.services import journal
+
+        # Two files of 8 MiB at most: read in a thread, and the newest alone are shown.
+        newest = await asyncio.to_thread(lambda: list(journal.entries())[-_MOST_ENTRIES:])
+        now = self._ctx.clock()
+        lines = [
+            (
+                Span(f" {age(now - entry['time']):>7}  ", TextStyle.DIM),
+                Span(f"{sanitize(str(entry['verb'])):<18} {sanitize(str(entry['target']))}  "),
+                Span(sanitize(str(entry["outcome"])), TextStyle.DIM),
+            )
+            for entry in reversed(newest)
+            # A line of another program, or one that was cut, is passed over.
+            if isinstance(entry, dict) and {"verb", "target", "outcome"} <= entry.keys()
+            if isinstance(entry.get("time"), int | float)
+        ]
+        self._read("History", lines or [(Span("Nothing was changed from here yet."),)])
 
     async def _show_forwards(self) -> None:
         from l2rtui.services.port_forwards import open_forwards

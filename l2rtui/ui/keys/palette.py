@@ -55,6 +55,7 @@ COMMANDS: Final = (
     Command("volumes", "", "See the volumes and the files in them", "volumes"),
     Command("images", "", "Build and push images", "images"),
     Command("artifacts", "[PLACE]", "See the checkpoints that runs have left", "artifacts(%)"),
+    Command("history", "", "What was launched, scaled, killed and destroyed from here", "journal"),
     Command("admin", "", "Act for other people, or no more; their names are typed", "admin", changes=True),
     Command("filter", "[NAME]", "Show what a filter with a name shows; lists them", "filter(%)", "filters"),
     Command("sort", "[-]COLUMN", "Sort the table by a column, with - downwards", "sort_by(%)", "columns"),

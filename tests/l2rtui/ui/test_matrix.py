@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from l2rtui.domain.receipt import Leak
 from l2rtui.domain.status import Phase
+from l2rtui.services import journal
 
 
 def cells(one, run: str) -> dict[str, str]:
@@ -173,6 +174,24 @@ async def test_commands_complete_act_and_say_what_they_do_not_know(desk, tmp_pat
         await one.press("escape", "colon", *"destroy racing-sac-s1", "enter")
         await one.until(lambda: one.top == "ConfirmScreen")
         assert "Destroy racing-sac-s1?" in one.words()
+
+
+async def test_the_history_lists_what_was_changed_from_here(desk, tmp_path):
+    async with desk() as one:
+        await one.press("colon", *"history", "enter")
+        await one.until(lambda: "Nothing was changed from here yet." in one.words())
+        await one.press("escape")
+        journal.record("launch", "first-run", "done")
+        with (tmp_path / "state" / "l2rtui" / "journal.jsonl").open("a") as file:
+            file.write('3\n{"verb": "kill"}\n')
+        journal.record("destroy", "\x1b[2Jlater-run", "left")
+        await one.press("colon", *"history", "enter")
+        await one.until(lambda: "first-run" in one.words())
+        rows = [
+            line for line in one.words().splitlines() if "-run" in line and ("launch" in line or "destroy" in line)
+        ]
+        assert ["destroy" in rows[0], "left" in rows[0], "launch" in rows[1], "done" in rows[1]] == [True] * 4
+        assert "\x1b" not in one.words()
 
 
 async def test_the_menu_shows_the_command_line_of_each_action_and_copies_it(desk):
