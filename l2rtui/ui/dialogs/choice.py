@@ -40,7 +40,7 @@ class ChoiceScreen(Dialog[str | None]):
         self.show("title", [(Span(self._title, TextStyle.STRONG), hint)])
         choices = self.query_one("#choices", OptionList)
         for name in self._names:
-            mark = Span(f"{PRESENT if name in self._present else ' '} ", TextStyle.ACCENT)
+            mark = Span(f"{PRESENT if name in self._present else ' '} ")
             choices.add_option(Option(to_text(self.app, [(mark, Span(sanitize(name)))])))
         choices.highlighted = next((number for number, name in enumerate(self._names) if name in self._present), 0)
         choices.focus()

@@ -113,7 +113,7 @@ async def test_a_followed_log_and_a_forwarded_port_end_with_a_word(opened):
         await one.press("3")
         await one.until(lambda: one.cluster.panes.logs.controllers[0].selection.pods, "the log of the pod")
         await one.press("F")
-        await one.press(*"7070", "enter")
+        await one.press("0", "colon", *"7070", "enter")  # the system chooses the local one
         await one.until(lambda: any("7070" in text for text in one.says()), "the port")
         await type_command(one, "ctx prod")
         await one.until(lambda: shows(one, "prod"))
