@@ -105,7 +105,7 @@ class Bench:
     async def show(self) -> None:
         """Give the app the world's values through its own messages."""
         world, app = self.world, self.app
-        app.post_message(SnapshotArrived(world.snapshot))
+        app.post_message(SnapshotArrived(world.snapshot, connection=app._connection))
         await self.pilot.pause(0)
         app.post_message(MetricsArrived(dict(world.metrics)))
         await self.pilot.pause(0)
