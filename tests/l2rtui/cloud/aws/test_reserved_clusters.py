@@ -20,7 +20,10 @@ from l2rtui.errors import NotFoundError, RefusedError, UsageError
 from tests.l2rtui.cloud.aws.conftest import REGION
 from tests.l2rtui.cloud.aws.test_clusters import Watched, counted, create, delete
 
-pytestmark = pytest.mark.filterwarnings("default")  # moto's own
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.filterwarnings("ignore:Tried to parse"),
+]  # moto's own
 
 RESERVATION = "cr-0123456789abcdef0"
 BLOCK = NodeGroup(
