@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import gc
 import json
 import os
 import tempfile
 import time
-from asyncio.base_subprocess import BaseSubprocessTransport
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -123,16 +121,22 @@ def plugin(tmp_path: Path, code: str, command: str = "") -> dict:
 
 
 @asynccontextmanager
-async def within(seconds: float):
+async def within(seconds: float, monkeypatch):
     """A time limit, after which no plugin is left running: the library does not end the one that it waits for."""
+    create, processes = asyncio.create_subprocess_exec, []
+
+    async def record(*command, **settings):
+        processes.append(await create(*command, **settings))
+        return processes[-1]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", record)
     try:
         async with asyncio.timeout(seconds):
             yield
-    except TimeoutError:
-        for transport in [value for value in gc.get_objects() if isinstance(value, BaseSubprocessTransport)]:
-            transport.close()
-            await transport._wait()
-        raise
+    finally:
+        for process in processes:
+            process._transport.close()  # kills it, and closes the pipe that nobody reads
+            await process.wait()
 
 
 CREDENTIAL = json.dumps({
@@ -151,10 +155,10 @@ async def test_nothing_is_sent_without_a_login_when_the_plugin_fails(reader, tmp
 
 
 @pytest.mark.process
-async def test_a_talkative_plugin_does_not_block(reader, tmp_path, api_server):
+async def test_a_talkative_plugin_does_not_block(reader, tmp_path, api_server, monkeypatch):
     talk = "i=0; while [ $i -lt 300 ]; do printf %01000d 0 >&2; i=$((i+1)); done"
     path = write(tmp_path / "k", api_server.server.base, plugin(tmp_path, f"{talk}; {GIVE_TOKEN}"))
-    async with within(reader.seconds):
+    async with within(reader.seconds, monkeypatch):
         await reader(path).request()
     assert [headers["Authorization"] for headers in api_server.headers] == ["Bearer t"]
 
