@@ -28,8 +28,8 @@ def grant(namespace: str, role: str, kinds: tuple[str, ...]) -> None:
     text = RBAC.replace("NAMESPACE", namespace).replace("USER", "researcher")
     items = [item for item in yaml.safe_load_all(text) if item["kind"] in kinds and role in json.dumps(item)]
     assert len(items) == len(kinds)
-    parts = (json.dumps(item).replace("l2rtui-ledger", f"l-{namespace}") for item in items)
-    kubectl("apply", "-f", "-", stdin="\n---\n".join(parts))
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    kubectl("apply", "-f", "-", stdin=text.replace("l2rtui-ledger", f"l-{namespace}"))
 
 
 @pytest.fixture
