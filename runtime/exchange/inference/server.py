@@ -178,13 +178,14 @@ class InferenceServer:
     def _finish(self, batch: _Batch) -> None:
         """Wait for a batch and send its answers."""
         outputs = self._network.finish(batch.slot)
+        # Before they are sent: whoever has an answer finds it counted.
+        self._counts.questions += len(batch.questions)
+        self._counts.rows += sum(rows for _, _, rows in batch.questions)
+        self._counts.batches += 1
         start = 0
         for route, number, rows in batch.questions:
             self._channel.send(route, encode_answer(number, batch.version, outputs[start : start + rows]))
             start += rows
-        self._counts.questions += len(batch.questions)
-        self._counts.rows += start
-        self._counts.batches += 1
 
 
 class InferenceThread:
